@@ -1,0 +1,190 @@
+"""`PreemptionCallback`: one line in `model.fit`, and the training survives the loss of its machines."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from typing import Any
+
+import keras
+
+from keras_preempt import environment
+from keras_preempt.checkpoint.store import open_store
+from keras_preempt.keras_repairs import enable_multi_worker_fit
+from keras_preempt.supervision import Supervision
+from keras_preempt.termination import TerminationConfig
+
+logger = logging.getLogger("keras_preempt")
+
+
+class PreemptionCallback(keras.callbacks.Callback):
+    """Saves one checkpoint when the job is about to be preempted, and resumes from it bit-identically.
+
+    When any worker gets a termination signal, all workers stop at the same step, write one checkpoint and
+    exit with status 75. Started again, the same script continues at the next batch as if nothing had
+    happened: weights, optimizer, random state, data order, metrics, History and the state of Keras' own
+    callbacks. See docs/how-it-works.md for what is guaranteed.
+
+    Args:
+        directory: Where the checkpoints are: a path that all workers share. One run of one model.
+        termination: How notices arrive and how the job ends; None for SIGTERM and exit status 75.
+        save_every: A later release: saves while nothing happens. Only None works now.
+        max_to_keep: How many committed checkpoints stay in the directory; at least 1.
+        staging_dir: A later release: local disk for files on their way to a bucket. Only None works now.
+
+    Raises:
+        ValueError: An argument is not what it should be.
+        NotImplementedError: An argument of a later release is given, or a gs:// directory.
+
+    Example:
+        >>> model.fit(dataset, epochs=10, callbacks=[PreemptionCallback("/shared/runs/1")])
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        termination: TerminationConfig | None = None,
+        save_every: object = None,
+        max_to_keep: int = 2,
+        staging_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("save_every", save_every), ("staging_dir", staging_dir)):
+            if value is not None:
+                raise NotImplementedError(
+                    f"Expected {name}=None, since this release does not have it yet. Received: {value!r}. "
+                    "Leave it out."
+                )
+        if isinstance(max_to_keep, bool) or not isinstance(max_to_keep, int) or max_to_keep < 1:
+            raise ValueError(f"Expected max_to_keep to be an integer of at least 1. Received: {max_to_keep!r}.")
+        if termination is not None and not isinstance(termination, TerminationConfig):
+            raise ValueError(f"Expected termination to be a TerminationConfig. Received: {termination!r}.")
+        self._store = open_store(os.environ.get(environment.DIRECTORY) or directory)
+        self._termination = termination or TerminationConfig()
+        self._max_to_keep = max_to_keep
+        self._supervision: Supervision | None = None
+        self._epoch = 0
+        # fit builds the model before it calls a callback, so the repair must be there before fit begins.
+        repair = enable_multi_worker_fit()
+        self._release_repair = weakref.finalize(self, repair.undo)
+        self._repair: object = repair
+
+    def set_model(self, model: keras.Model) -> None:
+        """Keeps Keras repaired for as long as the model lives: it may be evaluated after its fit."""
+        super().set_model(model)
+        if self._release_repair.detach() is not None:
+            weakref.finalize(model, self._repair.undo)  # type: ignore[attr-defined]
+
+    # -- Hooks of fit. The hot ones add one and test a flag; nothing else while nothing happens. -------
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Agrees with the other workers on a checkpoint and resumes from it."""
+        last = _Last(self)
+        self._supervision = Supervision(self._store, self._termination, self._max_to_keep)
+        # Whatever ends fit ends what was started for it, also an exception, of which no hook is told:
+        # only fit's own list of callbacks holds `last`.
+        self._on_abandon = weakref.finalize(last, Supervision.abandon, self._supervision)
+        self._supervision.begin(self.model, first=self, last=last)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """A boundary; the first of a resumed fit hands the callbacks their state back."""
+        supervision = self._supervision
+        if supervision is None:
+            return
+        self._epoch = epoch
+        supervision.session.before_epoch()
+        supervision.runtime.entered += 1
+        if supervision.runtime.attention:
+            supervision.boundary(epoch, "epoch", 0)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """A boundary."""
+        supervision = self._supervision
+        if supervision is not None:
+            supervision.runtime.entered += 1
+            if supervision.runtime.attention:
+                supervision.boundary(self._epoch, "train", batch)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Remembers the logs: a resumed epoch without a step left needs them."""
+        if self._supervision is not None:
+            self._supervision.session.logs = logs
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """A boundary, if this validation belongs to the fit."""
+        supervision = self._supervision
+        if supervision is None:
+            return
+        supervision.session.before_validation()
+        supervision.runtime.entered += 1
+        if supervision.runtime.attention:
+            supervision.boundary(self._epoch, "validation", 0)
+
+    def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """A boundary, if this validation belongs to the fit."""
+        supervision = self._supervision
+        if supervision is not None:
+            supervision.runtime.entered += 1
+            if supervision.runtime.attention:
+                supervision.boundary(self._epoch, "validation", batch)
+
+    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Nothing; spares the detour through the base class."""
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Training is over and saved: gives back what was taken."""
+        if self._supervision is not None:
+            self._supervision.session.nothing_to_train()
+            self._supervision.end()
+            self._supervision = None
+            self._on_abandon.detach()
+
+    # -- Called by the last callback of the fit --------------------------------------------------------
+
+    def after_epoch_begin(self) -> None:
+        """The other callbacks have begun the epoch."""
+        if self._supervision is not None:
+            self._supervision.session.after_epoch_begin()
+
+    def after_epoch_end(self, epoch: int) -> None:
+        """The other callbacks have ended the epoch; if it was the last, training is over."""
+        supervision = self._supervision
+        if supervision is None:
+            return
+        if epoch + 1 >= supervision.session.epochs or self.model.stop_training:
+            supervision.finish(epoch + 1)
+
+
+class _Last(keras.callbacks.Callback):
+    """Stands at the end of fit's callbacks, after History: it sees what all the others have left.
+
+    The end of training is agreed on here and not in on_train_end, because Keras overwrites weights with
+    their averages, and callbacks restore their best weights, in between: a finished run that is started
+    again does these once more, from the same state, with the same result.
+    """
+
+    def __init__(self, first: PreemptionCallback) -> None:
+        super().__init__()
+        self._first = first
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """See `PreemptionCallback.after_epoch_begin`."""
+        self._first.after_epoch_begin()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """See `PreemptionCallback.after_epoch_end`."""
+        self._first.after_epoch_end(epoch)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Nothing; spares the detour through the base class."""
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Nothing; spares the detour through the base class."""
+
+    def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Nothing; spares the detour through the base class."""
+
+    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Nothing; spares the detour through the base class."""

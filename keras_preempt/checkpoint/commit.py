@@ -1,0 +1,236 @@
+"""How the parts of an attempt become a checkpoint: one committer writes the manifest, once, last.
+
+It goes through storage alone. The coordination service is no use here, since the worker that hosts it may be
+the one that is being taken away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from keras_preempt import failpoints
+from keras_preempt.checkpoint import documents, incarnations
+from keras_preempt.checkpoint.errors import (
+    AlreadyExists,
+    CommitFailed,
+    Fenced,
+    NotFound,
+)
+from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, part_file
+from keras_preempt.checkpoint.manifest import FORMAT, Manifest
+from keras_preempt.checkpoint.part_checks import check_files, check_positions, check_slices, read_parts, some
+from keras_preempt.checkpoint.partition import TensorSpec
+from keras_preempt.checkpoint.store import Store
+
+_SAME_COMMIT = ("step", "attempt", "position")
+_FIRST_PAUSE = 0.01  # seconds between two looks at the storage, doubled up to the longest
+_LONGEST_PAUSE = 0.2  # seconds
+
+
+def commit(
+    store: Store,
+    directory: str,
+    *,
+    expected: Sequence[int],
+    writers: Sequence[int],
+    optional: Sequence[int] = (),
+    timeout: float,
+    optional_timeout: float,
+    incarnation: int,
+    step: int,
+    position: Mapping[str, Any],
+    attempt: str,
+    kind: str,
+    finished: bool,
+    reason: str,
+    versions: Mapping[str, Any],
+    specs: Sequence[TensorSpec] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+    now: Callable[[], float] = time.time,
+) -> Manifest:
+    """Waits for the parts of an attempt, checks that they fit together, and writes the manifest.
+
+    May be called by several workers for one attempt: one manifest comes of it, and all of them return it.
+
+    Args:
+        store: the run's directory.
+        directory: the attempt's folder.
+        expected: all workers of the job, numbered from 0.
+        writers: those that write the mirrored tensors; all of them must arrive.
+        optional: those that may not arrive, since they are being taken away; a writer among them is not
+            optional.
+        timeout: seconds to wait for the parts that must arrive.
+        optional_timeout: seconds to wait for the optional ones, counted from the same moment.
+        incarnation: the committer's own.
+        step: see `Manifest`, as are `position`, `attempt`, `kind`, `finished`, `reason` and `versions`.
+        position: see `Manifest`.
+        attempt: see `Manifest`.
+        kind: see `Manifest`.
+        finished: see `Manifest`.
+        reason: see `Manifest`.
+        versions: see `Manifest`.
+        specs: the mirrored tensors that there must be; None to check only that those which are there are
+            complete.
+        clock: monotonic seconds.
+        wait: waits for a number of seconds; may return sooner.
+        now: seconds since the epoch.
+
+    Returns:
+        The manifest that is stored.
+
+    Raises:
+        CommitFailed: a part that must be there did not arrive in time, or the parts do not fit together.
+        PositionMismatch: two workers saved at different positions.
+        Fenced: a newer incarnation has claimed the directory.
+        CorruptCheckpoint: a part list is not what was written.
+        StoreUnavailable: the storage failed.
+    """
+    members = sorted(set(expected))
+    if members != list(range(len(members))) or not writers or not {*writers, *optional} <= set(members):
+        raise ValueError(
+            "Expected workers numbered from 0, at least one writer, and writers and optional ones among "
+            "them. "
+            f"Received: {members}, writers {list(writers)}, optional {list(optional)}. Correct the plan."
+        )
+    if directory != attempt_directory(step, attempt):
+        raise ValueError(
+            f"Expected the folder {attempt_directory(step, attempt)}. Received: {directory}. "
+            "Make it with attempt_directory."
+        )
+    position, versions = documents.as_read(dict(position)), documents.as_read(dict(versions))
+    _check_fence(store, incarnation)
+    required = set(members) - (set(optional) - set(writers))
+    begun = clock()
+    sizes = _wait_for_parts(
+        store, directory, members, required, begun + timeout, begun + optional_timeout, clock, wait
+    )
+    present = [member for member in members if part_file(member) in sizes]
+    parts, refs = read_parts(store, directory, present)
+    check_positions(parts, position)
+    check_files(directory, parts, sizes)
+    check_slices(directory, parts, writers, specs)
+    manifest = Manifest(
+        format=FORMAT,
+        step=step,
+        position=position,
+        incarnation=incarnation,
+        attempt=attempt,
+        kind=kind,
+        finished=finished,
+        reason=reason,
+        members=len(members),
+        writers=tuple(sorted(set(writers))),
+        parts=tuple(refs),
+        missing=tuple(member for member in members if member not in present),
+        created_at=now(),
+        versions=versions,
+    )
+    failpoints.point("save.before-manifest")
+    _check_fence(store, incarnation)
+    stored = _store_manifest(store, directory, manifest)
+    failpoints.point("save.after-manifest")
+    return stored
+
+
+def wait_for_commit(
+    store: Store,
+    directory: str,
+    timeout: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+) -> Manifest | None:
+    """Waits until another worker has committed an attempt.
+
+    Args:
+        store: the run's directory.
+        directory: the attempt's folder.
+        timeout: seconds to wait.
+        clock: monotonic seconds.
+        wait: waits for a number of seconds; may return sooner.
+
+    Returns:
+        The manifest, None if there is none in time.
+
+    Raises:
+        CorruptCheckpoint: the manifest is not what was written.
+        StoreUnavailable: the storage failed.
+    """
+    deadline = clock() + timeout
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return read_manifest(store, directory)
+        except NotFound:
+            left = deadline - clock()
+            if left <= 0:
+                return None
+        wait(min(pause, left))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def read_manifest(store: Store, directory: str) -> Manifest:
+    """Returns the manifest of an attempt.
+
+    Raises:
+        NotFound: the attempt was not committed.
+        UnsupportedFormat: it was written in a newer format.
+        CorruptCheckpoint: it is not what was written.
+    """
+    name = f"{directory}/{MANIFEST}"
+    return Manifest.from_document(documents.read(store, name), name)
+
+
+def _wait_for_parts(
+    store: Store,
+    directory: str,
+    members: Collection[int],
+    required: Collection[int],
+    deadline: float,
+    optional_deadline: float,
+    clock: Callable[[], float],
+    wait: Callable[[float], object],
+) -> dict[str, int]:
+    """Returns the sizes of the attempt's files by plain name, once the part lists are there or time is up."""
+    pause = _FIRST_PAUSE
+    while True:
+        time_now = clock()
+        sizes = {info.name[len(directory) + 1 :]: info.size for info in store.list(directory)}
+        absent = [member for member in members if part_file(member) not in sizes]
+        late = [member for member in absent if member in required]
+        if not absent or (not late and time_now >= optional_deadline):
+            return sizes
+        if late and time_now >= deadline:
+            raise CommitFailed(
+                f"Expected the part lists of workers {some(sorted(required))} in {store.url}/{directory}. "
+                f"Received: none of {'worker' if len(late) == 1 else 'workers'} {some(late)} in time. "
+                "Nothing was committed; the newest earlier checkpoint stays valid. Check that all workers "
+                "share the directory."
+            )
+        until = deadline if late else optional_deadline
+        wait(min(pause, max(until - time_now, 0.0)))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _check_fence(store: Store, incarnation: int) -> None:
+    newest = incarnations.latest(store)
+    if newest > incarnation:
+        raise Fenced(incarnation, newest, store.url)
+
+
+def _store_manifest(store: Store, directory: str, manifest: Manifest) -> Manifest:
+    try:
+        store.create(f"{directory}/{MANIFEST}", manifest.to_json())
+    except AlreadyExists:
+        # Another worker has committed this attempt; it may have waited longer for the optional ones.
+        stored = read_manifest(store, directory)
+        if any(getattr(stored, field) != getattr(manifest, field) for field in _SAME_COMMIT):
+            raise CommitFailed(
+                f"Expected {directory}/{MANIFEST} to be absent or the same commit by another worker. "
+                f"Received: one of step {stored.step} at {stored.position}. It was left unchanged."
+            ) from None
+        return stored
+    return manifest

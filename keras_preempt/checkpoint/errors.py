@@ -1,0 +1,109 @@
+"""What can go wrong with a checkpoint or with the storage that holds it."""
+
+from __future__ import annotations
+
+
+class CheckpointError(Exception):
+    """Base of every error that the checkpoint layer raises on purpose."""
+
+
+class StoreUnavailable(CheckpointError):
+    """The storage could not do what was asked: no permission, no space, an I/O error, no such place."""
+
+
+class NotFound(CheckpointError):
+    """Nothing is stored under the name that was asked for."""
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(
+            f"Expected a file named {name!r}. Received: nothing of that name in {where}. "
+            "It was removed or never written."
+        )
+        self.name = name
+
+
+class AlreadyExists(CheckpointError):
+    """Something is stored under that name already; it was left as it is."""
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(
+            f"Expected no file named {name!r}. Received: one that exists already in {where}. "
+            "It was left unchanged, since stored files are never overwritten."
+        )
+        self.name = name
+
+
+class TooLarge(CheckpointError):
+    """A file is larger than the caller is willing to hold in memory."""
+
+    def __init__(self, name: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"Expected {name!r} to hold at most {limit} bytes. Received: {size} bytes. "
+            "It was not read; check where the file comes from."
+        )
+        self.name = name
+        self.size = size
+        self.limit = limit
+
+
+class UnsafeName(CheckpointError, ValueError):
+    """A name is not a plain relative path below the directory, so it is not used at all."""
+
+
+class CorruptCheckpoint(CheckpointError):
+    """A stored file is not what was written.
+
+    Attributes:
+        file: name of the file in the store.
+        why: what about it is wrong.
+    """
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(
+            f"Expected {file} to be what was written. Received: {why}. "
+            "The checkpoint that it belongs to cannot be used; an older one may be complete."
+        )
+        self.file = file
+        self.why = why
+
+
+class UnsupportedFormat(CheckpointError):
+    """A file was written in a newer format than this version reads."""
+
+    def __init__(self, file: str, received: int, supported: int) -> None:
+        super().__init__(
+            f"Expected {file} in format version {supported} or older. Received: format version {received}. "
+            f"Install a keras-preempt release that reads format version {received}."
+        )
+        self.file = file
+        self.received = received
+        self.supported = supported
+
+
+class ForeignDirectory(CheckpointError):
+    """The directory holds something, but nothing that keras_preempt has written."""
+
+
+class IdentityMismatch(CheckpointError):
+    """The directory belongs to another model or to another configuration of the run."""
+
+
+class PositionMismatch(CheckpointError):
+    """The workers saved at different positions of the training, so their parts do not fit together."""
+
+
+class CommitFailed(CheckpointError):
+    """A checkpoint was not committed; nothing refers to its parts."""
+
+
+class Fenced(CheckpointError):
+    """A newer incarnation of the run has claimed the directory; this one must not commit any more."""
+
+    def __init__(self, ours: int, newest: int, where: str) -> None:
+        super().__init__(
+            f"Expected incarnation {ours} to be the newest one of {where}. Received: incarnation {newest} "
+            "has "
+            "claimed it since. Nothing was committed; stop this job, or give the other one its own directory."
+        )
+        self.ours = ours
+        self.newest = newest

@@ -1,0 +1,119 @@
+"""Whose directory it is: checked at every start, before anything else is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.errors import (
+    AlreadyExists,
+    CorruptCheckpoint,
+    ForeignDirectory,
+    IdentityMismatch,
+    NotFound,
+)
+from keras_preempt.checkpoint.layout import EVENTS, RUN
+from keras_preempt.checkpoint.partition import check_distinct
+from keras_preempt.checkpoint.store import Store
+
+_SHOWN = 10  # differences that a message lists
+_ABSENT = "nothing"
+# A worker may log before the first one has made run.json; a freshly made file system has lost+found.
+_HARMLESS = {EVENTS, "lost+found"}
+
+
+def check_or_create(store: Store, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes an empty directory ours, or makes sure that it belongs to this model and run.
+
+    Args:
+        store: the directory.
+        identity: ``{"format": 1, "run_id": str, "model": [{"name", "shape", "dtype"}, ...], "optimizer": [the
+            same], "optimizer_class": str, "config": {field: value}}``. `run_id` is not compared.
+
+    Returns:
+        The identity that is stored; its `run_id` is the one that the first start gave it.
+
+    Raises:
+        ForeignDirectory: it holds files, but none that say whose it is.
+        IdentityMismatch: it belongs to another model or configuration; the message names what differs.
+        CorruptCheckpoint: what says whose it is, is not what was written.
+        UnsupportedFormat: that was written in a newer format.
+        StoreUnavailable: the storage failed.
+
+    In each of these cases nothing was changed.
+    """
+    data = documents.encode(identity)
+    wanted = documents.decode(data, RUN)
+    for group in ("model", "optimizer"):
+        check_distinct(variable["name"] for variable in wanted[group])
+    try:
+        return _checked(store, wanted)
+    except NotFound:
+        _check_empty(store)
+    try:
+        store.create(RUN, data)
+    except AlreadyExists:  # another worker was faster
+        return _checked(store, wanted)
+    return wanted
+
+
+def _check_empty(store: Store) -> None:
+    names = [name for name in store.children("") if name not in _HARMLESS and name != RUN]
+    if names:
+        shown = ", ".join(names[:_SHOWN]) + (
+            f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        )
+        raise ForeignDirectory(
+            f"Expected an empty directory or one of keras_preempt's. Received: {store.url} holding {shown}. "
+            "Pass a new directory, such as a subdirectory of this one; nothing was changed."
+        )
+
+
+def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
+    stored = documents.read(store, RUN)
+    try:
+        differences = _differences(stored, wanted)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptCheckpoint(RUN, f"an unexpected structure ({error!r:.200})") from error
+    if differences:
+        shown = differences[:_SHOWN]
+        if len(differences) > _SHOWN:
+            shown.append(f"and {len(differences) - _SHOWN} more")
+        raise IdentityMismatch(
+            f"Expected the model and configuration that {store.url} was started with. Received: "
+            f"{len(differences)} {'difference' if len(differences) == 1 else 'differences'}:\n  "
+            + "\n  ".join(shown)
+            + "\nPass another directory for this run, or go back to the program that started it. "
+            "Nothing was changed."
+        )
+    return stored
+
+
+def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    if stored["optimizer_class"] != wanted["optimizer_class"]:
+        found.append(_difference("optimizer class", stored["optimizer_class"], wanted["optimizer_class"]))
+    for group in ("model", "optimizer"):
+        old, new = _variables(stored[group]), _variables(wanted[group])
+        for name in sorted(old.keys() | new.keys()):
+            if old.get(name) != new.get(name):
+                found.append(
+                    _difference(f"{group} variable {name}", old.get(name, _ABSENT), new.get(name, _ABSENT))
+                )
+    old_config, new_config = stored["config"], wanted["config"]
+    for field in sorted(old_config.keys() | new_config.keys()):
+        here, there = field in old_config, field in new_config
+        if here != there or old_config[field] != new_config[field]:
+            expected = repr(old_config[field]) if here else _ABSENT
+            received = repr(new_config[field]) if there else _ABSENT
+            found.append(_difference(f"config {field}", expected, received))
+    return found
+
+
+def _variables(variables: list[dict[str, Any]]) -> dict[str, str]:
+    return {variable["name"]: f"{variable['dtype']}{list(variable['shape'])}" for variable in variables}
+
+
+def _difference(what: str, expected: str, received: str) -> str:
+    return f"{what}: expected {expected}, received {received}"

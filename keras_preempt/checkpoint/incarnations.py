@@ -1,0 +1,70 @@
+"""The number of each start of a job: the fence between a job and its own ghost.
+
+Every start claims the next number by creating a file that must not exist yet. Who finds a higher number than
+its own has been replaced, by a restart or by a job started twice, and commits nothing any more.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.errors import AlreadyExists, StoreUnavailable
+from keras_preempt.checkpoint.layout import INCARNATIONS, incarnation_file, parse_incarnation
+from keras_preempt.checkpoint.store import Store
+
+_ATTEMPTS = 1000  # each lost one means that another start has claimed a number in between
+
+
+def latest(store: Store) -> int:
+    """Returns the highest number that was claimed, 0 if none was."""
+    numbers = (parse_incarnation(name) for name in store.children(INCARNATIONS))
+    return max((number for number in numbers if number is not None), default=0)
+
+
+def claim(store: Store, info: Mapping[str, Any]) -> int:
+    """Claims the next number.
+
+    Args:
+        store: the run's directory.
+        info: JSON to keep with the claim, such as who claims it; no fields 'format', 'incarnation', 'token'
+            or 'claimed_at'.
+
+    Returns:
+        The number, 1 or more; nobody else has it.
+
+    Raises:
+        StoreUnavailable: the storage failed, or other starts were faster every time.
+    """
+    number = latest(store)
+    for _ in range(_ATTEMPTS):
+        number = max(number, latest(store)) + 1
+        body = {
+            **info,
+            "format": documents.FORMAT,
+            "incarnation": number,
+            "token": secrets.token_hex(16),
+            "claimed_at": time.time(),
+        }
+        try:
+            store.create(incarnation_file(number), documents.encode(body))
+        except AlreadyExists:
+            continue
+        return number
+    raise StoreUnavailable(
+        f"Expected to claim an incarnation in {store.url}. Received: {_ATTEMPTS} claims by others in "
+        "between. Stop the other jobs that use this directory."
+    )
+
+
+def read(store: Store, number: int) -> dict[str, Any]:
+    """Returns a claim: its `info`, 'token', 'claimed_at' (seconds since the epoch), 'incarnation', 'format'.
+
+    Raises:
+        NotFound: nobody has claimed it.
+        CorruptCheckpoint: the claim is not what was written.
+    """
+    return documents.read(store, incarnation_file(number))

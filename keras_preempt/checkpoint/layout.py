@@ -1,0 +1,111 @@
+"""Where the files of a run lie in its directory.
+
+::
+
+    run.json                                      whose directory this is
+    incarnations/00007.json                       claimed once at every start: the fencing number
+    events/...                                    what happened
+    step-00001234/<attempt>/w00000.*.safetensors  tensors of one worker
+    step-00001234/<attempt>/w00000.part.json      the list of those files, written after they are durable
+    step-00001234/<attempt>/MANIFEST.json         written last: it exists <=> the checkpoint exists
+
+An attempt is ``<incarnation>-<round>``. The manifest lies with the attempt, not with the step, because one
+step can be saved at several positions (last batch, validation, next epoch), and because a checkpoint that
+turned out broken must neither block nor be overwritten by a new one of the same step.
+"""
+
+from __future__ import annotations
+
+import re
+
+RUN = "run.json"
+INCARNATIONS = "incarnations"
+EVENTS = "events"
+MANIFEST = "MANIFEST.json"
+
+_STEP = re.compile(r"step-([0-9]{8,18})")
+_ATTEMPT = re.compile(r"([0-9]{5,9})-([0-9]{4,9})")
+_INCARNATION = re.compile(r"([0-9]{5,9})\.json")
+_PART_FILE = re.compile(r"w[0-9]{5,9}\.(part\.json|local\.safetensors|mirrored(-[0-9]{3,9})?\.safetensors)")
+
+
+def step_directory(step: int) -> str:
+    """Returns the name of the folder of one optimizer step."""
+    if step < 0:
+        raise ValueError(f"Expected a step of 0 or more. Received: {step}. Pass the optimizer's step count.")
+    return f"step-{step:08d}"
+
+
+def attempt_name(incarnation: int, round: int) -> str:
+    """Returns the name of the attempt that `round` of `incarnation` makes at a save."""
+    name = f"{incarnation:05d}-{round:04d}"
+    if _ATTEMPT.fullmatch(name) is None:
+        raise ValueError(
+            f"Expected an incarnation and a round of 0 or more. Received: {incarnation} and {round}. "
+            "Pass the numbers that the run was given."
+        )
+    return name
+
+
+def attempt_directory(step: int, attempt: str) -> str:
+    """Returns the name of the folder in which one attempt to save one step lies."""
+    parse_attempt(attempt)
+    return f"{step_directory(step)}/{attempt}"
+
+
+def parse_step(folder: str) -> int | None:
+    """Returns the step of a step's folder, None for any other name."""
+    match = _STEP.fullmatch(folder)
+    # Only the name that step_directory gives: 'step-000000001' is not ours.
+    return int(match.group(1)) if match and step_directory(int(match.group(1))) == folder else None
+
+
+def parse_attempt(attempt: str) -> tuple[int, int]:
+    """Returns (incarnation, round) of an attempt.
+
+    Raises:
+        ValueError: it is not the name of an attempt.
+    """
+    match = _ATTEMPT.fullmatch(attempt)
+    if match is None:
+        raise ValueError(
+            f"Expected an attempt named <incarnation>-<round>, such as '00001-0001'. Received: {attempt!r}. "
+            "Make it with attempt_name."
+        )
+    return int(match.group(1)), int(match.group(2))
+
+
+def is_attempt(name: str) -> bool:
+    """Returns whether `name` is the name of an attempt."""
+    return _ATTEMPT.fullmatch(name) is not None
+
+
+def is_attempt_file(name: str) -> bool:
+    """Returns whether a file in an attempt's folder has a name that a save gives."""
+    return name == MANIFEST or _PART_FILE.fullmatch(name) is not None
+
+
+def incarnation_file(incarnation: int) -> str:
+    """Returns the name of the file that claims an incarnation."""
+    return f"{INCARNATIONS}/{incarnation:05d}.json"
+
+
+def parse_incarnation(file: str) -> int | None:
+    """Returns the number of a claim's file name (its last component), None for any other name."""
+    match = _INCARNATION.fullmatch(file)
+    return int(match.group(1)) if match else None
+
+
+def part_file(member: int) -> str:
+    """Returns the file name of a worker's part list."""
+    return f"w{member:05d}.part.json"
+
+
+def local_file(member: int) -> str:
+    """Returns the file name of a worker's own tensors."""
+    return f"w{member:05d}.local.safetensors"
+
+
+def mirrored_file(member: int, index: int | None) -> str:
+    """Returns the file name of a worker's mirrored tensors; `index` counts them if there are several."""
+    return f"w{member:05d}.mirrored{'' if index is None else f'-{index:03d}'}.safetensors"

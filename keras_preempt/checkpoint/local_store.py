@@ -1,0 +1,270 @@
+"""A store in a directory of a local or shared POSIX file system.
+
+A file is written under a temporary name in its own folder, flushed to the disk, and then given its name by a
+hard link, which fails if the name is taken: so a name either leads to a complete file or to none, and two
+writers cannot both win. The folder is flushed last, which makes the name itself survive a power cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import BinaryIO
+
+from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
+from keras_preempt.checkpoint.posix_files import (
+    flush_folder,
+    give_name,
+    make_folder,
+    open_in_folder,
+    open_temporary,
+    remove_folder,
+    write_all,
+)
+from keras_preempt.checkpoint.store import (
+    TEMPORARY_PREFIX,
+    Buffer,
+    FileInfo,
+    FileInfos,
+    Names,
+    Writer,
+    check_name,
+)
+
+
+class LocalStore:
+    """Files below one directory.
+
+    Symbolic links inside the directory that lead out of it are refused; the directory itself may be one.
+
+    Args:
+        path: the directory; '~' is expanded. It need not exist before `prepare`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._url = os.fspath(path)
+        self._root = Path(os.path.realpath(os.path.expanduser(self._url)))
+
+    @property
+    def url(self) -> str:
+        """The path as it was given."""
+        return self._url
+
+    @property
+    def path(self) -> Path:
+        """The directory, absolute and without symbolic links."""
+        return self._root
+
+    def prepare(self) -> None:
+        """Makes the directory if need be, and writes and removes a small file in it.
+
+        Raises:
+            StoreUnavailable: that is not possible.
+        """
+        try:
+            make_folder(self._root)
+            probe, path = open_temporary(self._root)
+            try:
+                os.write(probe, b"probe")
+            finally:
+                os.close(probe)
+                path.unlink()
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Expected a directory that this process can create and write to. Received: {self._url!r} "
+                f"({error.strerror or error}). Correct its permissions or free space, or pass another "
+                "directory."
+            ) from error
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        """See `Store.read`."""
+        with self.open(name) as stream, self._explained(name):
+            size = os.fstat(stream.fileno()).st_size
+            if size > limit:
+                raise TooLarge(name, size, limit)
+            data = stream.read(limit + 1)
+        if len(data) > limit:
+            raise TooLarge(name, len(data), limit)
+        return data
+
+    def create(self, name: str, data: bytes) -> FileInfo:
+        """See `Store.create`."""
+        with self.writer(name) as writer:
+            writer.write(data)
+        return FileInfo(name, len(data))
+
+    def writer(self, name: str) -> AbstractContextManager[Writer]:
+        """See `Store.writer`."""
+        return self._written(name)
+
+    @contextlib.contextmanager
+    def _written(self, name: str) -> Iterator[Writer]:
+        target = self._resolve(name)
+        with self._explained(name):
+            if os.path.lexists(target):  # spares the writing of what could not get its name anyway
+                raise AlreadyExists(name, self._url)
+            descriptor, temporary = open_temporary(target.parent)
+        try:
+            try:
+                yield _FileWriter(self, name, descriptor)
+                with self._explained(name):
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            with self._explained(name):
+                if not give_name(temporary, target):
+                    raise AlreadyExists(name, self._url)
+        finally:
+            temporary.unlink(missing_ok=True)
+        with self._explained(name):
+            flush_folder(target.parent)
+
+    def open(self, name: str) -> BinaryIO:
+        """See `Store.open`."""
+        path = self._resolve(name)
+        with self._explained(name):
+            # Not blocking, because opening a pipe that somebody put there would wait for ever.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise NotFound(name, self._url)
+            return os.fdopen(descriptor, "rb")
+
+    def stat(self, name: str) -> FileInfo:
+        """See `Store.stat`."""
+        path = self._resolve(name)
+        with self._explained(name):
+            status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise NotFound(name, self._url)
+        return FileInfo(name, status.st_size)
+
+    def list(self, prefix: str) -> FileInfos:
+        """See `Store.list`; symbolic links are left out."""
+        found: FileInfos = []
+        pending = [prefix]
+        while pending:
+            folder = pending.pop()
+            for entry in self._entries(folder):
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                with contextlib.suppress(FileNotFoundError), self._explained(name, missing_is_error=False):
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(name)
+                    elif entry.is_file(follow_symlinks=False):
+                        found.append(FileInfo(name, entry.stat(follow_symlinks=False).st_size))
+        return sorted(found, key=lambda info: info.name)
+
+    def children(self, prefix: str) -> Names:
+        """See `Store.children`."""
+        return sorted(entry.name for entry in self._entries(prefix))
+
+    def delete(self, name: str) -> None:
+        """See `Store.delete`; folders that it leaves empty go too."""
+        path = self._resolve(name, follow=False)
+        with self._explained(name):
+            path.unlink()
+            flush_folder(path.parent)
+        self._prune(path.parent)
+
+    def delete_tree(self, prefix: str) -> None:
+        """See `Store.delete_tree`; a symbolic link is removed, never followed."""
+        path = self._resolve(prefix, follow=False)
+        with self._explained(prefix, missing_is_error=False):
+            if path.is_symlink() or not path.is_dir():
+                path.unlink(missing_ok=True)
+            else:
+                remove_folder(path)
+        self._prune(path.parent)
+
+    def append_log(self, name: str) -> _FileLog:
+        """See `Store.append_log`."""
+        path = self._resolve(name)
+        with self._explained(name):
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            return _FileLog(self, name, open_in_folder(path, flags))
+
+    def _resolve(self, name: str, *, follow: bool = True) -> Path:
+        """Returns where `name` lies, once it is sure that this is below the root."""
+        path = self._root / check_name(name)
+        real = Path(os.path.realpath(path if follow else path.parent))
+        if real != self._root and self._root not in real.parents:
+            raise UnsafeName(
+                f"Expected {name!r} to lie in {self._url}. Received: a symbolic link that leads to {real}. "
+                "Remove the link, or pass the directory that it leads to."
+            )
+        return real if follow else real / path.name
+
+    def _entries(self, prefix: str) -> Iterable[os.DirEntry[str]]:
+        path = self._resolve(prefix) if prefix else self._root
+        try:
+            with os.scandir(path) as entries:
+                return [entry for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._unavailable(prefix, error) from error
+
+    def _prune(self, folder: Path) -> None:
+        """Removes `folder` and those above it while they are empty: an object store has no empty folders."""
+        while folder != self._root:
+            try:
+                folder.rmdir()
+            except OSError:  # not empty, or somebody else was faster
+                return
+            folder = folder.parent
+
+    @contextlib.contextmanager
+    def _explained(self, name: str, *, missing_is_error: bool = True) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if missing_is_error:
+                raise NotFound(name, self._url) from error
+        except OSError as error:
+            raise self._unavailable(name, error) from error
+
+    def _unavailable(self, name: str, error: OSError) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"Expected to read and write {name!r} in {self._url}. Received: {error.strerror or error}. "
+            "Check the permissions, the free space and the health of that file system."
+        )
+
+
+class _FileWriter:
+    """Writes all of each buffer to a descriptor."""
+
+    def __init__(self, store: LocalStore, name: str, descriptor: int) -> None:
+        self._store = store
+        self._name = name
+        self._descriptor = descriptor
+
+    def write(self, buffer: Buffer) -> None:
+        with self._store._explained(self._name):
+            write_all(self._descriptor, buffer)
+
+
+class _FileLog:
+    """Appends to a descriptor that was opened for appending."""
+
+    def __init__(self, store: LocalStore, name: str, descriptor: int) -> None:
+        self._store = store
+        self._name = name
+        self._descriptor: int | None = descriptor
+
+    def write(self, data: bytes) -> None:
+        if self._descriptor is None:
+            raise StoreUnavailable(
+                f"Expected the log {self._name!r} to be open. Received: a write after close. "
+                "Open it again with append_log."
+            )
+        with self._store._explained(self._name):
+            write_all(self._descriptor, data)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)

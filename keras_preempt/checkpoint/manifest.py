@@ -1,0 +1,260 @@
+"""What a checkpoint says about itself: a part list for each worker, and the manifest that binds them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.errors import CorruptCheckpoint
+from keras_preempt.checkpoint.fields import Fields
+from keras_preempt.checkpoint.layout import parse_attempt, part_file
+from keras_preempt.checkpoint.partition import Slice
+from keras_preempt.checkpoint.store import check_name
+
+FORMAT = documents.FORMAT
+
+_LARGEST_SUM = 2**32 - 1
+_MOST_MEMBERS = 10**9
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file of an attempt, as it was written.
+
+    Attributes:
+        name: its name in the attempt's folder, without a '/'.
+        size: its size in bytes.
+        crc32c: sum over all of its bytes.
+    """
+
+    name: str
+    size: int
+    crc32c: int
+
+    def __post_init__(self) -> None:
+        _check_plain(self.name)
+
+
+@dataclass(frozen=True)
+class PlacedSlice:
+    """A slice of a mirrored tensor, and the name of the file that holds it under the key `slice.key`."""
+
+    file: str
+    slice: Slice
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one worker has written for one attempt.
+
+    Attributes:
+        member: the worker's number.
+        files: its files of tensors.
+        mirrored: where its share of the mirrored tensors lies; empty for a worker that wrote none.
+        local: name of the file with its own tensors; None if it has none.
+        state: JSON: input position, random state, state of callbacks.
+        position: where in the training it saved, such as ``{"epoch": 1, "phase": "train", "batch": 7}``.
+
+    Raises:
+        ValueError: the fields contradict each other.
+    """
+
+    member: int
+    files: tuple[FileEntry, ...]
+    mirrored: tuple[PlacedSlice, ...]
+    local: str | None
+    state: dict[str, Any]
+    position: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        names = [entry.name for entry in self.files]
+        used = {placed.file for placed in self.mirrored}
+        if len(set(names)) != len(names):
+            raise ValueError("a file is listed twice")
+        if not (used | ({self.local} - {None})) <= set(names) or self.local in used:
+            raise ValueError("a tensor lies in a file that is not listed, or in the one of local tensors")
+        # Checked before memory is taken for the tensors that a list claims.
+        room = {entry.name: entry.size for entry in self.files}
+        for placed in self.mirrored:
+            room[placed.file] -= placed.slice.nbytes
+        if min(room.values(), default=0) < 0:
+            raise ValueError("a file is smaller than the tensors in it")
+
+    def to_json(self) -> bytes:
+        """Returns the bytes of the part list. Raises `TypeError` if `state` or `position` is not JSON."""
+        mirrored = [{"file": placed.file, **asdict(placed.slice)} for placed in self.mirrored]
+        body = {
+            "format": FORMAT,
+            "member": self.member,
+            "files": [asdict(entry) for entry in self.files],
+            "mirrored": mirrored,
+            "local": self.local,
+            "state": self.state,
+            "position": self.position,
+        }
+        return documents.encode(body)
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any], file: str) -> Part:
+        """Returns the part that a document describes.
+
+        Args:
+            document: its fields, as `documents.decode` gives them.
+            file: its name, for messages.
+
+        Raises:
+            CorruptCheckpoint: a field is missing, unknown, of another type, or contradicts another.
+        """
+        fields = Fields(document, file)
+        fields.integer("format", minimum=1)
+        try:
+            part = cls(
+                member=fields.integer("member", maximum=_MOST_MEMBERS),
+                files=tuple(_file_entry(entry) for entry in fields.objects("files")),
+                mirrored=tuple(_placed_slice(entry) for entry in fields.objects("mirrored")),
+                local=fields.optional_text("local"),
+                state=fields.mapping("state"),
+                position=fields.mapping("position"),
+            )
+        except ValueError as error:
+            raise CorruptCheckpoint(file, f"contradictory fields: {error}") from error
+        fields.end()
+        return part
+
+
+@dataclass(frozen=True)
+class PartRef:
+    """A part list that belongs to a checkpoint: the worker's number, and the file as in `FileEntry`."""
+
+    member: int
+    name: str
+    size: int
+    crc32c: int
+
+    def __post_init__(self) -> None:
+        if self.name != part_file(self.member):
+            raise ValueError(f"the part list of worker {self.member} is named {self.name!r}")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A checkpoint.
+
+    Attributes:
+        format: version of the format.
+        step: optimizer steps done.
+        position: where in the training it was saved; the same for every worker.
+        incarnation: number of the start of the job that saved it.
+        attempt: name of the attempt, see `layout.attempt_name`.
+        kind: why the round was called, such as 'preemption' or 'finished'.
+        finished: whether the training was over.
+        reason: the same for people.
+        members: how many workers there were.
+        writers: the workers that wrote the mirrored tensors.
+        parts: the part lists, by member.
+        missing: workers whose part did not arrive; their own tensors and state are lost.
+        created_at: seconds since the epoch.
+        versions: versions of the software that saved it, by name.
+
+    Raises:
+        ValueError: the fields contradict each other.
+    """
+
+    format: int
+    step: int
+    position: dict[str, Any]
+    incarnation: int
+    attempt: str
+    kind: str
+    finished: bool
+    reason: str
+    members: int
+    writers: tuple[int, ...]
+    parts: tuple[PartRef, ...]
+    missing: tuple[int, ...]
+    created_at: float
+    versions: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        present = [part.member for part in self.parts]
+        if parse_attempt(self.attempt)[0] != self.incarnation:
+            raise ValueError(f"attempt {self.attempt} is not one of incarnation {self.incarnation}")
+        if sorted(set(present)) != present or sorted(set(self.missing)) != list(self.missing):
+            raise ValueError("members are repeated or not in order")
+        both = sorted([*present, *self.missing])
+        # The count first, since the number of members could be anything.
+        if len(both) != self.members or both != list(range(self.members)):
+            raise ValueError(f"parts and missing ones do not make up {self.members} members")
+        writers = set(self.writers)
+        if not writers or sorted(writers) != list(self.writers) or not writers <= set(present):
+            raise ValueError("writers are none, repeated, not in order or without a part")
+
+    def to_json(self) -> bytes:
+        """Returns the bytes of the manifest. Raises `TypeError` if `position` or `versions` is not JSON."""
+        return documents.encode(asdict(self))
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any], file: str) -> Manifest:
+        """Returns the manifest that a document describes; arguments and errors as in `Part.from_document`."""
+        fields = Fields(document, file)
+        try:
+            manifest = cls(
+                format=fields.integer("format", minimum=1),
+                step=fields.integer("step", maximum=10**17),
+                position=fields.mapping("position"),
+                incarnation=fields.integer("incarnation"),
+                attempt=fields.text("attempt"),
+                kind=fields.text("kind"),
+                finished=fields.boolean("finished"),
+                reason=fields.text("reason"),
+                members=fields.integer("members", minimum=1, maximum=_MOST_MEMBERS),
+                writers=fields.integers("writers", maximum=_MOST_MEMBERS),
+                parts=tuple(_part_ref(entry) for entry in fields.objects("parts")),
+                missing=fields.integers("missing", maximum=_MOST_MEMBERS),
+                created_at=fields.number("created_at"),
+                versions=fields.mapping("versions"),
+            )
+        except ValueError as error:
+            raise CorruptCheckpoint(file, f"contradictory fields: {error}") from error
+        fields.end()
+        return manifest
+
+
+def _file_entry(fields: Fields) -> FileEntry:
+    entry = FileEntry(
+        fields.text("name"), fields.integer("size"), fields.integer("crc32c", maximum=_LARGEST_SUM)
+    )
+    fields.end()
+    return entry
+
+
+def _part_ref(fields: Fields) -> PartRef:
+    ref = PartRef(
+        fields.integer("member", maximum=_MOST_MEMBERS),
+        fields.text("name"),
+        fields.integer("size"),
+        fields.integer("crc32c", maximum=_LARGEST_SUM),
+    )
+    fields.end()
+    return ref
+
+
+def _placed_slice(fields: Fields) -> PlacedSlice:
+    placed = PlacedSlice(
+        fields.text("file"),
+        Slice(
+            fields.text("tensor"),
+            fields.text("dtype"),
+            fields.integers("shape"),
+            fields.integer("start"),
+            fields.integer("stop"),
+        ),
+    )
+    fields.end()
+    return placed
+
+
+def _check_plain(name: str) -> None:
+    if "/" in check_name(name):
+        raise ValueError(f"{name!r:.200} is not the plain name of a file")

@@ -1,0 +1,97 @@
+"""Whether the parts of an attempt fit together, so that a manifest may bind them.
+
+Each check raises an error that names the workers whose parts do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import google_crc32c
+
+from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.errors import CommitFailed, NotFound, PositionMismatch, TooLarge
+from keras_preempt.checkpoint.layout import part_file
+from keras_preempt.checkpoint.manifest import Part, PartRef
+from keras_preempt.checkpoint.partition import TensorSpec, check_tiling
+from keras_preempt.checkpoint.store import Store
+
+
+def read_parts(store: Store, directory: str, members: Sequence[int]) -> tuple[list[Part], list[PartRef]]:
+    """Reads the part lists of workers; returns them, and how a manifest refers to them."""
+    parts, refs = [], []
+    for member in members:
+        name = part_file(member)
+        path = f"{directory}/{name}"
+        try:
+            data = store.read(path, limit=documents.LARGEST)
+        except (NotFound, TooLarge) as error:
+            raise CommitFailed(
+                f"Expected a readable part list {path}. Received: {error} Nothing was committed."
+            ) from error
+        part = Part.from_document(documents.decode(data, path), path)
+        if part.member != member:
+            raise CommitFailed(
+                f"Expected the part of worker {member} in {path}. Received: that of worker {part.member}. "
+                "Nothing was committed; two workers seem to have the same number."
+            )
+        parts.append(part)
+        refs.append(PartRef(member, name, len(data), google_crc32c.value(data)))
+    return parts, refs
+
+
+def check_positions(parts: Sequence[Part], position: dict[str, Any]) -> None:
+    """Makes sure that all saved at the same position, which is the committer's. Raises `PositionMismatch`."""
+    for part in parts:
+        if part.position != parts[0].position:
+            raise PositionMismatch(
+                "Expected all workers to save at the same position. Received: worker "
+                f"{parts[0].member} at {parts[0].position}, worker {part.member} at {part.position}. "
+                "Nothing was committed; check that all workers run the same program on equally long data."
+            )
+    if parts[0].position != position:
+        raise PositionMismatch(
+            f"Expected the parts at the committer's position {position}. Received: worker {parts[0].member} "
+            f"at {parts[0].position}. Nothing was committed; check that all workers run the same program."
+        )
+
+
+def check_files(directory: str, parts: Sequence[Part], sizes: Mapping[str, int]) -> None:
+    """Makes sure that every listed file is there in its listed size. Raises `CommitFailed`."""
+    for part in parts:
+        for entry in part.files:
+            if sizes.get(entry.name) != entry.size:
+                raise CommitFailed(
+                    f"Expected {directory}/{entry.name} with {entry.size} bytes, as worker {part.member} "
+                    "lists it. "
+                    f"Received: {sizes.get(entry.name, 'no such file')}. Nothing was committed; check the "
+                    "storage."
+                )
+
+
+def check_slices(
+    directory: str, parts: Sequence[Part], writers: Collection[int], specs: Sequence[TensorSpec] | None
+) -> None:
+    """Makes sure that the writers, and only they, wrote every tensor exactly once. Raises `CommitFailed`."""
+    for part in parts:
+        if part.mirrored and part.member not in writers:
+            raise CommitFailed(
+                f"Expected mirrored tensors only from the writers {some(sorted(writers))} of {directory}. "
+                "Received: "
+                f"some from worker {part.member}. Nothing was committed; check that all workers have the "
+                "same plan."
+            )
+    try:
+        check_tiling((placed.slice for part in parts for placed in part.mirrored), specs)
+    except ValueError as error:
+        raise CommitFailed(
+            f"Expected the parts in {directory} to make up every tensor exactly once. Received: {error}. "
+            "Nothing was committed; check that all workers build the same model."
+        ) from error
+
+
+def some(members: Sequence[int]) -> str:
+    """Returns numbers for a message: the first ten, and how many more."""
+    shown = ", ".join(str(member) for member in members[:10])
+    return shown if len(members) <= 10 else f"{shown} and {len(members) - 10} more"

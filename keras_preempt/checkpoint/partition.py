@@ -1,0 +1,223 @@
+"""How the bytes of the mirrored tensors are shared out among the workers that write them."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from keras_preempt.checkpoint.dtypes import dtype_of
+
+SMALLEST_CUT = 1 << 20
+"""Bytes from which on a tensor may be cut; cutting a smaller one costs more than it evens out."""
+
+_LARGEST = 2**62  # bytes; keeps sums within what a 64-bit file size can say
+_MOST_DIMENSIONS = 32
+_PIECE = re.compile(r"\[[0-9]+:[0-9]+\]\Z")
+
+
+def elements(shape: Iterable[int]) -> int:
+    """Returns the number of elements of a tensor of that shape; 1 for a scalar."""
+    return math.prod(shape)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor to be stored.
+
+    Attributes:
+        name: unique among the tensors of a checkpoint.
+        dtype: NumPy name of the element type, one of `dtypes.NAMES`.
+        shape: its dimensions; () for a scalar.
+
+    Raises:
+        ValueError: the type cannot be stored or the shape is none.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _check(self.name, self.dtype, self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return elements(self.shape) * dtype_of(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A run of elements of one tensor, in C order.
+
+    Attributes:
+        tensor: the tensor's name.
+        dtype: NumPy name of its element type.
+        shape: dimensions of the whole tensor.
+        start: first element of the flattened tensor.
+        stop: element after the last one.
+
+    Raises:
+        ValueError: the run does not lie in the tensor, or like `TensorSpec`.
+    """
+
+    tensor: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        _check(self.tensor, self.dtype, self.shape)
+        if not 0 <= self.start <= self.stop <= elements(self.shape):
+            raise ValueError(
+                f"Expected a run of the {elements(self.shape)} elements of {self.tensor!r}. "
+                f"Received: [{self.start}:{self.stop}]. Make slices with partition."
+            )
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is the whole tensor."""
+        return self.start == 0 and self.stop == elements(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return (self.stop - self.start) * dtype_of(self.dtype).itemsize
+
+    @property
+    def stored_whole(self) -> bool:
+        """Whether it is stored under the tensor's own name and shape, not as a piece."""
+        # A tensor whose own name looks like that of a piece is stored as a piece too, so that no two keys
+        # meet.
+        return self.whole and not _PIECE.search(self.tensor) and self.tensor != "__metadata__"
+
+    @property
+    def key(self) -> str:
+        """Name under which it is stored in a file."""
+        return self.tensor if self.stored_whole else f"{self.tensor}[{self.start}:{self.stop}]"
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape under which it is stored in a file: one-dimensional for a piece."""
+        return self.shape if self.stored_whole else (self.stop - self.start,)
+
+
+def partition(specs: Sequence[TensorSpec], writers: int) -> list[list[Slice]]:
+    """Shares tensors out evenly by bytes; every worker comes to the same answer.
+
+    The tensors are taken as one row of bytes in the order of `specs`, and each writer gets a contiguous
+    stretch. A border that falls into a tensor below `SMALLEST_CUT` moves to the nearer end of it.
+
+    Args:
+        specs: the tensors.
+        writers: how many workers write, at least 1.
+
+    Returns:
+        The slices of each writer, in order; they tile every tensor exactly once. A writer may have none.
+
+    Raises:
+        ValueError: there is no writer, or two tensors share a name.
+    """
+    if writers < 1:
+        raise ValueError(f"Expected at least one writer. Received: {writers}. Name a worker that writes.")
+    check_distinct(spec.name for spec in specs)
+    begins = [0]
+    for spec in specs:
+        begins.append(begins[-1] + spec.nbytes)
+    borders = [_border(specs, begins, begins[-1] * index // writers) for index in range(1, writers)]
+    shares: list[list[Slice]] = [[] for _ in range(writers)]
+    writer = 0
+    for spec, begin in zip(specs, begins, strict=False):
+        start, size = 0, elements(spec.shape)
+        itemsize = dtype_of(spec.dtype).itemsize
+        while True:
+            while writer < len(borders) and borders[writer] <= begin + start * itemsize:
+                writer += 1
+            end = (borders[writer] - begin) // itemsize if writer < len(borders) else size
+            stop = min(end, size)
+            shares[writer].append(Slice(spec.name, spec.dtype, spec.shape, start, stop))
+            start = stop
+            if start >= size:
+                break
+    return shares
+
+
+def check_tiling(slices: Iterable[Slice], specs: Iterable[TensorSpec] | None = None) -> None:
+    """Makes sure that slices, in any order, make up every tensor exactly once.
+
+    Args:
+        slices: what was written.
+        specs: the tensors that there must be; None if only the slices are known.
+
+    Raises:
+        ValueError: a tensor has a gap or an overlap, is described in two ways, or is not among `specs`; or
+            one of `specs` is missing. The message begins with the tensor's name.
+    """
+    pieces: dict[str, list[Slice]] = {}
+    for piece in slices:
+        pieces.setdefault(piece.tensor, []).append(piece)
+    for name, found in pieces.items():
+        if any((piece.dtype, piece.shape) != (found[0].dtype, found[0].shape) for piece in found):
+            raise ValueError(f"{name!r} is described with different shapes or element types")
+        found.sort(key=lambda piece: (piece.start, piece.stop))
+        end = 0
+        for piece in found:
+            if piece.start != end:
+                kind = "a gap" if piece.start > end else "an overlap"
+                first, last = sorted((end, piece.start))
+                raise ValueError(f"{name!r} has {kind} between elements {first} and {last}")
+            end = piece.stop
+        if end != elements(found[0].shape):
+            raise ValueError(f"{name!r} ends at element {end} of {elements(found[0].shape)}")
+        if len({piece.start for piece in found}) != len(found):
+            raise ValueError(f"{name!r} has an empty or repeated piece")
+    if specs is not None:
+        wanted = {spec.name: (spec.dtype, spec.shape) for spec in specs}
+        for name in sorted(wanted.keys() ^ pieces.keys()):
+            raise ValueError(f"{name!r} is {'missing' if name in wanted else 'not a tensor of this model'}")
+        for name, found in pieces.items():
+            if (found[0].dtype, found[0].shape) != wanted[name]:
+                raise ValueError(f"{name!r} has another shape or element type than the model's")
+
+
+def check_distinct(names: Iterable[str]) -> None:
+    """Makes sure that no two tensors share a name. Raises `ValueError` naming one that do."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(
+                f"Expected tensors of distinct names. Received: {name!r} twice. Give the variables unique "
+                "names."
+            )
+        seen.add(name)
+
+
+def _border(specs: Sequence[TensorSpec], begins: list[int], position: int) -> int:
+    """Moves an even border, in bytes from the start of the row, to where a cut is allowed."""
+    index = bisect.bisect_right(begins, position) - 1
+    if index >= len(specs):
+        return begins[-1]
+    spec, begin, end = specs[index], begins[index], begins[index + 1]
+    if spec.nbytes >= SMALLEST_CUT:
+        return position - (position - begin) % dtype_of(spec.dtype).itemsize
+    return begin if position - begin <= end - position else end
+
+
+def _check(name: str, dtype: str, shape: tuple[int, ...]) -> None:
+    itemsize = dtype_of(dtype).itemsize
+    if not name:
+        raise ValueError("Expected a tensor with a name. Received: an empty one. Name the variable.")
+    if len(shape) > _MOST_DIMENSIONS or any(dimension < 0 for dimension in shape):
+        raise ValueError(
+            f"Expected {name!r} to have up to {_MOST_DIMENSIONS} dimensions of 0 or more. Received: {shape}. "
+            "Correct its shape."
+        )
+    # Without zeros, since NumPy allocates by the product of the others.
+    if elements(dimension or 1 for dimension in shape) * itemsize > _LARGEST:
+        raise ValueError(
+            f"Expected {name!r} to have up to 2**62 bytes. Received: shape {shape}. Correct its shape."
+        )

@@ -1,0 +1,187 @@
+"""Compares two final training states: bytes of tensors, and the JSON state around them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "VOLATILE_KEYS",
+    "Comparison",
+    "MemberState",
+    "TensorDifference",
+    "compare_json",
+    "compare_states",
+    "compare_tensors",
+]
+
+#: Keys of the JSON state that tell when or how fast something happened, never what was trained.
+VOLATILE_KEYS = frozenset({"timing"})
+
+
+@dataclass(frozen=True)
+class MemberState:
+    """What one member of a cluster would resume from.
+
+    Attributes:
+        mirrored: tensors that every member has alike.
+        local: tensors that only this member has.
+        state: JSON value: callback state, History, random state, input position.
+    """
+
+    mirrored: Mapping[str, np.ndarray[Any, Any]]
+    local: Mapping[str, np.ndarray[Any, Any]]
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TensorDifference:
+    """One tensor that differs.
+
+    Attributes:
+        name: its name, with "w<member>: " before it if it is local to a member.
+        reason: what differs.
+        max_difference: greatest absolute difference of numbers, or None if it has no meaning.
+    """
+
+    name: str
+    reason: str
+    max_difference: float | None = None
+
+    def __str__(self) -> str:
+        extent = "" if self.max_difference is None else f", by at most {self.max_difference:.3g}"
+        return f"{self.name}: {self.reason}{extent}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that was compared, and all that differs.
+
+    Attributes:
+        members: cluster members compared.
+        tensors: tensors compared.
+        compared_bytes: bytes of them.
+        tensor_differences: those that differ.
+        state_differences: lines naming the place in the JSON state and both values.
+    """
+
+    members: int = 0
+    tensors: int = 0
+    compared_bytes: int = 0
+    tensor_differences: list[TensorDifference] = field(default_factory=list)
+    state_differences: list[str] = field(default_factory=list)
+
+    @property
+    def identical(self) -> bool:
+        """True if something was compared and nothing differs."""
+        return self.tensors > 0 and not self.tensor_differences and not self.state_differences
+
+    @property
+    def history_equal(self) -> bool:
+        """True if no difference lies in a History."""
+        return not any("history" in line.partition(":")[0].lower() for line in self.state_differences)
+
+
+def compare_states(left: Sequence[MemberState], right: Sequence[MemberState]) -> Comparison:
+    """Compares the states of all members, in order.
+
+    Mirrored tensors are the same stored bytes for every member, so they are compared once, for the first.
+    """
+    tensors: list[TensorDifference] = []
+    state: list[str] = []
+    count = size = 0
+    if len(left) != len(right):
+        state.append(f"members: {len(left)} and {len(right)}")
+    for index, (one, other) in enumerate(zip(left, right, strict=False)):
+        groups = [(f"w{index}: ", one.local, other.local)]
+        if index == 0:
+            groups.insert(0, ("", one.mirrored, other.mirrored))
+        for prefix, ones, others in groups:
+            tensors += compare_tensors(ones, others, prefix)
+            count += len(ones)
+            size += sum(array.nbytes for array in ones.values())
+        state += compare_json(one.state, other.state, f"w{index}")
+    return Comparison(min(len(left), len(right)), count, size, tensors, state)
+
+
+def compare_tensors(
+    left: Mapping[str, np.ndarray[Any, Any]], right: Mapping[str, np.ndarray[Any, Any]], prefix: str = ""
+) -> list[TensorDifference]:
+    """Compares tensors by name: type, shape and every byte.
+
+    A NaN therefore equals the same NaN, and 0.0 does not equal -0.0.
+    """
+    found = []
+    for name in sorted(left.keys() | right.keys()):
+        if name not in left or name not in right:
+            where = "preempted" if name not in left else "undisturbed"
+            found.append(TensorDifference(prefix + name, f"only in the {where} run"))
+            continue
+        difference = _compare_arrays(prefix + name, left[name], right[name])
+        if difference is not None:
+            found.append(difference)
+    return found
+
+
+def compare_json(left: Any, right: Any, path: str = "") -> list[str]:
+    """Compares JSON values deeply, types included, without the keys in ``VOLATILE_KEYS``; NaN equals NaN."""
+    return list(_json_differences(left, right, path))
+
+
+def _json_differences(left: Any, right: Any, path: str) -> Iterator[str]:
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        for key in sorted((left.keys() | right.keys()) - VOLATILE_KEYS, key=str):
+            inner = f"{path}/{key}"
+            if key not in left or key not in right:
+                where = "preempted" if key not in left else "undisturbed"
+                yield f"{inner}: only in the {where} run"
+            else:
+                yield from _json_differences(left[key], right[key], inner)
+    elif isinstance(left, list) and isinstance(right, list):
+        if len(left) != len(right):
+            # Entries of lists of unequal length do not belong together: comparing them would only be noise.
+            yield f"{path}: {len(left)} and {len(right)} entries"
+            return
+        for index, (one, other) in enumerate(zip(left, right, strict=True)):
+            yield from _json_differences(one, other, f"{path}/{index}")
+    elif type(left) is not type(right) or not _same_scalar(left, right):
+        yield f"{path}: {_short(left)} and {_short(right)}"
+
+
+def _same_scalar(left: Any, right: Any) -> bool:
+    if isinstance(left, float) and math.isnan(left):
+        return math.isnan(right)
+    return bool(left == right)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _compare_arrays(
+    name: str, left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]
+) -> TensorDifference | None:
+    if left.dtype != right.dtype:
+        return TensorDifference(name, f"types {left.dtype} and {right.dtype}")
+    if left.shape != right.shape:
+        return TensorDifference(name, f"shapes {left.shape} and {right.shape}")
+    if np.array_equal(_bytes(left), _bytes(right)):
+        return None
+    size = left.dtype.itemsize
+    unequal = (_bytes(left).reshape(-1, size) != _bytes(right).reshape(-1, size)).any(axis=1)
+    reason = f"{int(unequal.sum())} of {left.size} values"
+    try:
+        distance = np.abs(left.astype(np.float64) - right.astype(np.float64))
+    except (TypeError, ValueError):
+        return TensorDifference(name, reason)
+    finite = distance[np.isfinite(distance)]
+    return TensorDifference(name, reason, float(finite.max()) if finite.size else None)
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

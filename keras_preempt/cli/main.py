@@ -1,0 +1,74 @@
+"""The ``keras-preempt`` command line. Nothing here imports TensorFlow, so that it starts at once."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from keras_preempt import __version__
+
+__all__ = ["cli", "main"]
+
+# In the order in which the help shows them.
+_COMMANDS = {"run": "keras_preempt.cli.run", "drill": "keras_preempt.cli.drill"}
+
+
+class _LazyGroup(click.Group):
+    """Imports a command when it is asked for: ``run`` need not wait for what ``drill`` compares with."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command = getattr(importlib.import_module(module), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(
+    cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(__version__, prog_name="keras-preempt")
+def cli() -> None:
+    """Keras training that survives preemption and resumes bit-identically.
+
+    Add one line to the script: model.fit(..., callbacks=[PreemptionCallback("gs://bucket/run")]). Then
+
+    \b
+      keras-preempt run   --workers 2 -- python train.py   trains, and restarts after a preemption
+      keras-preempt drill --workers 2 -- python train.py   proves that nothing is lost by one
+
+    Every command explains itself: keras-preempt COMMAND --help.
+    """  # noqa: D301 - click's own mark for text that it must not wrap
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns its exit code.
+
+    Args:
+        argv: arguments without the program's name; those of this process if None.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    try:
+        code = cli.main(arguments, prog_name="keras-preempt", standalone_mode=False)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "keras-preempt"
+        click.echo(f"Error: {error.format_message()} (Try: {path} --help)", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"Error: {error.format_message()}", err=True)
+        return error.exit_code
+    except click.Abort:
+        click.echo("Interrupted.", err=True)
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Options and checks that several commands share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["checked_command", "command_argument", "restart_code_option", "workers_option"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def workers_option(function: _Command) -> _Command:
+    """Adds --workers."""
+    return click.option(
+        "--workers",
+        "-n",
+        type=int,
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Worker processes on this machine. Two or more get TF_CONFIG; one is a plain job without it.",
+    )(function)
+
+
+def restart_code_option(function: _Command) -> _Command:
+    """Adds --restart-code."""
+    return click.option(
+        "--restart-code",
+        "restart_codes",
+        type=int,
+        multiple=True,
+        default=(75,),
+        show_default=True,
+        metavar="CODE",
+        help="Exit code by which a worker says that it was preempted. Can be given more than once.",
+    )(function)
+
+
+def command_argument(function: _Command) -> _Command:
+    """Adds the command to run, everything after ``--``."""
+    return click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")(function)
+
+
+def checked_command(workers: int, command: tuple[str, ...]) -> list[str]:
+    """Returns the command as a list.
+
+    Raises:
+        click.UsageError: fewer than one worker, no command, or a command that does not exist.
+    """
+    if workers < 1:
+        raise click.UsageError(f"Expected --workers of at least 1. Received: {workers}.")
+    if not command:
+        raise click.UsageError(
+            "Expected a command after '--'. Received: none. Write for example: -- python train.py"
+        )
+    program = command[0]
+    if shutil.which(program) is None:
+        problem = "which was not found. Check the spelling and PATH."
+        if os.path.isfile(program):
+            problem = f"a file that cannot be executed. Write for example: -- python {program}"
+        raise click.UsageError(f"Expected a program to run. Received: {program!r}, {problem}")
+    return list(command)

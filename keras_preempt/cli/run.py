@@ -1,0 +1,89 @@
+"""``keras-preempt run``: trains in local worker processes and restarts them after a preemption."""
+
+from __future__ import annotations
+
+import click
+
+from keras_preempt.cli.options import checked_command, command_argument, restart_code_option, workers_option
+from keras_preempt.cli.terminal import Terminal
+from keras_preempt.cluster import RestartPolicy, Supervisor
+
+__all__ = ["run"]
+
+
+@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@workers_option
+@restart_code_option
+@click.option(
+    "--max-restarts-without-progress",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    metavar="R",
+    help="Restarts in a row that may each end without a later step saved; then it gives up.",
+)
+@click.option(
+    "--max-failures",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="M",
+    help="Crashes after which the cluster is started again all the same.",
+)
+@click.option(
+    "--failure-grace",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for the other workers to end by themselves once one has crashed.",
+)
+@command_argument
+def run(
+    workers: int,
+    restart_codes: tuple[int, ...],
+    max_restarts_without_progress: int,
+    max_failures: int,
+    failure_grace: float,
+    command: tuple[str, ...],
+) -> int:
+    """Train with N local workers, and start them again after a preemption.
+
+    Each worker runs COMMAND with its own TF_CONFIG; its output is shown after its prefix, such as [w0].
+
+    \b
+    Example:
+      keras-preempt run --workers 2 -- python train.py --epochs 10
+
+    When a worker leaves with a restart code (or SIGTERM ends it before the callback listens), that is a
+    preemption: the WHOLE cluster is started again, since TensorFlow takes no single worker back. Any other
+    exit code is a failure; the other workers then get a moment to end by themselves and are terminated.
+
+    SIGTERM and Ctrl-C go on to all workers, which save and leave; nothing is started again after that. A
+    second Ctrl-C kills them. No worker outlives this command, even if it is killed itself.
+
+    \b
+    Exit codes:
+      0    training finished
+      75   this command was told to stop (SIGTERM), and the workers saved: start it again
+           (the worker's own restart code, if --restart-code names others)
+      1    it gave up: several restarts in a row without progress
+      2    wrong usage
+      130  stopped by Ctrl-C
+      else the exit code of the worker that failed first; 128 + n if signal n ended it
+    """  # noqa: D301 - click's own mark for text that it must not wrap
+    arguments = checked_command(workers, command)
+    try:
+        policy = RestartPolicy(
+            restart_codes=restart_codes,
+            max_restarts_without_progress=max_restarts_without_progress,
+            max_failures=max_failures,
+            failure_grace=failure_grace,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    terminal = Terminal()
+    supervisor = Supervisor(workers, arguments, policy=policy, say=terminal.say, log=terminal.worker_line)
+    report = supervisor.run()
+    terminal.say(report.summary)
+    return report.exit_code

@@ -1,0 +1,24 @@
+"""Worker processes on this machine: start them, end them, restart them."""
+
+from __future__ import annotations
+
+from keras_preempt.cluster.local import LocalCluster, WorkerExit, default_prefix
+from keras_preempt.cluster.outcome import Outcome, Verdict, exit_status, judge
+from keras_preempt.cluster.status import WorkerStatus, read_statuses
+from keras_preempt.cluster.supervisor import Incarnation, RestartPolicy, Supervisor, SupervisorReport
+
+__all__ = [
+    "Incarnation",
+    "LocalCluster",
+    "Outcome",
+    "RestartPolicy",
+    "Supervisor",
+    "SupervisorReport",
+    "Verdict",
+    "WorkerExit",
+    "WorkerStatus",
+    "default_prefix",
+    "exit_status",
+    "judge",
+    "read_statuses",
+]

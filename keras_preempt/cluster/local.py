@@ -1,0 +1,250 @@
+"""A cluster of worker processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from keras_preempt.cluster.ports import find_free_ports
+from keras_preempt.cluster.worker import WorkerProcess
+from keras_preempt.environment import TF_CONFIG
+
+__all__ = ["LocalCluster", "WorkerExit", "default_prefix"]
+
+_ADDRESS_IN_USE = re.compile(
+    r"address (is )?already in use|EADDRINUSE|could not start grpc server", re.IGNORECASE
+)
+
+
+def default_prefix(index: int) -> str:
+    """Returns what stands before each line of worker ``index`` in a log file."""
+    return f"[w{index}] "
+
+
+@dataclass(frozen=True)
+class WorkerExit:
+    """How one worker ended.
+
+    Attributes:
+        index: the worker's number, from 0.
+        code: exit code; negative for the signal that ended it, as in ``subprocess``.
+        at: when it ended, in seconds of ``time.monotonic``.
+        by_launcher: True if the launcher ended it after another worker had failed, or to clean up.
+    """
+
+    index: int
+    code: int
+    at: float
+    by_launcher: bool = False
+
+
+class LocalCluster:
+    """Starts ``workers`` processes that see each other through ``TF_CONFIG``, and always ends them.
+
+    Two or more workers get TensorFlow's cluster description with free ports of 127.0.0.1; one worker gets
+    none, and none that it would inherit: it is a plain job of one process. Use it as a context manager: on
+    the way out, whatever still runs is ended. The workers end, too, when this process is killed.
+
+    Example:
+        >>> with LocalCluster(2, ["python", "train.py"], log=sys.stdout) as cluster:
+        ...     codes = [exit.code for exit in cluster.wait(timeout=600)]
+
+    Args:
+        workers: number of processes, at least 1.
+        command: program and arguments, the same for all.
+        env: environment variables on top of this process's own; None as a value removes one.
+        worker_env: the same for single workers, by index.
+        log: a callable given (index, line) from reader threads, one at a time; or a text file, written with
+            ``prefix`` before each line; None to drop the output.
+        on_exit: called with the index of each worker that has ended and whose output was read, from a thread.
+        prefix: gives the prefix of a worker's lines in a log file.
+        cwd: working directory; this process's own if None.
+
+    Raises:
+        ValueError: fewer than one worker, or an empty command.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str | None] | None = None,
+        worker_env: Mapping[int, Mapping[str, str | None]] | None = None,
+        log: Callable[[int, str], None] | TextIO | None = None,
+        prefix: Callable[[int], str] = default_prefix,
+        on_exit: Callable[[int], None] | None = None,
+        cwd: Path | None = None,
+    ):
+        if workers < 1:
+            raise ValueError(f"Expected at least 1 worker. Received: workers={workers}.")
+        if not command:
+            raise ValueError("Expected a command to run in each worker. Received: an empty one.")
+        self.addresses = [f"127.0.0.1:{port}" for port in find_free_ports(workers)] if workers > 1 else []
+        self.address_in_use = False
+        self._log = log
+        self._prefix = prefix
+        self._on_exit = on_exit
+        self._log_lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._running = 0
+        self._workers = []
+        for index in range(workers):
+            environment = self._environment(index, env or {}, (worker_env or {}).get(index, {}))
+            worker = WorkerProcess(
+                index, command, environment, on_line=self._write, on_exit=self._exited, cwd=cwd
+            )
+            self._workers.append(worker)
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill_all(grace=0)
+
+    def start(self) -> None:
+        """Starts all workers; if one cannot be started, ends the others.
+
+        Raises:
+            OSError: the operating system cannot start a process.
+        """
+        try:
+            for worker in self._workers:
+                with self._changed:
+                    self._running += 1
+                try:
+                    worker.start()
+                except OSError:
+                    with self._changed:
+                        self._running -= 1
+                    raise
+        except BaseException:
+            self.kill_all(grace=0)
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids by worker; each is also the id of the worker's process group."""
+        return [worker.pid for worker in self._workers]
+
+    @property
+    def exits(self) -> list[WorkerExit]:
+        """The workers that have ended so far, in the order in which they did."""
+        found = [
+            WorkerExit(worker.index, worker.exit_code, worker.exited_at, worker.ended_by_launcher)
+            for worker in self._workers
+            if worker.exit_code is not None and worker.exited_at is not None
+        ]
+        return sorted(found, key=lambda exit: exit.at)
+
+    def signal(self, index: int, number: int) -> bool:
+        """Sends a signal to one worker (not to its children); returns False if it is gone already."""
+        return self._workers[index].signal(number)
+
+    def signal_all(self, number: int) -> None:
+        """Sends a signal to every worker that still runs. Safe in a signal handler of the main thread."""
+        for worker in self._workers:
+            worker.signal(number)
+
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        failure_grace: float | None = None,
+        restart_codes: Collection[int] = (75,),
+        kill_grace: float = 10.0,
+    ) -> list[WorkerExit]:
+        """Waits until every worker has ended.
+
+        Args:
+            timeout: seconds; None waits for as long as it takes.
+            failure_grace: once a worker has failed (an exit code other than 0 and ``restart_codes``), the
+                others have this many seconds to end by themselves, then they are terminated. None: no limit.
+            restart_codes: exit codes that are not failures.
+            kill_grace: seconds between SIGTERM and SIGKILL for those that are terminated.
+
+        Returns:
+            The exits, in the order in which the workers ended.
+
+        Raises:
+            TimeoutError: some still run after ``timeout`` seconds (they go on running).
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._changed:
+                if self._running == 0:
+                    return self.exits
+                failed_at = self._first_failure(restart_codes)
+                give_up = None if failed_at is None or failure_grace is None else failed_at + failure_grace
+                limits = [limit for limit in (deadline, give_up) if limit is not None]
+                self._changed.wait(max(0.0, min(limits) - time.monotonic()) if limits else None)
+                left = self._running
+            now = time.monotonic()
+            if left and give_up is not None and now >= give_up:
+                self.kill_all(kill_grace)
+            elif left and deadline is not None and now >= deadline:
+                names = ", ".join(f"w{worker.index}" for worker in self._workers if not worker.finished)
+                message = (
+                    f"Expected every worker to end within {timeout:g} s. Received: {names} still running."
+                )
+                raise TimeoutError(message)
+
+    def kill_all(self, grace: float = 0.0) -> None:
+        """Ends every worker: SIGTERM, ``grace`` seconds later SIGKILL to its process group (at once if 0)."""
+        for worker in self._workers:
+            if worker.exit_code is None and worker.pid:
+                worker.ended_by_launcher = True
+        if grace > 0:
+            self.signal_all(signal.SIGTERM)
+            with self._changed:
+                self._changed.wait_for(lambda: self._running == 0, grace)
+        for worker in self._workers:
+            worker.signal(signal.SIGKILL, group=True)
+        for worker in self._workers:
+            worker.join(timeout=30.0)
+
+    def _first_failure(self, restart_codes: Collection[int]) -> float | None:
+        return min((e.at for e in self.exits if e.code != 0 and e.code not in restart_codes), default=None)
+
+    def _exited(self, worker: WorkerProcess) -> None:
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+        if self._on_exit is not None:
+            self._on_exit(worker.index)
+
+    def _write(self, index: int, line: str) -> None:
+        with self._log_lock:
+            if _ADDRESS_IN_USE.search(line):
+                self.address_in_use = True
+            if self._log is None:
+                return
+            if callable(self._log):
+                self._log(index, line)
+            else:
+                self._log.write(f"{self._prefix(index)}{line}\n")
+                self._log.flush()
+
+    def _environment(self, index: int, *changes: Mapping[str, str | None]) -> dict[str, str]:
+        environment = dict(os.environ)
+        environment.pop(TF_CONFIG, None)
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # A line is worth most while it is new.
+        if self.addresses:
+            cluster = {"cluster": {"worker": self.addresses}, "task": {"type": "worker", "index": index}}
+            environment[TF_CONFIG] = json.dumps(cluster)
+        for change in changes:
+            for name, value in change.items():
+                if value is None:
+                    environment.pop(name, None)
+                else:
+                    environment[name] = value
+        return environment

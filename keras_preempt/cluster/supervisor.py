@@ -1,0 +1,274 @@
+"""Starts a cluster again and again until its job is done."""
+
+from __future__ import annotations
+
+import collections
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from keras_preempt.cluster.local import LocalCluster, WorkerExit, default_prefix
+from keras_preempt.cluster.outcome import Outcome, Verdict, exit_status, judge
+from keras_preempt.cluster.status import WorkerStatus, read_statuses
+from keras_preempt.environment import INCARNATION, STATUS_DIR
+
+__all__ = ["Incarnation", "RestartPolicy", "Supervisor", "SupervisorReport"]
+
+_PORT_ATTEMPTS = 3
+_TIMED_OUT = 124  # as timeout(1) does
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """When a cluster is started again.
+
+    Attributes:
+        restart_codes: exit codes by which a worker asks for it; the first is what the supervisor itself ends
+            with when it was told to stop.
+        max_restarts_without_progress: restarts in a row that may each fail to save a later step.
+        max_failures: crashes after which it is still started again.
+        failure_grace: seconds that the others have to end by themselves once a worker has failed.
+        incarnation_timeout: seconds that one incarnation may take; None for no limit.
+    """
+
+    restart_codes: tuple[int, ...] = (75,)
+    max_restarts_without_progress: int = 3
+    max_failures: int = 0
+    failure_grace: float = 10.0
+    incarnation_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.restart_codes or not all(0 < code < 256 for code in self.restart_codes):
+            raise ValueError(f"Expected restart codes from 1 to 255. Received: {list(self.restart_codes)}.")
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """One start of the cluster, from the first process to the last exit.
+
+    Attributes:
+        number: from 0.
+        exits: in the order in which the workers ended.
+        verdict: why it ended.
+        seconds: wall time.
+        statuses: what the workers said last, by index; those that were killed are missing.
+        address_in_use: a worker reported that its port was taken.
+        timed_out: it was ended because it ran for too long.
+    """
+
+    number: int
+    exits: tuple[WorkerExit, ...]
+    verdict: Verdict
+    seconds: float
+    statuses: Mapping[int, WorkerStatus]
+    address_in_use: bool = False
+    timed_out: bool = False
+
+    @property
+    def safe_step(self) -> int:
+        """The step from which the next incarnation can go on; 0 if nobody said that one was saved."""
+        return max((status.safe_step for status in self.statuses.values()), default=0)
+
+
+@dataclass(frozen=True)
+class SupervisorReport:
+    """All incarnations, and the exit code for the whole job.
+
+    Attributes:
+        incarnations: in order.
+        exit_code: 0 if the job finished.
+        reason: one line that says why no further one was started.
+    """
+
+    incarnations: tuple[Incarnation, ...]
+    exit_code: int
+    reason: str
+
+    def count(self, outcome: Outcome) -> int:
+        """Returns how many incarnations came to ``outcome``."""
+        return sum(incarnation.verdict.outcome is outcome for incarnation in self.incarnations)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all incarnations together."""
+        return sum(incarnation.seconds for incarnation in self.incarnations)
+
+    @property
+    def summary(self) -> str:
+        """One line: incarnations, preemptions, failures, exit code."""
+        return (
+            f"{self.reason}: incarnations={len(self.incarnations)}"
+            f" preemptions={self.count(Outcome.PREEMPTED)} failures={self.count(Outcome.FAILED)}"
+            f" seconds={self.seconds:.1f} exit code={self.exit_code}"
+        )
+
+
+class Supervisor:
+    """Runs a command in a local cluster until it finishes, fails, or stops getting anywhere.
+
+    SIGTERM and SIGINT that reach this process while ``run`` is in progress go on to all workers and end the
+    job with the running incarnation; a second SIGINT kills the workers. ``run`` has to be called from the
+    main thread, as Python requires for signal handlers.
+
+    Args:
+        workers: number of processes.
+        command: program and arguments.
+        policy: when to start again.
+        say: given one line about what the supervisor sees and does.
+        log: as in ``LocalCluster``.
+        prefix: as in ``LocalCluster``.
+        environment: given the number of an incarnation, returns the variables to set for it.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        command: Sequence[str],
+        *,
+        policy: RestartPolicy | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        log: Callable[[int, str], None] | TextIO | None = None,
+        prefix: Callable[[int], str] = default_prefix,
+        environment: Callable[[int], Mapping[str, str | None]] = lambda incarnation: {},
+    ):
+        self._workers = workers
+        self._command = command
+        self._policy = policy or RestartPolicy()
+        self._say = say
+        self._log = log
+        self._prefix = prefix
+        self._environment = environment
+        self._cluster: LocalCluster | None = None
+        self._stop: signal.Signals | None = None
+        self._pending: collections.deque[signal.Signals] = collections.deque()
+        self._interrupts = 0
+
+    def run(self) -> SupervisorReport:
+        """Runs the job to its end.
+
+        Raises:
+            OSError: a process cannot be started.
+            ValueError: not called from the main thread, or arguments that ``LocalCluster`` refuses.
+        """
+        previous = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            with tempfile.TemporaryDirectory(prefix="keras-preempt-run-") as root:
+                return self._run(Path(root))
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _run(self, root: Path) -> SupervisorReport:
+        done: list[Incarnation] = []
+        best_step, stalled, failures, port_retries = 0, 0, 0, 0
+        while True:
+            incarnation = self._run_once(len(done), root)
+            done.append(incarnation)
+            outcome = incarnation.verdict.outcome
+            for note in incarnation.verdict.notes:
+                self._say(note)
+            if outcome is Outcome.FINISHED:
+                return SupervisorReport(tuple(done), 0, "finished")
+            if self._stop is not None:
+                return SupervisorReport(
+                    tuple(done), self._stopped_code(incarnation), f"stopped by {self._stop.name}"
+                )
+            if outcome is Outcome.FAILED:
+                if incarnation.address_in_use and port_retries < _PORT_ATTEMPTS - 1:
+                    port_retries += 1
+                    self._say(
+                        "a port was taken before its worker could use it: starting again with other ports"
+                    )
+                    continue
+                failures += 1
+                if failures > self._policy.max_failures:
+                    return SupervisorReport(tuple(done), _failure_code(incarnation), "failed")
+            progress = incarnation.safe_step > best_step
+            best_step = max(best_step, incarnation.safe_step)
+            stalled = 0 if progress else stalled + 1
+            if stalled > self._policy.max_restarts_without_progress:
+                return SupervisorReport(
+                    tuple(done), 1, f"gave up after {stalled} incarnations without progress"
+                )
+            where = f"saved up to step {best_step}" if progress else f"no progress, {stalled} in a row"
+            self._say(f"incarnation {incarnation.number} was {_past(outcome)} ({where}): starting again")
+
+    def _run_once(self, number: int, root: Path) -> Incarnation:
+        status_dir = root / f"{number:05d}"
+        status_dir.mkdir()
+        env = {INCARNATION: str(number), STATUS_DIR: str(status_dir), **self._environment(number)}
+        cluster = LocalCluster(self._workers, self._command, env=env, log=self._log, prefix=self._prefix)
+        started_at, timed_out = time.monotonic(), False
+        policy = self._policy
+        with cluster:
+            self._cluster = cluster
+            self._deliver()
+            try:
+                cluster.wait(
+                    policy.incarnation_timeout,
+                    failure_grace=policy.failure_grace,
+                    restart_codes=policy.restart_codes,
+                )
+            except TimeoutError as error:
+                timed_out = True
+                self._say(f"{error} Ending it.")
+                cluster.kill_all(policy.failure_grace)
+            finally:
+                self._cluster = None
+        exits = tuple(cluster.exits)
+        verdict = judge(exits, policy.restart_codes)
+        if timed_out:
+            verdict = Verdict(Outcome.FAILED, verdict.cause, verdict.notes)
+        return Incarnation(
+            number=number,
+            exits=exits,
+            verdict=verdict,
+            seconds=time.monotonic() - started_at,
+            statuses=read_statuses(status_dir, self._workers),
+            address_in_use=cluster.address_in_use,
+            timed_out=timed_out,
+        )
+
+    def _stopped_code(self, incarnation: Incarnation) -> int:
+        if incarnation.verdict.outcome is Outcome.PREEMPTED:
+            cause = incarnation.verdict.cause
+            asked = cause is not None and cause.code in self._policy.restart_codes
+            return cause.code if cause is not None and asked else self._policy.restart_codes[0]
+        if self._stop is signal.SIGINT:
+            return 128 + signal.SIGINT
+        return _failure_code(incarnation)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        received = signal.Signals(number)
+        self._stop = self._stop or received
+        if received is signal.SIGINT:
+            self._interrupts += 1
+        self._pending.append(received)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Hands signals on; those that come while the workers are being started wait until they all are."""
+        while self._cluster is not None and self._pending:
+            received = self._pending.popleft()
+            if received is signal.SIGINT and self._interrupts > 1:
+                self._cluster.signal_all(signal.SIGKILL)
+            else:
+                self._cluster.signal_all(received)
+
+
+def _failure_code(incarnation: Incarnation) -> int:
+    cause = incarnation.verdict.cause
+    if incarnation.timed_out:
+        return _TIMED_OUT
+    return exit_status(cause.code) if cause is not None and cause.code != 0 else 1
+
+
+def _past(outcome: Outcome) -> str:
+    return "preempted" if outcome is Outcome.PREEMPTED else "ended by a failure"

@@ -1,0 +1,62 @@
+"""The contract between the runtime and whatever lets the workers agree.
+
+Keys can be inserted once and never changed, so that the first insert wins for the whole cluster.
+That single property carries every decision of the package: who called the round, and what its plan is.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class CoordinationTimeout(TimeoutError):
+    """A key did not appear in time. Usually the member that should have written it is gone."""
+
+
+class CoordinationLost(RuntimeError):
+    """The service that holds the keys cannot be reached any more, or has failed."""
+
+
+class Coordinator(Protocol):
+    """Write-once keys, shared by the members of one job.
+
+    Attributes:
+        member: The index of this process, from 0.
+        members: How many processes take part.
+    """
+
+    member: int
+    members: int
+
+    def put_if_absent(self, key: str, value: str) -> bool:
+        """Inserts `key`; the first insert wins.
+
+        Returns:
+            True if this call inserted the value, False if the key was there already.
+
+        Raises:
+            CoordinationLost: The service cannot be reached.
+        """
+        ...
+
+    def wait_for(self, key: str, timeout: float | None) -> str:
+        """Blocks until `key` is there, and returns its value.
+
+        Args:
+            key: The key to wait for.
+            timeout: In seconds. None waits until the key appears or the service fails; only a thread
+                that somebody wakes by inserting the key may wait like that.
+
+        Raises:
+            CoordinationTimeout: The key did not appear in time.
+            CoordinationLost: The service cannot be reached.
+        """
+        ...
+
+    def delete(self, prefix: str) -> None:
+        """Removes `prefix` and everything under `prefix/`. Does nothing where nothing is."""
+        ...
+
+    def report_error(self, message: str) -> None:
+        """Makes the other members' collectives fail with `message` instead of waiting for this one."""
+        ...

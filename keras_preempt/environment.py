@@ -1,0 +1,24 @@
+"""Names of the environment variables that the package reads, or gives to the workers it starts.
+
+One place for all of them, so that the launcher, the callback and the tests cannot disagree on a name. This
+module imports nothing: the command line needs the names without waiting for TensorFlow.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DIRECTORY", "DRILL", "INCARNATION", "STATUS_DIR", "TF_CONFIG"]
+
+TF_CONFIG = "TF_CONFIG"
+"""TensorFlow's own cluster description (JSON): set for each worker when there are two or more."""
+
+STATUS_DIR = "KERAS_PREEMPT_STATUS_DIR"
+"""Directory in which each worker leaves ``worker-<index>.json`` when its fit ends; set by the launcher."""
+
+DIRECTORY = "KERAS_PREEMPT_DIRECTORY"
+"""Overrides the directory of every ``PreemptionCallback``; set by the drill."""
+
+DRILL = "KERAS_PREEMPT_DRILL"
+"""JSON ``{"member": m, "step": s}``: member m sends itself a real SIGTERM right before it starts step s."""
+
+INCARNATION = "KERAS_PREEMPT_LAUNCHER_INCARNATION"
+"""How many times this launcher started the cluster before, counted from 0. For logs and test scripts only."""

@@ -1,0 +1,617 @@
+"""The private names of Keras that this package uses, all in one place.
+
+Verified with Keras 3.15.1 on TensorFlow 2.21.0. Every name is looked up when it is needed and checked for the
+shape relied upon; ``tests/test_keras_canaries.py`` has one test for each, which says what changed when a new
+Keras moves one. Importing this module starts nothing in TensorFlow: ``MultiWorkerMirroredStrategy`` can only
+be created before the first operation has run, and this module is imported earlier than that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common import global_state
+from keras.src.random import seed_generator
+
+from keras_preempt.execution_loop import execution_loop
+
+VERIFIED_KERAS = "3.15.1"
+VERIFIED_TENSORFLOW = "2.21.0"
+
+
+class KerasInternalsError(RuntimeError):
+    """The installed Keras lacks a private name relied upon, or the name now means something else."""
+
+    def __init__(self, expected: str, received: str) -> None:
+        super().__init__(
+            f"Expected {expected}, as in Keras {VERIFIED_KERAS}. "
+            f"Received: {received} in Keras {keras.__version__}. "
+            f"Install keras=={VERIFIED_KERAS}, or a keras-preempt that knows Keras {keras.__version__}."
+        )
+
+
+@dataclass(frozen=True)
+class PrivateName:
+    """A private function of Keras: where it stands, and the parameters it is called with."""
+
+    module: str
+    path: str
+    parameters: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.path}({', '.join(self.parameters)})"
+
+    def owner(self) -> Any:
+        """Returns the module or class whose own attribute the function is.
+
+        Raises:
+            KerasInternalsError: The module or the class is gone.
+        """
+        *parents, _ = self.path.split(".")
+        try:
+            return functools.reduce(getattr, parents, importlib.import_module(self.module))
+        except (ImportError, AttributeError) as error:
+            raise KerasInternalsError(str(self), str(error)) from error
+
+    @property
+    def attribute(self) -> str:
+        """The function's name in its owner."""
+        return self.path.rpartition(".")[2]
+
+    def find(self) -> Callable[..., Any]:
+        """Returns the function itself.
+
+        Raises:
+            KerasInternalsError: It is gone, or takes other parameters.
+        """
+        function = vars(self.owner()).get(self.attribute)
+        if not inspect.isfunction(function):
+            raise KerasInternalsError(str(self), "no such function")
+        if (parameters := tuple(inspect.signature(function).parameters)) != self.parameters:
+            raise KerasInternalsError(str(self), f"parameters ({', '.join(parameters)})")
+        return function
+
+
+# --- Repairs of fit under several workers -------------------------------------------------------------------
+#
+# Keras 3's TensorFlow trainer is tested on one worker only. Three defects stop it on more: the first two with
+# several workers, the third with several replicas of any kind. Each `Repair` below knows how to tell the
+# defect without running an operation, and how to wrap the function that has it so that everybody else gets
+# Keras' own behaviour.
+
+_TRAINER = "keras.src.backend.tensorflow.trainer"
+
+SYMBOLIC_BUILD = PrivateName(
+    _TRAINER, "TensorFlowTrainer._maybe_symbolic_build", ("self", "iterator", "data_batch")
+)
+REDUCE_PER_REPLICA = PrivateName(_TRAINER, "reduce_per_replica", ("values", "strategy", "reduction"))
+MAKE_FUNCTION = PrivateName(_TRAINER, "TensorFlowTrainer._make_function", ("self", "step_function"))
+WITHOUT_OPTIONALS = PrivateName(_TRAINER, "TensorFlowTrainer._autoconvert_optionals", ("self", "step_func"))
+
+#: What `MAKE_FUNCTION` calls the function that runs one step.
+ONE_STEP = "one_step_on_data"
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A defect of Keras, how to detect it and how to wrap the function that has it.
+
+    Attributes:
+        defect: What does not work, in a few words.
+        target: The function to be replaced.
+        uses: The other private names that probe and replacement rely on.
+        is_broken: Tells from the function as installed whether it has the defect; runs no operation.
+        repaired: Makes the replacement from the function as installed.
+        concerns: Whether a model with this strategy and these steps per execution meets the defect.
+    """
+
+    defect: str
+    target: PrivateName
+    uses: tuple[PrivateName, ...]
+    is_broken: Callable[[Callable[..., Any]], bool]
+    repaired: Callable[[Callable[..., Any]], Callable[..., Any]]
+    concerns: Callable[[Any, int], bool]
+
+    def needed(self) -> bool:
+        """Whether the installed Keras has the defect.
+
+        Raises:
+            KerasInternalsError: A name relied upon is gone or has changed, so that this cannot be told.
+        """
+        for name in self.uses:
+            name.find()
+        function = self.target.find()
+        try:
+            return self.is_broken(function)
+        except (AttributeError, TypeError) as error:
+            raise KerasInternalsError(str(self.target), f"one that works differently ({error})") from error
+
+
+def _is_clustered(strategy: Any, steps_per_execution: int = 1) -> bool:
+    """Whether the strategy has replicas in other processes than this one."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return False
+    return bool(strategy.num_replicas_in_sync > len(strategy.extended.worker_devices))
+
+
+class _StandInStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
+    """Passes for a strategy over several workers and notes what it is asked to reduce; has no cluster."""
+
+    worker_devices = ("/device:CPU:0",)
+    num_replicas_in_sync = 2
+
+    def __init__(self) -> None:
+        self.reduced: list[tuple[Any, Any]] = []
+
+    @property
+    def extended(self) -> Any:
+        return self
+
+    def _in_multi_worker_mode(self) -> bool:
+        return True
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        return (value,)
+
+    def reduce(self, reduce_op: Any, value: Any, axis: Any) -> Any:
+        self.reduced.append((value, axis))
+        return value
+
+
+class _StandInValue(tf.distribute.DistributedValues):  # type: ignore[misc]
+    """Passes for a scalar that every replica has its own of."""
+
+    def __init__(self) -> None:
+        self.shape = tf.TensorShape([])
+
+
+def _reduces_nested_values(maybe_symbolic_build: Callable[..., Any]) -> bool:
+    trainer = SYMBOLIC_BUILD.owner()()
+    trainer._distribute_strategy = strategy = _StandInStrategy()
+    trainer._symbolic_build = lambda iterator=None, data_batch=None: None
+    batch = (_StandInValue(), _StandInValue())
+    maybe_symbolic_build(trainer, iterator=[(0, 0, iter([batch]))])
+    return any(isinstance(value, tuple) for value, _ in strategy.reduced)
+
+
+def _build_from_local_batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Builds from the first local replica's part of the batch, which has the same structure and types.
+
+    Takes as many batches from as many iterators as Keras does, so that the order of the data stays the same.
+    """
+
+    @functools.wraps(original)
+    def maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
+        strategy = self._distribute_strategy
+        if iterator is None or not _is_clustered(strategy):
+            return original(self, iterator=iterator, data_batch=data_batch)
+        for _, _, batches in iterator:
+            data_batch = keras.tree.map_structure(
+                lambda value: strategy.experimental_local_results(value)[0], next(batches)
+            )
+            break
+        return original(self, data_batch=data_batch)
+
+    return maybe_symbolic_build
+
+
+def _averages_along_an_axis(reduce_per_replica: Callable[..., Any]) -> bool:
+    strategy = _StandInStrategy()
+    reduce_per_replica(_StandInValue(), strategy, "auto")
+    return any(axis is not None for _, axis in strategy.reduced)
+
+
+def _average_across_replicas_only(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Averages each log across replicas, element by element, as Keras does when they are in one process.
+
+    Along an axis as well, as Keras does across workers, is an error for scalars and wrong for the rest.
+    """
+
+    @functools.wraps(original)
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        if reduction not in ("auto", "mean") or not _is_clustered(strategy):
+            return original(values, strategy, reduction)
+        return keras.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
+
+    return reduce_per_replica
+
+
+def _code_within(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code_within(constant)
+
+
+def _reads(code: CodeType, variable: str) -> bool:
+    return any(i.opname == "LOAD_DEREF" and i.argval == variable for i in dis.get_instructions(code))
+
+
+def _runs_steps_in_branches(make_function: Callable[..., Any]) -> bool:
+    # Tracing it would tell for certain, but would also start TensorFlow: read the code instead.
+    codes = list(_code_within(make_function.__code__))
+    if not any(_reads(code, ONE_STEP) for code in codes):
+        raise AttributeError(f"it has no local function {ONE_STEP!r}")
+    return any(
+        _reads(branch, ONE_STEP)
+        for code in codes
+        if "cond" in code.co_names
+        for branch in code.co_consts
+        if isinstance(branch, CodeType)
+    )
+
+
+def _has_several_mirrored_replicas(strategy: Any, steps_per_execution: int) -> bool:
+    # Other strategies (TPUStrategy above all) run their replicas in another way and are left to Keras.
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return steps_per_execution > 1 and isinstance(strategy, mirrored) and strategy.num_replicas_in_sync > 1
+
+
+def _loop_without_branches(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs an execution's steps in `execution_loop` instead of in branches of `tf.cond`."""
+
+    @functools.wraps(original)
+    def make_function(self: Any, step_function: Callable[..., Any]) -> Any:
+        upstream = original(self, step_function)
+        strategy = self.distribute_strategy
+        if not _has_several_mirrored_replicas(strategy, self.steps_per_execution):
+            return upstream
+
+        def one_step(data: Any) -> Any:
+            # The reduction is looked up when traced, so that its own repair is used.
+            return REDUCE_PER_REPLICA.find()(strategy.run(step_function, args=(data,)), strategy, "auto")
+
+        compiled = functools.partial(tf.function, reduce_retracing=True, autograph=False)
+        if self.run_eagerly:
+            execution = execution_loop(self._autoconvert_optionals(one_step), self.steps_per_execution)
+        else:
+            one_step = self._autoconvert_optionals(compiled(one_step, jit_compile=self.jit_compile))
+            execution = compiled(execution_loop(one_step, self.steps_per_execution))
+
+        def function(iterator: Any) -> Any:
+            if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+                return upstream(iterator)  # `train_on_batch`: plain batches, nothing to loop over in a graph
+            outputs = execution(iterator)
+            if not outputs.has_value():
+                raise StopIteration
+            return outputs.get_value()
+
+        return function
+
+    return make_function
+
+
+REPAIRS = (
+    Repair(
+        defect="building a model from a batch of several workers",
+        target=SYMBOLIC_BUILD,
+        uses=(),
+        is_broken=_reduces_nested_values,
+        repaired=_build_from_local_batch,
+        concerns=_is_clustered,
+    ),
+    Repair(
+        defect="averaging logs across workers",
+        target=REDUCE_PER_REPLICA,
+        uses=(),
+        is_broken=_averages_along_an_axis,
+        repaired=_average_across_replicas_only,
+        concerns=_is_clustered,
+    ),
+    Repair(
+        defect="several steps per execution on several replicas",
+        target=MAKE_FUNCTION,
+        uses=(REDUCE_PER_REPLICA, WITHOUT_OPTIONALS),
+        is_broken=_runs_steps_in_branches,
+        repaired=_loop_without_branches,
+        concerns=_has_several_mirrored_replicas,
+    ),
+)
+
+
+# ------------------------------------------------------------------------------------------------
+# The running fit
+#
+# Keras hands a callback neither its epoch iterator nor its list of callbacks, and has no way to begin an
+# epoch at a later step. `fit` holds both in local variables, which are read from its frame; the epoch
+# iterator looks its own methods up on the instance, so that one of them can be replaced on that instance.
+# ------------------------------------------------------------------------------------------------
+
+_FIT_LOCALS = ("callbacks", "epoch_iterator", "epochs", "initial_epoch", "steps_per_epoch")
+_EPOCH_ITERATOR_NAMES = (
+    "_enumerate_iterator",
+    "_get_iterator",
+    "_current_iterator",
+    "_steps_seen",
+    "_num_batches",
+    "_distributed_dataset",
+    "steps_per_epoch",
+    "steps_per_execution",
+)
+
+
+class RunningFit:
+    """What a running `fit` of `model` holds.
+
+    Attributes:
+        feed: Its training input.
+        epochs: The number of epochs that it was asked for.
+        initial_epoch: The first epoch that it was asked for, from 0.
+    """
+
+    def __init__(self, model: Any, variables: Mapping[str, Any]) -> None:
+        self._model = model
+        self._frame_callbacks = variables["callbacks"]
+        self.feed = InputFeed(variables["epoch_iterator"])
+        self.epochs: int = variables["epochs"]
+        self.initial_epoch: int = variables["initial_epoch"]
+        self._sticky_epoch: int | None = None
+
+    def take_callbacks(self, first: Any, last: Any) -> list[Any]:
+        """Makes `first` the first and `last` the last callback of this fit; returns the others.
+
+        fit's list of callbacks gets a new list rather than a changed one, since it is being walked through.
+        It is not kept: nothing but the running fit may hold `last`.
+        """
+        container, self._frame_callbacks = self._frame_callbacks, None
+        others = [callback for callback in container.callbacks if callback is not first]
+        container.callbacks = [first, *others, last]
+        return others
+
+    def start_at(self, epoch: int) -> None:
+        """Makes fit begin at `epoch`; at or past `epochs`, it trains nothing."""
+        if self._sticky_epoch is None:
+            self._sticky_epoch = self._model._initial_epoch
+        self._model._initial_epoch = epoch
+
+    def forget_start(self) -> None:
+        """Undoes `start_at`: Keras would begin every later fit of the model there too."""
+        if self._sticky_epoch is not None:
+            self._model._initial_epoch = self._sticky_epoch
+            self._sticky_epoch = None
+
+    def logs_of_an_epoch_without_steps(self, logs: Mapping[str, Any]) -> None:
+        """Gives the resumed epoch its training logs if not one of its steps is left to run.
+
+        Without this, Keras takes the epoch's logs from its last step, of which there is none, and the
+        epoch's training metrics are missing from History and from every callback.
+        """
+        original = self._model._get_metrics_result_or_logs
+
+        def once(step_logs: Any) -> Any:
+            vars(self._model).pop("_get_metrics_result_or_logs", None)
+            return original(step_logs if step_logs else dict(logs))
+
+        vars(self._model)["_get_metrics_result_or_logs"] = once
+
+
+def running_fit(model: Any) -> RunningFit:
+    """Finds the `fit` of `model` that is calling this callback hook.
+
+    Raises:
+        RuntimeError: No fit of the model is running in this thread.
+        KerasInternalsError: `fit` does not hold what it is known to hold.
+    """
+    code = inspect.unwrap(keras.Model.fit).__code__
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is code and frame.f_locals.get("self") is model:
+            missing = [name for name in _FIT_LOCALS if name not in frame.f_locals]
+            if missing:
+                raise KerasInternalsError(f"fit to hold {', '.join(_FIT_LOCALS)} while it runs", f"none called {', '.join(missing)}")
+            return RunningFit(model, {name: frame.f_locals[name] for name in _FIT_LOCALS})
+        frame = frame.f_back
+    raise RuntimeError(
+        "Expected PreemptionCallback to be called by model.fit. Received: a call from elsewhere. "
+        "Pass it in model.fit(callbacks=[...])."
+    )
+
+
+class InputFeed:
+    """The iterators that one epoch iterator makes, counted, so that their sequence can be made again.
+
+    Each iterator that Keras makes advances the reshuffling of the dataset, also the ones that it throws
+    away. A position is therefore the number of iterators made and the number of batches drawn from the
+    last of them.
+
+    Args:
+        epoch_iterator: The `TFEpochIterator` of a fit or of an evaluation inside it.
+
+    Attributes:
+        live: The iterator made last; None if none was made.
+        iterators: How many were made.
+        look: Called with each new iterator before anything is drawn from it; what it returns is `untouched`.
+        untouched: What `look` returned for `live`.
+
+    Raises:
+        KerasInternalsError: The epoch iterator lacks something that is relied upon.
+    """
+
+    def __init__(self, epoch_iterator: Any) -> None:
+        missing = [name for name in _EPOCH_ITERATOR_NAMES if not hasattr(epoch_iterator, name)]
+        if missing:
+            raise KerasInternalsError(f"epoch iterators with {', '.join(_EPOCH_ITERATOR_NAMES)}", f"none called {', '.join(missing)}")
+        self._source = epoch_iterator
+        self._dataset_of = epoch_iterator._get_iterator
+        self._prepared: Any = None
+        self.live: Any = None
+        self.iterators = 0
+        self.look: Callable[[Any], Any] = _look_away
+        self.untouched: Any = None
+        epoch_iterator._get_iterator = lambda: self
+
+    def __iter__(self) -> Any:
+        """What Keras calls for a new iterator."""
+        if self._prepared is not None:
+            prepared, self._prepared = self._prepared, None
+            return prepared
+        return self.new()
+
+    def new(self) -> Any:
+        """Makes the next iterator of the sequence."""
+        self.live = iter(self._dataset_of())
+        self.iterators += 1
+        self.untouched = self.look(self.live)
+        return self.live
+
+    def belongs_to(self, epoch_iterator: Any) -> bool:
+        """Whether this is the feed of that epoch iterator."""
+        return self._source is epoch_iterator
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset, as the strategy distributes it."""
+        return self._source._distributed_dataset
+
+    @property
+    def element_spec(self) -> Any:
+        """What one batch looks like."""
+        return self._source._distributed_dataset.element_spec
+
+    @property
+    def steps_per_execution(self) -> int:
+        """Steps in one call of the train function."""
+        return int(self._source.steps_per_execution)
+
+    @property
+    def batches(self) -> int | None:
+        """Batches in one epoch, where Keras knows."""
+        steps = self._source.steps_per_epoch or self._source._num_batches
+        return None if steps is None else int(steps)
+
+    def position(self, *, pending: bool) -> dict[str, Any]:
+        """Where the input stands.
+
+        Args:
+            pending: Whether Keras has already counted an execution that has not begun.
+        """
+        return {
+            "iterators": self.iterators,
+            "batches": self._source._steps_seen - (self._source.steps_per_execution if pending else 0),
+            "current": self._source._current_iterator is not None,
+            "num_batches": self._source._num_batches,
+        }
+
+    def iterators_of_next_build(self) -> int:
+        """Iterators that Keras will make when it looks at a batch before it evaluates again."""
+        source = self._source
+        return 1 if source._current_iterator is None or source.steps_per_epoch is None else 0
+
+    def resume(self, position: Mapping[str, Any], live: Any, *, batch: int | None) -> None:
+        """Makes the next epoch go on from a position.
+
+        Args:
+            position: From `position`.
+            live: The last iterator of the sequence, advanced to the position; None if none is needed.
+            batch: The step of the epoch to go on with; None if the epoch's training is over or not begun.
+        """
+        source = self._source
+        self.iterators = int(position["iterators"])
+        self.live = live
+        source._num_batches = position["num_batches"]
+        source._current_iterator = live if position["current"] else None
+        source._steps_seen = int(position["batches"])
+        if batch is None:
+            return
+        if source.steps_per_epoch is not None:
+            source._steps_seen -= batch  # Counted again while the steps that were run are skipped.
+        else:
+            self._prepared = live
+        self._replace_next_epoch(batch // self.steps_per_execution)
+
+    def skip_next_epoch(self) -> None:
+        """Makes the next epoch yield no step."""
+        self._replace_next_epoch(None)
+
+    def _replace_next_epoch(self, skip: int | None) -> None:
+        source = self._source
+        original = source._enumerate_iterator
+
+        def once() -> Iterator[Any]:
+            vars(source).pop("_enumerate_iterator", None)
+            if skip is None:
+                return
+            steps = original()
+            for _ in range(skip):
+                next(steps)  # Hands out the iterator; draws nothing from it.
+            yield from steps
+
+        source._enumerate_iterator = once
+
+
+def _look_away(iterator: Any) -> None:
+    """Nobody is interested in new iterators."""
+
+
+def evaluation_iterator(model: Any) -> Any:
+    """The epoch iterator of the validation that runs inside fit, or None."""
+    return getattr(model, "_eval_epoch_iterator", None)
+
+
+def builds_before_evaluating(model: Any) -> bool:
+    """Whether Keras draws a batch to build the model before every fit and evaluation."""
+    return model._distribute_strategy is not None
+
+
+def build(model: Any, element_spec: Any) -> None:
+    """Makes the variables of model, optimizer and metrics, without running anything.
+
+    On one device Keras makes metrics and optimizer slots only in the first step. Under a strategy it has
+    made them before the callbacks are called.
+
+    Args:
+        model: A compiled model.
+        element_spec: The `element_spec` of the training dataset.
+    """
+
+    def leaf(spec: Any) -> Any:
+        return None if isinstance(spec, tf.OptionalSpec) else spec
+
+    model._symbolic_build(data_batch=keras.tree.map_structure(leaf, element_spec))
+
+
+def steps_done(model: Any) -> int:
+    """Optimizer steps since the model was compiled, of every `steps_per_execution` and accumulation."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    return int(optimizer._iterations.numpy())
+
+
+def global_seed_state(*, create: bool = False) -> Any:
+    """The variable behind Keras' random numbers without a seed, or None if there is none yet."""
+    generator = global_state.get_global_attribute("global_seed_generator")
+    if generator is None and create:
+        generator = seed_generator.global_seed_generator()
+    return None if generator is None else generator.state
+
+
+def is_seed_state(variable: Any) -> bool:
+    """Whether a variable is the state of a `keras.random.SeedGenerator`."""
+    return str(variable.name) == "seed_generator_state"
+
+
+CALLBACK_STATE: dict[type, tuple[str, ...]] = {
+    keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
+    keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
+    keras.callbacks.History: ("history", "epoch"),
+}
+"""Which attributes of Keras' own callbacks are their state."""
+
+STATELESS_CALLBACKS: tuple[type, ...] = (
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.LearningRateScheduler,
+    keras.callbacks.TerminateOnNaN,
+)
+"""Callbacks of Keras that keep nothing that the next epoch depends on."""

@@ -1,0 +1,86 @@
+"""The notice that TensorFlow itself leaves in the coordination service.
+
+TensorFlow's C++ handler, which creating a clustered strategy installs, turns SIGTERM into the key
+TF_DEFAULT_PREEMPTION_NOTICE_KEY = "/job:worker/task:N". It is how a notice arrives where Python may not
+install a handler: in `fit` called from a thread other than the main one, and before `fit` has begun.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from keras_preempt.coordination import CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.notices.notice import Notice
+from keras_preempt.tensorflow_internals import PREEMPTION_NOTICE_KEY
+
+SOURCE = "coordination key"
+
+
+def present(coordinator: Coordinator) -> Notice | None:
+    """Looks once whether the notice is there already.
+
+    The look is a get that may time out and so leaves one request pending in the service: once a fit only.
+    """
+    try:
+        value = coordinator.wait_for(PREEMPTION_NOTICE_KEY, timeout=0.01)
+    except (CoordinationTimeout, CoordinationLost):
+        return None
+    return Notice(SOURCE, f"TensorFlow's notice for {value}", time.time())
+
+
+def names_member(notice: Notice, task: str) -> bool:
+    """Whether the notice is about the task such as "/job:worker/task:1" rather than about another one."""
+    return notice.source == SOURCE and notice.reason.endswith(task)
+
+
+_RELEASED = "keras_preempt/released"
+
+
+class CoordinationKeyNotices:
+    """Waits for the key in one blocking get, which nothing but the key itself ends.
+
+    So `stop` inserts the key for a moment, with a value that is no task: every waiting thread of the
+    cluster wakes, the one that was stopped ends, and the others wait again.
+
+    Args:
+        coordinator: Where the key appears.
+        on_notice: Called in the waiting thread with the notice.
+    """
+
+    def __init__(self, coordinator: Coordinator, on_notice: Callable[[Notice], None]) -> None:
+        self._coordinator = coordinator
+        self._on_notice = on_notice
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._wait, name="keras_preempt-notice-key", daemon=True)
+
+    def start(self) -> None:
+        """Starts the waiting thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; no notice is delivered after this. Can be called twice."""
+        if self._stopped.is_set() or not self._thread.is_alive():
+            return
+        self._stopped.set()
+        try:
+            if self._coordinator.put_if_absent(PREEMPTION_NOTICE_KEY, _RELEASED):
+                self._thread.join(timeout=5)
+                self._coordinator.delete(PREEMPTION_NOTICE_KEY)
+        except CoordinationLost:
+            return  # The service has failed, and with it the get.
+        self._thread.join(timeout=5)
+
+    def _wait(self) -> None:
+        while True:
+            try:
+                value = self._coordinator.wait_for(PREEMPTION_NOTICE_KEY, timeout=None)
+            except CoordinationLost:
+                return
+            if self._stopped.is_set():
+                return
+            if value != _RELEASED:
+                self._on_notice(Notice(SOURCE, f"TensorFlow's notice for {value}", time.time()))
+                return
+            self._stopped.wait(0.05)  # Another member is stopping; its deletion of the key is on the way.

@@ -1,0 +1,174 @@
+"""One worker's side of a save: capture the state, write this worker's part, see it committed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_preempt.alignment import Plan, Position
+from keras_preempt.checkpoint.commit import commit, wait_for_commit
+from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.layout import attempt_directory
+from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
+from keras_preempt.checkpoint.retention import retain
+from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.events import EventLog
+from keras_preempt.state.model import ModelState
+
+logger = logging.getLogger("keras_preempt")
+
+COMMIT_TIMEOUT = 600.0
+"""Seconds that the committer waits for the parts of the other writers, and they for its manifest."""
+
+DOOMED_TIMEOUT = 15.0
+"""Seconds that the committer waits for the small part of a worker under notice. It is written while the
+writers write theirs; a worker that has not finished by then was killed."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What came of a save.
+
+    Attributes:
+        name: The folder of the committed checkpoint; None if there is none.
+        seconds: How long the save took this worker.
+        missing: Workers whose local part is missing.
+    """
+
+    name: str | None
+    seconds: float
+    missing: tuple[int, ...] = ()
+
+
+class Saver:
+    """Writes the checkpoints of one fit.
+
+    Args:
+        store: The run's directory.
+        model_state: The variables.
+        member: The index of this process.
+        members: How many processes take part.
+        incarnation: The number of this start.
+        max_to_keep: How many checkpoints stay.
+        events: Where to write what happened.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        model_state: ModelState,
+        member: int,
+        members: int,
+        incarnation: int,
+        max_to_keep: int,
+        events: EventLog,
+    ) -> None:
+        self._store = store
+        self._model = model_state
+        self._member = member
+        self._members = members
+        self._incarnation = incarnation
+        self._max_to_keep = max_to_keep
+        self._events = events
+
+    def save(
+        self,
+        plan: Plan,
+        position: Position,
+        finished: bool,
+        state: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray],
+        overrides: Mapping[str, np.ndarray],
+    ) -> Saved:
+        """Writes and commits; returns when the checkpoint is committed or cannot be.
+
+        Args:
+            plan: The plan of the round.
+            position: Where the main thread stands; the same on every worker.
+            finished: Whether training is over.
+            state: This worker's JSON state.
+            arrays: Arrays beside it.
+            overrides: Values of variables to write instead of the present ones.
+        """
+        began = time.time()
+        step = position.step or 0
+        directory = attempt_directory(step, plan.attempt)
+        where = {"epoch": position.epoch, "phase": position.phase, "batch": position.batch, "step": step}
+        try:
+            self._write(plan, directory, where, state, arrays, overrides)
+            written = time.time()
+            self._events.emit("save", attempt=plan.attempt, step=step, seconds=written - began)
+            missing = self._commit(plan, directory, step, where, finished)
+        except (CheckpointError, OSError, TypeError, ValueError) as error:
+            self._events.emit("error", reason=f"not saved: {error}", attempt=plan.attempt, step=step)
+            logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
+            return Saved(None, time.time() - began)
+        seconds = time.time() - began
+        self._events.emit(
+            "commit", attempt=plan.attempt, step=step, seconds=time.time() - written, missing=list(missing)
+        )
+        return Saved(directory, seconds, missing)
+
+    def _write(
+        self,
+        plan: Plan,
+        directory: str,
+        where: Mapping[str, Any],
+        state: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray],
+        overrides: Mapping[str, np.ndarray],
+    ) -> None:
+        mirrored: list[tuple[Slice, np.ndarray]] = []
+        if self._member in plan.writers:
+            values = self._model.capture_mirrored()
+            values.update({name: value for name, value in overrides.items() if name in values})
+            specs = [TensorSpec(name, value.dtype.name, value.shape) for name, value in values.items()]
+            share = partition(specs, len(plan.writers))[plan.writers.index(self._member)]
+            mirrored = [(piece, values[piece.tensor]) for piece in share]
+        local = self._model.capture_local()
+        local.update({name: value for name, value in overrides.items() if name in local})
+        write_part(
+            self._store, directory, self._member, mirrored, {**local, **arrays}, dict(state), dict(where)
+        )
+
+    def _commit(
+        self, plan: Plan, directory: str, step: int, where: Mapping[str, Any], finished: bool
+    ) -> tuple[int, ...]:
+        if self._member != plan.writers[0]:
+            manifest = wait_for_commit(self._store, directory, timeout=COMMIT_TIMEOUT)
+            if manifest is None:
+                raise CheckpointError(
+                    f"Expected worker {plan.writers[0]} to commit {directory} within {COMMIT_TIMEOUT:.0f} s. "
+                    "Received: nothing. See that worker's log."
+                )
+            return manifest.missing
+        optional = [member for member in plan.doomed if member not in plan.writers]
+        manifest = commit(
+            self._store,
+            directory,
+            expected=list(range(self._members)),
+            writers=plan.writers,
+            optional=optional,
+            timeout=COMMIT_TIMEOUT,
+            optional_timeout=DOOMED_TIMEOUT,
+            incarnation=self._incarnation,
+            step=step,
+            position=dict(where),
+            attempt=plan.attempt,
+            kind=plan.kind.value,
+            finished=finished,
+            reason=f"called by {plan.kind.value}",
+            versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
+        )
+        removed = retain(self._store, self._max_to_keep, self._incarnation)
+        for name in removed:
+            logger.info("Removed the checkpoint %s: more than max_to_keep=%d.", name, self._max_to_keep)
+        return manifest.missing

@@ -1,0 +1,227 @@
+"""One fit under the callback: what it began with, what a save of it holds, and how it resumes.
+
+The session stands between Keras' hooks (in `callback`) and the machinery without Keras (in `runtime`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_preempt import keras_internals
+from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.checkpoint.reader import Loaded
+from keras_preempt.keras_internals import InputFeed, RunningFit
+from keras_preempt.saving import Saved, Saver
+from keras_preempt.state import inputs, plain, randomness
+from keras_preempt.state.callbacks import CallbackStates
+from keras_preempt.state.model import ModelState
+
+logger = logging.getLogger("keras_preempt")
+
+
+class Session:
+    """The training state of one fit.
+
+    Args:
+        model: The model that is fitted.
+        fit: Its running fit.
+        model_state: Its variables.
+        callbacks: The states of the other callbacks.
+
+    Attributes:
+        logs: The logs of the last execution.
+        steps_at_start: Optimizer steps done before this fit ran its first one.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        fit: RunningFit,
+        model_state: ModelState,
+        callbacks: CallbackStates,
+    ) -> None:
+        self._model = model
+        self._fit = fit
+        inputs.watch(fit.feed)
+        self._model_state = model_state
+        self._callbacks = callbacks
+        self._evaluation: InputFeed | None = None
+        self._evaluation_iterators = 0
+        self._before_validation: _Captured | None = None
+        self._resume: _Resume | None = None
+        self._restored_name = ""
+        self.logs: Mapping[str, Any] | None = None
+        self.steps_at_start = keras_internals.steps_done(model)
+
+    # -- Positions ----------------------------------------------------------------------------------
+
+    def position(self, epoch: int, phase: str, batch: int) -> Position:
+        """Where the main thread stands. Before the resumed step, that is where the checkpoint stands."""
+        if self._resume is not None:
+            where = self._resume.where
+            return Position(where["epoch"], where["phase"], where["batch"], where["step"])
+        return Position(epoch, phase, batch, keras_internals.steps_done(self._model))
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs that this fit was asked for."""
+        return self._fit.epochs
+
+    @property
+    def steps_run(self) -> int:
+        """Optimizer steps that this fit has run."""
+        return keras_internals.steps_done(self._model) - self.steps_at_start
+
+    # -- Saving -------------------------------------------------------------------------------------
+
+    def before_validation(self) -> None:
+        """Keeps what the validation is about to change, so that a save during it starts it over."""
+        source = keras_internals.evaluation_iterator(self._model)
+        if source is not None and (self._evaluation is None or not self._evaluation.belongs_to(source)):
+            self._evaluation = InputFeed(source)
+            for _ in range(self._evaluation_iterators):
+                self._evaluation.new()
+        made = 0 if self._evaluation is None else self._evaluation.iterators
+        self._before_validation = self._capture_small(made)
+        self._before_validation.overrides = self._model_state.capture_metrics_and_seeds()
+
+    def save(self, saver: Saver, plan: Plan, position: Position) -> Saved:
+        """Saves the state at `position`; a checkpoint just restored is not written again."""
+        if self._resume is not None and plan.kind is not Kind.FINISHED:
+            logger.info(
+                "Nothing was trained since %s was restored; it stands as it is.", self._restored_name
+            )
+            return Saved(self._restored_name, 0.0)
+        finished = position.phase == "end"
+        captured = self._before_validation if position.phase == "validation" else None
+        if captured is None:
+            captured = self._capture_small(self._iterators_when_evaluated_next())
+        arrays = dict(captured.arrays)
+        feed = self._fit.feed
+        place = feed.position(pending=position.phase == "train")
+        state = {
+            **captured.state,
+            "input": inputs.capture(feed, place, arrays),
+            "stopped": bool(finished and self._model.stop_training),
+        }
+        return saver.save(plan, position, finished, state, arrays, captured.overrides)
+
+    def _iterators_when_evaluated_next(self) -> int:
+        """Iterators over the validation data that will have been made when the next validation begins.
+
+        Keras makes one more before each to look at a batch, under a strategy. The restarted process makes
+        that one itself; it has to make all the others.
+        """
+        if self._evaluation is None:
+            return self._evaluation_iterators
+        builds = keras_internals.builds_before_evaluating(self._model)
+        return self._evaluation.iterators + (self._evaluation.iterators_of_next_build() if builds else 0)
+
+    def _capture_small(self, evaluation_iterators: int) -> _Captured:
+        arrays: dict[str, np.ndarray] = {}
+        state = {
+            "random": randomness.capture(arrays),
+            "callbacks": self._callbacks.capture(arrays),
+            "logs": plain.encode(None if self.logs is None else dict(self.logs), arrays, "logs"),
+            "evaluation_iterators": evaluation_iterators,
+        }
+        return _Captured(state, arrays)
+
+    # -- Resuming -----------------------------------------------------------------------------------
+
+    def restore(self, loaded: Loaded, name: str) -> str:
+        """Takes over a checkpoint; says in words how the input got there.
+
+        What Keras and the other callbacks will reset or touch before the first step is restored again by
+        `before_epoch` and `after_epoch_begin`.
+        """
+        where = loaded.manifest.position
+        phase, epoch, batch = where["phase"], int(where["epoch"]), int(where["batch"])
+        state = loaded.state
+        self._model_state.restore(loaded.tensors, loaded.local)
+        how = inputs.restore(
+            self._fit.feed, state["input"], loaded.local, batch=batch if phase == "train" else None
+        )
+        self._evaluation_iterators = int(state["evaluation_iterators"])
+        if phase == "validation":
+            self._fit.feed.skip_next_epoch()
+        logs = plain.decode(state["logs"], loaded.local)
+        self.logs = logs
+        if phase in ("train", "validation") and logs:
+            self._fit.logs_of_an_epoch_without_steps(logs)
+        self._fit.start_at(max(epoch, self._fit.epochs) if state["stopped"] else epoch)
+        self._resume = _Resume(
+            dict(where),
+            dict(state),
+            {key: value for key, value in loaded.local.items() if key.startswith(("callbacks/", "random/"))},
+            self._model_state.small(loaded.tensors),
+            self._model_state.small(loaded.local),
+        )
+        self._restored_name = name
+        self.steps_at_start = keras_internals.steps_done(self._model)
+        return how
+
+    def before_epoch(self) -> None:
+        """First thing in on_epoch_begin: the other callbacks find the state that they left."""
+        if self._resume is not None:
+            self._restore_small(self._resume, variables=False)
+
+    def after_epoch_begin(self) -> None:
+        """Last thing in on_epoch_begin: a resumed epoch has begun before, so it must leave no trace."""
+        if self._resume is None:
+            return
+        if self._resume.where["phase"] in ("train", "validation"):
+            self._restore_small(self._resume, variables=True)
+        self._resume = None
+
+    def nothing_to_train(self) -> None:
+        """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""
+        if self._resume is not None:
+            self._restore_small(self._resume, variables=True)
+            self._resume = None
+
+    def _restore_small(self, resume: _Resume, *, variables: bool) -> None:
+        if variables:
+            self._model_state.restore(resume.mirrored, resume.local)
+        for difference in self._callbacks.restore(resume.state["callbacks"], resume.arrays):
+            if not resume.told:
+                logger.warning("The callbacks differ: %s. Its state starts afresh.", difference)
+        resume.told = True
+        randomness.restore(resume.state["random"], resume.arrays)
+
+    def end(self) -> None:
+        """Leaves the model as Keras expects it for its next fit."""
+        self._fit.forget_start()
+
+
+class _Captured:
+    """What is captured without the variables."""
+
+    def __init__(self, state: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        self.state = state
+        self.arrays = arrays
+        self.overrides: dict[str, np.ndarray] = {}
+
+
+class _Resume:
+    """What is still to be handed over of a restored checkpoint."""
+
+    def __init__(
+        self,
+        where: dict[str, Any],
+        state: dict[str, Any],
+        arrays: dict[str, np.ndarray],
+        mirrored: dict[str, np.ndarray],
+        local: dict[str, np.ndarray],
+    ) -> None:
+        self.where = where
+        self.state = state
+        self.arrays = arrays
+        self.mirrored = mirrored
+        self.local = local
+        self.told = False

@@ -1,0 +1,232 @@
+"""How the workers of a fit begin together: one directory, one incarnation, one checkpoint to start from.
+
+Worker 0 looks at the directory, claims the incarnation and proposes; every worker checks that it sees the
+same directory, reads what it would restore, and says whether it verified; worker 0 decides. An error on
+any worker becomes an error on all of them, before the first step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keras_preempt import alignment, failpoints
+from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, NotFound
+from keras_preempt.checkpoint.identity import check_or_create
+from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load
+from keras_preempt.checkpoint.store import Store
+from keras_preempt.coordination import CoordinationTimeout, Coordinator
+
+logger = logging.getLogger("keras_preempt")
+
+START_TIMEOUT = 600.0
+"""Seconds that one worker waits for another at the start: building a model and reading a checkpoint differ
+from machine to machine by minutes."""
+
+SHARED_WAIT = 10.0
+"""Seconds until a file that one worker wrote must be visible to the others; NFS caches directories for a while."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the workers began with.
+
+    Attributes:
+        incarnation: The number of this start of the run, from 1.
+        restored: The checkpoint to continue from, as this worker reads it, or None for a new run.
+        name: The folder of that checkpoint.
+        skipped: Newer checkpoints that could not be used, each with the reason.
+    """
+
+    incarnation: int
+    restored: Loaded | None
+    name: str
+    skipped: tuple[str, ...]
+
+
+class StartError(RuntimeError):
+    """The workers cannot begin together; nothing was changed in the directory."""
+
+
+def begin(
+    coordinator: Coordinator,
+    fit: int,
+    store: Store,
+    prepare: Callable[[], None],
+    identity: Callable[[], Mapping[str, Any]],
+) -> Start:
+    """Agrees on how this fit begins. Called by every worker.
+
+    Args:
+        coordinator: How the workers talk to each other.
+        fit: The number of this fit in this process.
+        store: The run's directory.
+        prepare: Makes the directory and proves that it can be written. Worker 0 calls it first.
+        identity: Builds the model if need be and returns what `checkpoint.identity` compares.
+
+    Raises:
+        CheckpointError: The directory cannot be used; the message says why and what to do.
+        StartError: Another worker had an error, or did not appear.
+    """
+    handshake = _Handshake(coordinator, fit)
+    if coordinator.member == 0:
+        return _lead(handshake, store, prepare, identity)
+    return _follow(handshake, store, identity)
+
+
+class _Handshake:
+    def __init__(self, coordinator: Coordinator, fit: int) -> None:
+        self.coordinator = coordinator
+        self._prefix = alignment.key(fit, 0, "start")
+
+    def say(self, name: str, value: Mapping[str, Any]) -> None:
+        self.coordinator.put_if_absent(f"{self._prefix}/{name}", json.dumps(value))
+
+    def hear(self, name: str, who: int) -> dict[str, Any]:
+        try:
+            text = self.coordinator.wait_for(f"{self._prefix}/{name}", START_TIMEOUT)
+        except CoordinationTimeout as error:
+            raise StartError(
+                f"Expected worker {who} to begin its fit too. Received: nothing within {START_TIMEOUT:.0f} s. "
+                "Every worker must call model.fit with a PreemptionCallback; see that worker's log."
+            ) from error
+        value = json.loads(text)
+        if "error" in value and value["error"] is not None:
+            raise StartError(str(value["error"]))
+        assert isinstance(value, dict)
+        return value
+
+    def fail(self, name: str, error: BaseException) -> None:
+        member = self.coordinator.member
+        self.say(name, {"error": f"Worker {member} cannot begin: {error}", "member": member})
+
+
+def _lead(
+    handshake: _Handshake,
+    store: Store,
+    prepare: Callable[[], None],
+    identity: Callable[[], Mapping[str, Any]],
+) -> Start:
+    members = handshake.coordinator.members
+    try:
+        described = identity()
+        prepare()
+        check_or_create(store, dict(described))
+        infos = committed(store)
+        incarnation = incarnations.claim(store, {"members": members})
+        token = incarnations.read(store, incarnation)["token"]
+    except Exception as error:
+        handshake.fail("claim", error)
+        raise
+    handshake.say("claim", {"incarnation": incarnation, "token": token, "identity": _digest(described)})
+    try:
+        for other in range(1, members):
+            handshake.hear(f"sees/{other}", other)
+    except StartError as error:
+        handshake.say("proposal/0", {"error": str(error)})
+        raise
+    skipped: list[str] = []
+    usable = [info for info in infos if _usable(info, skipped)]
+    for number, info in enumerate(usable):
+        handshake.say(f"proposal/{number}", {"name": info.directory, "skipped": skipped})
+        loaded, wrong = _try(store, info, 0, members)
+        for other in range(1, members):
+            answer = handshake.hear(f"read/{number}/{other}", other)
+            wrong = wrong or answer["wrong"]
+        handshake.say(f"verdict/{number}", {"use": wrong is None})
+        if wrong is None:
+            assert loaded is not None
+            return Start(incarnation, loaded, info.directory, tuple(skipped))
+        skipped.append(wrong)
+        logger.error("The checkpoint %s is not used: %s", info.directory, wrong)
+    if skipped:
+        refusal = (
+            f"Expected a checkpoint that can be restored in {store.url}. Received: {len(skipped)} that cannot: "
+            + "; ".join(skipped)
+            + ". Nothing was changed. Repair the files, or train in another directory."
+        )
+        handshake.say(f"proposal/{len(usable)}", {"error": refusal})
+        raise CorruptCheckpoint(store.url, refusal)
+    handshake.say("proposal/0", {"name": None})
+    return Start(incarnation, None, "", ())
+
+
+def _follow(
+    handshake: _Handshake, store: Store, identity: Callable[[], Mapping[str, Any]]
+) -> Start:
+    member, members = handshake.coordinator.member, handshake.coordinator.members
+    try:
+        described = identity()
+        claim = handshake.hear("claim", 0)
+        incarnation = int(claim["incarnation"])
+        _check_shared(store, incarnation, str(claim["token"]))
+        if _digest(described) != claim["identity"]:
+            raise StartError(
+                "Expected all workers to run the same program: the same model, optimizer and input. Received: "
+                f"another one on worker {member} than on worker 0. Start all workers with the same script."
+            )
+    except Exception as error:
+        handshake.fail(f"sees/{member}", error)
+        raise
+    handshake.say(f"sees/{member}", {"error": None})
+    number = 0
+    while True:
+        proposal = handshake.hear(f"proposal/{number}", 0)
+        if proposal["name"] is None:
+            return Start(incarnation, None, "", ())
+        found = [info for info in committed(store) if info.directory == proposal["name"]]
+        if found:
+            loaded, wrong = _try(store, found[0], member, members)
+        else:
+            loaded, wrong = None, f"{proposal['name']} is not visible to worker {member}"
+        handshake.say(f"read/{number}/{member}", {"wrong": wrong, "error": None})
+        if handshake.hear(f"verdict/{number}", 0)["use"]:
+            assert loaded is not None
+            return Start(incarnation, loaded, str(proposal["name"]), tuple(proposal["skipped"]))
+        number += 1
+
+
+def _digest(identity: Mapping[str, Any]) -> str:
+    same_everywhere = {key: value for key, value in identity.items() if key != "run_id"}
+    return hashlib.sha256(json.dumps(same_everywhere, sort_keys=True).encode()).hexdigest()
+
+
+def _usable(info: CheckpointInfo, skipped: list[str]) -> bool:
+    if info.error is None:
+        return True
+    skipped.append(f"{info.directory}: {info.error}")
+    logger.error("The checkpoint %s is not used: %s", info.directory, info.error)
+    return False
+
+
+def _try(store: Store, info: CheckpointInfo, member: int, members: int) -> tuple[Loaded | None, str | None]:
+    failpoints.point("restore.before-read")
+    try:
+        loaded = load(store, info, member, members)
+    except (CheckpointError, OSError) as error:
+        return None, f"{info.directory}: {error}"
+    failpoints.point("restore.after-read")
+    return loaded, None
+
+
+def _check_shared(store: Store, incarnation: int, token: str) -> None:
+    limit = time.monotonic() + SHARED_WAIT
+    while True:
+        try:
+            seen = incarnations.read(store, incarnation)["token"]
+        except NotFound:
+            seen = None
+        if seen == token:
+            return
+        if time.monotonic() > limit:
+            raise CheckpointError(
+                f"Expected a directory that all workers share. Received: {store.url}, in which this worker "
+                "does not see what worker 0 wrote. Give a path on a shared file system, or a bucket."
+            )
+        time.sleep(0.1)  # Another machine's write cannot be waited for, only looked for.

@@ -1,0 +1,1 @@
+"""What training consists of, captured and restored: variables, input position, randomness, callbacks."""

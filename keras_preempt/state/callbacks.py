@@ -1,0 +1,88 @@
+"""The state of the other callbacks of the fit: counters, best values, History.
+
+Keras resets most of them when `fit` begins, so they are restored later, at the first epoch.
+A callback of the user's takes part through a pair of methods: `get_state()` returns plain data (numbers,
+strings, arrays, lists, dictionaries), `set_state(state)` takes it back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_preempt.keras_internals import CALLBACK_STATE, STATELESS_CALLBACKS
+from keras_preempt.state import plain
+
+logger = logging.getLogger("keras_preempt")
+
+
+class CallbackStates:
+    """The callbacks of one fit whose state is kept.
+
+    Args:
+        callbacks: The callbacks of the fit, without this package's own.
+
+    Attributes:
+        unsaved: Names of the callbacks whose state cannot be kept, if they have any.
+    """
+
+    def __init__(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+        self._named: dict[str, keras.callbacks.Callback] = {}
+        self.unsaved: list[str] = []
+        for callback in callbacks:
+            name = type(callback).__name__
+            if _speaks(callback) or _attributes(callback) is not None:
+                number = sum(key.partition("#")[0] == name for key in self._named)
+                self._named[f"{name}#{number + 1}" if number else name] = callback
+            elif not isinstance(callback, STATELESS_CALLBACKS):
+                self.unsaved.append(name)
+
+    def capture(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Returns the states as JSON data, with their arrays added to `arrays`.
+
+        Raises:
+            TypeError: A callback's state is not plain data.
+        """
+        states = {}
+        for name, callback in self._named.items():
+            if _speaks(callback):
+                state = callback.get_state()
+            else:
+                names = _attributes(callback) or ()
+                state = {key: getattr(callback, key) for key in names if hasattr(callback, key)}
+            states[name] = plain.encode(state, arrays, f"callbacks/{name}")
+        return states
+
+    def restore(self, states: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[str]:
+        """Puts the states back.
+
+        Returns:
+            What does not match between the fit and the checkpoint, in words; empty if all does.
+        """
+        for name, callback in self._named.items():
+            if name not in states:
+                continue
+            state = plain.decode(states[name], arrays)
+            if _speaks(callback):
+                callback.set_state(state)
+            else:
+                for key, value in state.items():
+                    setattr(callback, key, value)
+        gone = [f"{name} is in the checkpoint, not in this fit" for name in states if name not in self._named]
+        new = [f"{name} is in this fit, not in the checkpoint" for name in self._named if name not in states]
+        return gone + new
+
+
+def _speaks(callback: keras.callbacks.Callback) -> bool:
+    return callable(getattr(callback, "get_state", None)) and callable(getattr(callback, "set_state", None))
+
+
+def _attributes(callback: keras.callbacks.Callback) -> tuple[str, ...] | None:
+    for kind in type(callback).__mro__:
+        if kind in CALLBACK_STATE:
+            return CALLBACK_STATE[kind]
+    return None

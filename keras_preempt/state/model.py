@@ -1,0 +1,135 @@
+"""The variables of a training run, as each worker holds them.
+
+Two kinds. *Mirrored* variables (weights that train, optimizer slots) are kept equal on every replica by
+the strategy: any worker can write any part of them. *Local* ones (metrics, seeds, BatchNormalization's
+moving statistics and everything else that the strategy does not provably keep equal) can differ between
+replicas, so that each worker keeps the value of each of its own. Reading a local component is never a
+collective; reading such a variable through the strategy can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_preempt import keras_internals
+
+_GLOBAL_SEED = "keras/global_seed"
+
+SMALL = 1024
+"""Bytes up to which a variable is restored twice: when fit begins, and when the callbacks of the resumed epoch
+have had their say."""
+
+
+class ModelState:
+    """The variables of a built, compiled model.
+
+    Args:
+        model: The model. Optimizer and metrics must be built.
+        strategy: The strategy that it trains under.
+
+    Attributes:
+        mirrored: Variables that every replica holds alike, by name.
+        local: Variables that can differ between replicas, by name.
+    """
+
+    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+        self.mirrored: dict[str, Any] = {}
+        self.local: dict[str, Any] = {}
+        self._small: set[str] = set()
+        seen: set[int] = set()
+        kept_equal = {id(variable) for variable in model.trainable_variables}
+        optimizer_variables = list(model.optimizer.variables) if model.optimizer is not None else []
+        kept_equal |= {id(variable) for variable in optimizer_variables}
+        groups: list[tuple[str, Iterable[Any]]] = [
+            ("model", model.variables),
+            ("optimizer", optimizer_variables),
+            ("metrics", model.metrics_variables),
+        ]
+        for group, variables in groups:
+            for variable in variables:
+                if id(variable) in seen:
+                    continue
+                seen.add(id(variable))
+                name = self._unique(f"{group}/{variable.path}")
+                alone = strategy.num_replicas_in_sync == 1
+                kind = self.mirrored if alone or id(variable) in kept_equal else self.local
+                kind[name] = variable
+                if group == "metrics" or keras_internals.is_seed_state(variable):
+                    self._small.add(name)
+
+    def _unique(self, name: str) -> str:
+        number, unique = 1, name
+        while unique in self.mirrored or unique in self.local:
+            number += 1
+            unique = f"{name}#{number}"
+        return unique
+
+    def capture_mirrored(self) -> dict[str, np.ndarray]:
+        """Returns this worker's copy of every mirrored variable, shaped like the variable."""
+        return {name: self._components(variable)[0].numpy() for name, variable in self.mirrored.items()}
+
+    def capture_local(self) -> dict[str, np.ndarray]:
+        """Returns every replica's value of every local variable, as "name@replica"."""
+        return {
+            f"{name}@{index}": component.numpy()
+            for name, variable in self._local_now().items()
+            for index, component in enumerate(self._components(variable))
+        }
+
+    def capture_metrics_and_seeds(self) -> dict[str, np.ndarray]:
+        """Returns what a validation changes: named like `capture_mirrored` and `capture_local` name it."""
+        values: dict[str, np.ndarray] = {}
+        local = self._local_now()
+        for name in {*self._small, *(local.keys() - self.local.keys())}:
+            if name in self.mirrored:
+                values[name] = self._components(self.mirrored[name])[0].numpy()
+            else:
+                for index, component in enumerate(self._components(local[name])):
+                    values[f"{name}@{index}"] = component.numpy()
+        return {name: np.array(value) for name, value in values.items()}
+
+    def restore(self, mirrored: Mapping[str, np.ndarray], local: Mapping[str, np.ndarray]) -> None:
+        """Assigns the captured values, replica by replica. Names that are not captured are left alone."""
+        for name, variable in self.mirrored.items():
+            if name in mirrored:
+                for component in self._components(variable):
+                    component.assign(mirrored[name])
+        # Made only where the checkpoint has it: making it draws from Python's random numbers.
+        has_seed = any(name.startswith(f"{_GLOBAL_SEED}@") for name in local)
+        for name, variable in self._local_now(create_seed=has_seed).items():
+            for index, component in enumerate(self._components(variable)):
+                key = f"{name}@{index}"
+                if key in local:
+                    component.assign(local[key])
+
+    def small(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Selects the captured values that a callback or Keras may touch before the first step.
+
+        Metrics, seeds, and all that is at most `SMALL` bytes, such as the learning rate.
+        """
+        return {
+            name: np.array(value)
+            for name, value in values.items()
+            if name.rpartition("@")[0] in self._small or name in self._small or value.nbytes <= SMALL
+        }
+
+    def signature(self) -> list[dict[str, Any]]:
+        """Name, shape and dtype of every variable: the identity of model and optimizer."""
+        return [
+            {"name": name, "shape": [int(n) for n in variable.shape], "dtype": str(variable.dtype)}
+            for name, variable in {**self.mirrored, **self.local}.items()
+        ]
+
+    def _local_now(self, *, create_seed: bool = False) -> dict[str, Any]:
+        """The local variables, with Keras' global seed if it exists by now."""
+        seed = keras_internals.global_seed_state(create=create_seed)
+        return self.local if seed is None else {**self.local, _GLOBAL_SEED: seed}
+
+    def _components(self, variable: Any) -> tuple[Any, ...]:
+        return tuple(self._strategy.experimental_local_results(variable.value))

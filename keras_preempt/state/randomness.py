@@ -1,0 +1,31 @@
+"""Python's and NumPy's global random state. Keras' own seeds are variables: see `model`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_preempt.state import plain
+
+
+def capture(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the state as JSON data, with its arrays added to `arrays`."""
+    version, words, gauss = random.getstate()
+    return {
+        "python": plain.encode((version, np.array(words, np.uint64), gauss), arrays, "random/python"),
+        "numpy": plain.encode(np.random.get_state(legacy=True), arrays, "random/numpy"),
+    }
+
+
+def restore(state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Puts both generators back.
+
+    Raises:
+        ValueError: The state is not one that `capture` makes.
+    """
+    version, words, gauss = plain.decode(state["python"], arrays)
+    random.setstate((version, tuple(int(word) for word in words), gauss))
+    np.random.set_state(plain.decode(state["numpy"], arrays))

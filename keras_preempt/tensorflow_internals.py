@@ -1,0 +1,151 @@
+"""The private names of TensorFlow that this package uses, and nothing else does.
+
+Verified on TensorFlow 2.21.0. Each use checks what it relies on at first use and fails with
+`UnsupportedTensorFlow`, which says what to do. tests/test_tensorflow_canaries.py has one canary per name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import tensorflow as tf
+
+VERIFIED = ("2.21.0",)
+
+PREEMPTION_NOTICE_KEY = "TF_DEFAULT_PREEMPTION_NOTICE_KEY"
+"""Where TensorFlow's own SIGTERM handler and its TPU runtime leave "/job:worker/task:N"."""
+
+DEADLINE_ERROR = tf.errors.DeadlineExceededError
+SERVICE_ERRORS: tuple[type[Exception], ...] = (tf.errors.OpError,)
+
+
+class UnsupportedTensorFlow(ImportError):
+    """The installed TensorFlow lacks a private name, or has changed one, that this package needs."""
+
+
+def _unsupported(what: str) -> UnsupportedTensorFlow:
+    return UnsupportedTensorFlow(
+        f"Expected TensorFlow to have {what}. Received: TensorFlow {tf.__version__}. keras-preempt was "
+        f"verified on TensorFlow {', '.join(VERIFIED)}: install one of these, or a newer keras-preempt."
+    )
+
+
+def _context() -> Any:
+    try:
+        from tensorflow.python.eager import context
+    except ImportError as error:
+        raise _unsupported("the module tensorflow.python.eager.context") from error
+    current = context.context()
+    for method in (
+        "set_config_key_value",
+        "get_config_key_value",
+        "delete_config_key_value",
+        "report_error_to_cluster",
+    ):
+        if not hasattr(current, method):
+            raise _unsupported(f"the method {method} on its eager context")
+    return current
+
+
+class CoordinationKeys:
+    """The write-once keys of TensorFlow's coordination service, as it offers them to Python.
+
+    Every call may raise one of `SERVICE_ERRORS`; without a coordination service in this process that is
+    FailedPreconditionError.
+    """
+
+    def __init__(self) -> None:
+        self._context = _context()
+
+    def available(self) -> bool:
+        """Whether this process takes part in a coordination service."""
+        try:
+            self._context.delete_config_key_value("keras_preempt/probe")
+        except tf.errors.FailedPreconditionError:
+            return False
+        except tf.errors.NotFoundError:
+            pass
+        return True
+
+    def insert(self, key: str, value: str) -> bool:
+        """Inserts `key`. Returns False if it is there already; the service never overwrites."""
+        try:
+            self._context.set_config_key_value(key, value)
+        except tf.errors.AlreadyExistsError:
+            return False
+        return True
+
+    def get(self, key: str, timeout: float | None) -> str:
+        """Blocks for `key`, with the GIL released. `timeout` in seconds, None for no limit.
+
+        Raises:
+            tf.errors.DeadlineExceededError: The key did not appear in time. The request stays pending in
+                the service for ever, so this must be rare.
+        """
+        milliseconds = 0 if timeout is None else max(1, round(timeout * 1000))
+        return str(self._context.get_config_key_value(key, milliseconds))
+
+    def delete(self, prefix: str) -> None:
+        """Deletes `prefix` and all that is under `prefix/`."""
+        try:
+            self._context.delete_config_key_value(prefix)
+        except tf.errors.NotFoundError:
+            return
+
+    def report_error(self, message: str) -> None:
+        """Puts every member's agent, and so its collectives, into an error that says `message`."""
+        self._context.report_error_to_cluster(tf.errors.ABORTED, message)
+
+
+def iterator_state(iterator: Any) -> bytes | None:
+    """The position of a plain tf.data iterator, with the reshuffle sequence of the epochs to come.
+
+    Returns:
+        Bytes for `restore_iterator`, or None where TensorFlow cannot save this iterator: one that a
+        distribution strategy made, or a pipeline with a Python function or a stateful random op in it.
+    """
+    resource = getattr(iterator, "_iterator_resource", None)
+    if resource is None or not isinstance(iterator, tf.data.Iterator):
+        return None
+    # 2: fail where an op of the pipeline keeps state that would not be saved.
+    try:
+        state = tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=2)
+    except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError):
+        return None
+    return bytes(tf.io.serialize_tensor(state).numpy())
+
+
+def keeps_every_shuffle(state: bytes, dataset: Any) -> bool:
+    """Whether an iterator's state holds the reshuffling of the epochs to come.
+
+    It does only until a shuffle has handed out its last element, which under a prefetch is before the last
+    batch is drawn: then TensorFlow has dropped that part of the iterator.
+    """
+    return len(re.findall(rb"@@num_random_samples(?:@@|[^A-Za-z_])", state)) >= _shuffles(dataset)
+
+
+def _shuffles(dataset: Any) -> int:
+    if not hasattr(dataset, "_inputs"):
+        raise _unsupported("_inputs() on tf.data datasets")
+    return int("Shuffle" in type(dataset).__name__) + sum(map(_shuffles, dataset._inputs()))
+
+
+def restore_iterator(iterator: Any, state: bytes) -> None:
+    """Puts a new iterator of the same dataset where `iterator_state` was taken.
+
+    Raises:
+        UnsupportedTensorFlow: The iterator has no resource to restore into.
+        ValueError: The state does not fit the dataset.
+    """
+    resource = getattr(iterator, "_iterator_resource", None)
+    if resource is None:
+        raise _unsupported("_iterator_resource on tf.data iterators")
+    try:
+        variant = tf.io.parse_tensor(state, tf.variant)
+        tf.raw_ops.DeserializeIterator(resource_handle=resource, serialized=variant)
+    except tf.errors.OpError as error:
+        raise ValueError(
+            "Expected the saved position of this input pipeline. Received: one that TensorFlow cannot "
+            f"restore into it ({error.message}). Was the pipeline changed since the checkpoint was written?"
+        ) from error

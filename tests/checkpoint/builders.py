@@ -1,0 +1,121 @@
+"""Small checkpoints for tests, written through the same functions as real ones."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
+from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.manifest import Manifest
+from keras_preempt.checkpoint.partition import TensorSpec, partition
+from keras_preempt.checkpoint.reader import CheckpointInfo, committed
+from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.writer import write_part
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def model(step: int) -> dict[str, Array]:
+    """Tensors that depend on the step; the first is large enough to be cut."""
+    random = np.random.default_rng(step)
+    return {
+        "dense/kernel": random.standard_normal((600, 512), dtype=np.float32),
+        "dense/bias": random.standard_normal(512, dtype=np.float32),
+        "seed": random.integers(0, 2**32, 2, dtype=np.uint32),
+        "iterations": np.asarray(step, np.int64),
+    }
+
+
+def local(step: int, member: int) -> dict[str, Array]:
+    return {"moving_mean": np.full((3,), step + member / 8, np.float32)}
+
+
+def state(step: int, member: int) -> dict[str, Any]:
+    return {"batch": step, "member": member, "best": float("inf")}
+
+
+def at(step: int, phase: str = "train", epoch: int = 0) -> dict[str, Any]:
+    return {"epoch": epoch, "phase": phase, "batch": step}
+
+
+def write_parts(
+    store: Store,
+    directory: str,
+    step: int,
+    *,
+    members: tuple[int, ...] = (0, 1),
+    writers: tuple[int, ...] = (0, 1),
+    position: dict[str, Any] | None = None,
+) -> None:
+    tensors = model(step)
+    specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in tensors.items()]
+    shares = dict(zip(writers, partition(specs, len(writers)), strict=True))
+    for member in members:
+        mirrored = [(slice_, tensors[slice_.tensor]) for slice_ in shares.get(member, [])]
+        write_part(
+            store,
+            directory,
+            member,
+            mirrored,
+            local(step, member),
+            state(step, member),
+            position or at(step),
+        )
+
+
+def commit_parts(store: Store, directory: str, step: int, **changed: Any) -> Manifest:
+    arguments: dict[str, Any] = {
+        "expected": (0, 1),
+        "writers": (0, 1),
+        "timeout": 5.0,
+        "optional_timeout": 0.0,
+        "incarnation": int(directory.split("/")[1].split("-")[0]),
+        "step": step,
+        "position": at(step),
+        "attempt": directory.split("/")[1],
+        "kind": "preemption",
+        "finished": False,
+        "reason": "SIGTERM",
+        "versions": {"numpy": np.__version__},
+        **changed,
+    }
+    return commit(store, directory, **arguments)
+
+
+def save(
+    store: Store, step: int, *, round: int = 1, position: dict[str, Any] | None = None, **changed: Any
+) -> CheckpointInfo:
+    """Saves and commits a checkpoint of two workers; returns what the reader finds of it."""
+    incarnation = incarnations.latest(store) or incarnations.claim(store, {})
+    directory = attempt_directory(step, attempt_name(incarnation, round))
+    position = position or at(step)
+    write_parts(store, directory, step, position=position)
+    commit_parts(store, directory, step, position=position, **changed)
+    return next(info for info in committed(store) if info.directory == directory)
+
+
+def snapshot(path: Path) -> dict[str, bytes]:
+    """All files below a directory with their content."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def new_store(path: Path) -> LocalStore:
+    store = LocalStore(path / "run")
+    store.prepare()
+    return store
+
+
+def refuse_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no hard links here")
+
+    monkeypatch.setattr(os, "link", link)

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.commit import commit, read_manifest, wait_for_commit
+from keras_preempt.checkpoint.errors import (
+    CommitFailed,
+    CorruptCheckpoint,
+    Fenced,
+    NotFound,
+    PositionMismatch,
+)
+from keras_preempt.checkpoint.layout import MANIFEST
+from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.manifest import Manifest
+from keras_preempt.checkpoint.partition import Slice, TensorSpec
+from keras_preempt.checkpoint.writer import write_part
+from tests.checkpoint.builders import at, commit_parts, local, model, snapshot, state, write_parts
+
+DIRECTORY = "step-00000003/00001-0001"
+
+
+class FakeTime:
+    """A clock that only waiting moves, and on which things can be made to happen."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+        self.events: list[tuple[float, Any]] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        assert seconds > 0
+        self.pauses.append(seconds)
+        self.now += seconds
+        for at_time, event in list(self.events):
+            if self.now >= at_time:
+                self.events.remove((at_time, event))
+                event()
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+def timed(time: FakeTime, **changed: Any) -> dict[str, Any]:
+    return {"clock": time.clock, "wait": time.wait, "now": lambda: 1.5, **changed}
+
+
+def no_manifest(store: LocalStore) -> bool:
+    return MANIFEST not in store.children(DIRECTORY)
+
+
+def test_a_commit_makes_a_manifest_of_all_parts(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3)
+    manifest = commit_parts(store, DIRECTORY, 3, **timed(time))
+    assert manifest == read_manifest(store, DIRECTORY)
+    assert [part.member for part in manifest.parts] == [0, 1]
+    assert (manifest.members, manifest.missing, manifest.created_at) == (2, (), 1.5)
+    assert (manifest.step, manifest.attempt, manifest.incarnation) == (3, "00001-0001", 1)
+    assert time.pauses == []
+
+
+def test_a_commit_waits_for_a_late_part(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3, members=(0,))
+    time.events.append((2.0, lambda: write_parts(store, DIRECTORY, 3, members=(1,))))
+    assert commit_parts(store, DIRECTORY, 3, **timed(time)).missing == ()
+    assert time.pauses[0] == 0.01
+    assert max(time.pauses) == 0.2
+
+
+def test_a_missing_writer_prevents_the_commit_and_is_named(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3, members=(0,))
+    with pytest.raises(CommitFailed, match=r"Received: none of worker 1 in time"):
+        commit_parts(store, DIRECTORY, 3, **timed(time))
+    assert no_manifest(store)
+    assert time.now == pytest.approx(5.0)
+
+
+def test_a_writer_is_never_optional(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3, members=(0,))
+    with pytest.raises(CommitFailed, match="worker 1"):
+        commit_parts(store, DIRECTORY, 3, optional=(0, 1), **timed(time))
+    assert no_manifest(store)
+
+
+def test_a_missing_part_of_a_doomed_worker_is_waited_for_briefly_and_recorded(
+    store: LocalStore, time: FakeTime
+) -> None:
+    write_parts(store, DIRECTORY, 3, members=(1,), writers=(1,))
+    manifest = commit_parts(
+        store, DIRECTORY, 3, writers=(1,), optional=(0,), **timed(time, optional_timeout=0.5)
+    )
+    assert manifest.missing == (0,)
+    assert [part.member for part in manifest.parts] == [1]
+    assert time.now == pytest.approx(0.5)
+
+
+def test_a_part_of_a_doomed_worker_that_arrives_in_time_is_used(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3, members=(1,), writers=(1,))
+    time.events.append((0.3, lambda: write_parts(store, DIRECTORY, 3, members=(0,), writers=(1,))))
+    manifest = commit_parts(
+        store, DIRECTORY, 3, writers=(1,), optional=(0,), **timed(time, optional_timeout=0.5)
+    )
+    assert manifest.missing == ()
+
+
+def test_parts_from_different_positions_are_never_committed(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3, members=(0,), position=at(3))
+    write_parts(store, DIRECTORY, 3, members=(1,), position=at(3, "validation"))
+    with pytest.raises(PositionMismatch, match=r"worker 0 at .*'train'.*worker 1 at .*'validation'"):
+        commit_parts(store, DIRECTORY, 3, **timed(time))
+    assert no_manifest(store)
+
+
+def test_parts_from_another_position_than_the_committers_are_never_committed(
+    store: LocalStore, time: FakeTime
+) -> None:
+    write_parts(store, DIRECTORY, 3)
+    with pytest.raises(
+        PositionMismatch, match=r"committer's position .*'batch': 4.*worker 0 at .*'batch': 3"
+    ):
+        commit_parts(store, DIRECTORY, 3, **timed(time, position=at(4)))
+    assert no_manifest(store)
+
+
+def test_a_position_given_with_tuples_equals_the_stored_one(store: LocalStore, time: FakeTime) -> None:
+    position = {**at(3), "shape": (1, 2)}
+    write_parts(store, DIRECTORY, 3, position=position)
+    manifest = commit_parts(store, DIRECTORY, 3, **timed(time, position=position))
+    assert manifest == read_manifest(store, DIRECTORY)
+
+
+def test_a_fenced_committer_commits_nothing(store: LocalStore, time: FakeTime) -> None:
+    assert incarnations.claim(store, {}) == 1
+    write_parts(store, DIRECTORY, 3)
+    assert incarnations.claim(store, {}) == 2
+    with pytest.raises(Fenced, match="incarnation 2 has claimed"):
+        commit_parts(store, DIRECTORY, 3, **timed(time))
+    assert no_manifest(store)
+
+
+def test_a_committer_that_is_replaced_while_it_waits_commits_nothing(
+    store: LocalStore, time: FakeTime
+) -> None:
+    incarnations.claim(store, {})
+    write_parts(store, DIRECTORY, 3, members=(0,))
+    time.events.append((1.0, lambda: incarnations.claim(store, {})))
+    time.events.append((2.0, lambda: write_parts(store, DIRECTORY, 3, members=(1,))))
+    with pytest.raises(Fenced):
+        commit_parts(store, DIRECTORY, 3, **timed(time))
+    assert no_manifest(store)
+
+
+def test_racing_committers_make_one_manifest_and_all_return_it(store: LocalStore) -> None:
+    write_parts(store, DIRECTORY, 3)
+    results: list[Manifest] = []
+    start = threading.Barrier(6)
+
+    def committer(number: int) -> None:
+        start.wait()
+        results.append(commit_parts(store, DIRECTORY, 3, now=lambda: float(number)))
+
+    threads = [threading.Thread(target=committer, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == [read_manifest(store, DIRECTORY)] * 6
+
+
+def test_a_manifest_is_never_overwritten(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3)
+    store.create(f"{DIRECTORY}/{MANIFEST}", b"somebody's")
+    before = snapshot(store.path)
+    with pytest.raises(CorruptCheckpoint):
+        commit_parts(store, DIRECTORY, 3, **timed(time))
+    assert snapshot(store.path) == before
+
+
+def test_a_file_that_shrank_prevents_the_commit(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3)
+    with open(store.path / DIRECTORY / "w00001.local.safetensors", "r+b") as file:
+        file.truncate(5)
+    with pytest.raises(CommitFailed, match=r"w00001\.local\.safetensors .*worker 1 .*Received: 5"):
+        commit_parts(store, DIRECTORY, 3, **timed(time))
+    (store.path / DIRECTORY / "w00001.local.safetensors").unlink()
+    with pytest.raises(CommitFailed, match="no such file"):
+        commit_parts(store, DIRECTORY, 3, **timed(time))
+    assert no_manifest(store)
+
+
+def test_a_changed_part_list_prevents_the_commit(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3)
+    path = store.path / DIRECTORY / "w00001.part.json"
+    path.write_bytes(path.read_bytes().replace(b'"batch":3', b'"batch":4'))
+    with pytest.raises(CorruptCheckpoint, match="w00001"):
+        commit_parts(store, DIRECTORY, 3, **timed(time))
+    path.write_bytes((store.path / DIRECTORY / "w00000.part.json").read_bytes())
+    with pytest.raises(CommitFailed, match="Received: that of worker 0"):
+        commit_parts(store, DIRECTORY, 3, **timed(time))
+    assert no_manifest(store)
+
+
+def test_shares_that_do_not_fit_together_are_never_committed(store: LocalStore, time: FakeTime) -> None:
+    tensor = np.arange(10.0)
+    for member, (start, stop) in enumerate([(0, 6), (5, 10)]):
+        share = [(Slice("kernel", "float64", (10,), start, stop), tensor)]
+        write_part(store, DIRECTORY, member, share, local(3, member), state(3, member), at(3))
+    with pytest.raises(CommitFailed, match="'kernel' has an overlap between elements 5 and 6"):
+        commit_parts(store, DIRECTORY, 3, **timed(time))
+    assert no_manifest(store)
+
+
+def test_tensors_from_a_worker_that_is_no_writer_are_never_committed(
+    store: LocalStore, time: FakeTime
+) -> None:
+    write_parts(store, DIRECTORY, 3)
+    with pytest.raises(CommitFailed, match=r"writers 0 .*some from worker 1"):
+        commit_parts(store, DIRECTORY, 3, **timed(time, writers=(0,)))
+    assert no_manifest(store)
+
+
+def test_a_tensor_that_nobody_wrote_prevents_the_commit(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3)
+    specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in model(3).items()]
+    with pytest.raises(CommitFailed, match="'forgotten' is missing"):
+        commit_parts(store, DIRECTORY, 3, **timed(time, specs=[*specs, TensorSpec("forgotten", "int8", ())]))
+    with pytest.raises(CommitFailed, match="'seed' is not a tensor"):
+        commit_parts(
+            store, DIRECTORY, 3, **timed(time, specs=[spec for spec in specs if spec.name != "seed"])
+        )
+    assert no_manifest(store)
+    commit_parts(store, DIRECTORY, 3, **timed(time, specs=specs))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"writers": ()}, {"writers": (2,)}, {"expected": (1, 2)}, {"optional": (5,)}, {"step": 4}],
+)
+def test_a_plan_that_makes_no_sense_is_refused(store: LocalStore, changed: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"expected": (0, 1), "writers": (0,), "optional": (), "step": 3, **changed}
+    with pytest.raises(ValueError, match=r"Expected .* Received: "):
+        commit(
+            store,
+            DIRECTORY,
+            **arguments,
+            timeout=0.0,
+            optional_timeout=0.0,
+            incarnation=1,
+            position=at(3),
+            attempt="00001-0001",
+            kind="",
+            finished=False,
+            reason="",
+            versions={},
+        )
+
+
+def test_other_workers_see_the_commit(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3)
+    time.events.append((1.0, lambda: commit_parts(store, DIRECTORY, 3)))
+    manifest = wait_for_commit(store, DIRECTORY, 9.0, clock=time.clock, wait=time.wait)
+    assert manifest == read_manifest(store, DIRECTORY)
+    assert time.now < 2
+
+
+def test_waiting_for_a_commit_that_never_comes_ends(store: LocalStore, time: FakeTime) -> None:
+    write_parts(store, DIRECTORY, 3)
+    assert wait_for_commit(store, DIRECTORY, 9.0, clock=time.clock, wait=time.wait) is None
+    assert time.now == pytest.approx(9.0)
+    with pytest.raises(NotFound):
+        read_manifest(store, DIRECTORY)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.errors import AlreadyExists, CorruptCheckpoint, NotFound, StoreUnavailable
+from keras_preempt.checkpoint.local_store import LocalStore
+
+
+def test_every_start_gets_the_next_number(store: LocalStore) -> None:
+    assert incarnations.latest(store) == 0
+    assert [incarnations.claim(store, {"host": "a"}) for _ in range(3)] == [1, 2, 3]
+    assert incarnations.latest(store) == 3
+    claim = incarnations.read(store, 2)
+    assert (claim["host"], claim["incarnation"]) == ("a", 2)
+    assert claim["token"] != incarnations.read(store, 3)["token"]
+    with pytest.raises(NotFound):
+        incarnations.read(store, 4)
+
+
+def test_racing_starts_get_different_numbers(store: LocalStore) -> None:
+    claimed: list[int] = []
+    start = threading.Barrier(8)
+
+    def claim() -> None:
+        start.wait()
+        claimed.append(incarnations.claim(store, {}))
+
+    threads = [threading.Thread(target=claim) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(claimed) == list(range(1, 9))
+
+
+def test_a_claim_that_others_always_win_ends(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(name: str, data: bytes) -> None:
+        raise AlreadyExists(name, store.url)
+
+    monkeypatch.setattr(store, "create", create)
+    with pytest.raises(StoreUnavailable, match="claims by others"):
+        incarnations.claim(store, {})
+
+
+def test_other_files_are_no_claims(store: LocalStore) -> None:
+    for name in ("notes.txt", "7.json", "x00009.json", "00009.json.bak"):
+        store.create(f"incarnations/{name}", b"")
+    assert incarnations.claim(store, {}) == 1
+
+
+def test_a_changed_claim_is_noticed(store: LocalStore) -> None:
+    incarnations.claim(store, {})
+    path = store.path / "incarnations/00001.json"
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(CorruptCheckpoint):
+        incarnations.read(store, 1)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_preempt.checkpoint.dtypes import NAMES
+from keras_preempt.checkpoint.partition import (
+    SMALLEST_CUT,
+    Slice,
+    TensorSpec,
+    check_tiling,
+    elements,
+    partition,
+)
+
+dimensions = st.one_of(st.integers(0, 5), st.sampled_from([64, 1000, 1024, 4097]))
+shapes = st.lists(dimensions, max_size=3).map(tuple)
+spec_lists = st.lists(st.tuples(st.sampled_from(NAMES), shapes), max_size=12).map(
+    lambda pairs: [TensorSpec(f"t{number}", dtype, shape) for number, (dtype, shape) in enumerate(pairs)]
+)
+
+
+@given(spec_lists, st.integers(1, 9))
+def test_the_shares_make_up_every_tensor_exactly_once(specs: list[TensorSpec], writers: int) -> None:
+    shares = partition(specs, writers)
+    assert len(shares) == writers
+    row = [piece for share in shares for piece in share]
+    check_tiling(row, specs)
+    for spec in specs:  # the same, without the function under test
+        counted = [0] * min(elements(spec.shape), 10_000)
+        for piece in row:
+            if piece.tensor == spec.name:
+                for index in range(piece.start, min(piece.stop, len(counted))):
+                    counted[index] += 1
+        assert set(counted) <= {1}
+    assert [piece.tensor for piece in row] == sorted(
+        (piece.tensor for piece in row), key=lambda name: int(name[1:])
+    )
+
+
+@given(spec_lists, st.integers(1, 9))
+def test_every_worker_comes_to_the_same_shares(specs: list[TensorSpec], writers: int) -> None:
+    assert partition(specs, writers) == partition(list(specs), writers)
+
+
+@given(spec_lists, st.integers(1, 9))
+def test_shares_are_even_and_small_tensors_are_whole(specs: list[TensorSpec], writers: int) -> None:
+    even = sum(spec.nbytes for spec in specs) / writers
+    for share in partition(specs, writers):
+        # Half a small tensor too much or too little at either end.
+        assert abs(sum(piece.nbytes for piece in share) - even) <= SMALLEST_CUT + 32
+        for piece in share:
+            assert piece.whole or TensorSpec(piece.tensor, piece.dtype, piece.shape).nbytes >= SMALLEST_CUT
+
+
+@pytest.mark.parametrize("writers", [1, 2, 3, 7, 16])
+def test_shares_of_a_large_model_are_within_ten_percent(writers: int) -> None:
+    specs = [TensorSpec(f"t{number}", "float32", (1000, 97 * (number % 11) + 5)) for number in range(200)] + [
+        TensorSpec("embedding", "bfloat16", (50_000, 999))
+    ]
+    even = sum(spec.nbytes for spec in specs) / writers
+    for share in partition(specs, writers):
+        assert abs(sum(piece.nbytes for piece in share) - even) <= 0.1 * even
+
+
+@given(
+    spec_lists,
+    st.integers(1, 4),
+    st.sampled_from(["drop", "repeat", "shift", "foreign", "retype"]),
+    st.data(),
+)
+def test_a_tiling_that_is_wrong_is_refused(
+    specs: list[TensorSpec], writers: int, damage: str, data: Any
+) -> None:
+    row = [piece for share in partition(specs, writers) for piece in share]
+    if not row:
+        return
+    index = data.draw(st.integers(0, len(row) - 1))
+    piece = row[index]
+    if damage == "drop":
+        del row[index]
+    elif damage == "repeat":
+        row.append(piece)
+    elif damage == "shift" and piece.stop > piece.start:
+        row[index] = Slice(piece.tensor, piece.dtype, piece.shape, piece.start, piece.stop - 1)
+    elif damage == "retype":
+        row[index] = Slice(
+            piece.tensor, "int8" if piece.dtype != "int8" else "uint8", piece.shape, piece.start, piece.stop
+        )
+    else:
+        row.append(Slice("foreign", "int8", (), 0, 1))
+    with pytest.raises(ValueError, match=re.escape(piece.tensor) + "|foreign"):
+        check_tiling(row, specs)
+
+
+def test_a_piece_never_shares_its_key_with_another_tensor() -> None:
+    kernel = Slice("a", "int8", (9,), 0, 5)
+    twin = Slice("a[0:5]", "int8", (5,), 0, 5)
+    reserved = Slice("__metadata__", "int8", (5,), 0, 5)
+    assert kernel.key == "a[0:5]"
+    assert twin.key == "a[0:5][0:5]"
+    assert reserved.key == "__metadata__[0:5]"
+    assert Slice("a", "int8", (3, 3), 0, 9).key == "a"
+
+
+def test_equal_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="'a' twice"):
+        partition([TensorSpec("a", "int8", ()), TensorSpec("a", "int8", (2,))], 1)
+
+
+def test_no_writer_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one writer"):
+        partition([], 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape"),
+    [
+        ("a", "complex128", ()),
+        ("a", "object", ()),
+        ("a", ["float32"], ()),
+        ("a", "float32", (-1,)),
+        ("a", "float32", (0, 2**61)),
+        ("a", "float32", (2**61, 2**61)),
+        ("a", "float32", (1,) * 33),
+        ("", "float32", ()),
+    ],
+)
+def test_what_is_no_tensor_is_refused(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"Expected .* Received: "):
+        TensorSpec(name, dtype, shape)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 7), (7, 7)])
+def test_what_lies_outside_a_tensor_is_no_slice(start: int, stop: int) -> None:
+    with pytest.raises(ValueError, match="Expected a run of the 6 elements"):
+        Slice("a", "float32", (2, 3), start, stop)

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from keras_preempt.checkpoint import incarnations, writer
+from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
+from keras_preempt.checkpoint.layout import MANIFEST
+from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.reader import committed, load, load_states, verify
+from keras_preempt.checkpoint.tensors import Array
+from tests.checkpoint.builders import at, commit_parts, local, model, save, state, write_parts
+
+
+def equal(one: dict[str, Array], other: dict[str, Array]) -> bool:
+    return one.keys() == other.keys() and all(
+        (one[name].dtype, one[name].shape, one[name].tobytes())
+        == (other[name].dtype, other[name].shape, other[name].tobytes())
+        for name in one
+    )
+
+
+def test_every_worker_gets_all_mirrored_tensors_and_its_own_local_ones(store: LocalStore) -> None:
+    info = save(store, 3)
+    verify(store, info)
+    for member in (0, 1):
+        loaded = load(store, info, member, 2)
+        assert equal(loaded.tensors, model(3))
+        assert equal(loaded.local, local(3, member))
+        assert loaded.state == state(3, member)
+        assert loaded.manifest == info.manifest
+        assert loaded.substituted_from is None
+        assert all(array.flags.writeable for array in loaded.tensors.values())
+    assert load_states(store, info) == {0: state(3, 0), 1: state(3, 1)}
+
+
+def test_tensors_cut_over_many_files_are_put_together(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "FILE_SIZE", 100_000)
+    info = save(store, 3)
+    assert len(store.list(info.directory)) > 10
+    assert equal(load(store, info, 0, 2).tensors, model(3))
+    verify(store, info)
+
+
+def test_all_files_of_a_checkpoint_are_readable_without_this_package(store: LocalStore) -> None:
+    info = save(store, 3)
+    flat: dict[str, list[Any]] = {}
+    for path in sorted((store.path / info.directory).glob("*.mirrored*.safetensors")):
+        with safe_open(path, framework="np") as file:
+            for key in file.keys():  # noqa: SIM118 - no mapping
+                flat.setdefault(key.split("[")[0], []).append((key, file.get_tensor(key)))
+    for name, array in model(3).items():
+        pieces = sorted(flat[name], key=lambda item: int(item[0].partition("[")[2].partition(":")[0] or 0))
+        joined = np.concatenate([piece.reshape(-1) for _, piece in pieces])
+        assert joined.tobytes() == array.tobytes()
+
+
+def test_a_worker_without_a_part_gets_that_of_the_lowest_one_and_is_told(store: LocalStore) -> None:
+    incarnations.claim(store, {})
+    directory = "step-00000003/00001-0001"
+    write_parts(store, directory, 3, members=(1,), writers=(1,))
+    commit_parts(store, directory, 3, writers=(1,), optional=(0,))
+    (info,) = committed(store)
+    loaded = load(store, info, 0, 2)
+    assert loaded.substituted_from == 1
+    assert equal(loaded.local, local(3, 1))
+    assert loaded.state == state(3, 1)
+    assert equal(loaded.tensors, model(3))
+    assert load(store, info, 1, 2).substituted_from is None
+    assert load_states(store, info) == {1: state(3, 1)}
+
+
+def test_a_worker_that_did_not_exist_then_gets_a_substitute(store: LocalStore) -> None:
+    assert load(store, save(store, 3), 2, 3).substituted_from == 0
+
+
+@pytest.mark.parametrize(("member", "members"), [(-1, 2), (2, 2), (0, 0)])
+def test_a_worker_number_that_cannot_be_is_refused(store: LocalStore, member: int, members: int) -> None:
+    info = save(store, 3)
+    with pytest.raises(ValueError, match="Expected a worker numbered"):
+        load(store, info, member, members)
+
+
+def test_checkpoints_are_listed_by_progress_the_furthest_first(store: LocalStore) -> None:
+    order = [
+        (2, at(2), 1),
+        (4, at(4, "epoch", epoch=0), 1),
+        (4, at(4, "train", epoch=0), 2),
+        (4, at(4, "train", epoch=0), 3),
+        (4, at(4, "validation", epoch=0), 1),
+        (4, at(0, "epoch", epoch=1), 7),
+        (4, at(4, "end", epoch=0), 5),
+        (10, at(10), 1),
+    ]
+    infos = {}
+    rounds = {}
+    for number in (3, 7, 0, 5, 1, 6, 2, 4):  # in another order than the expected one
+        step, position, round = order[number]
+        rounds[number] = round if number in (2, 3) else 10 + number
+        infos[number] = save(store, step, round=rounds[number], position=position)
+    found = [info.directory for info in committed(store)]
+    assert found == [infos[number].directory for number in reversed(range(len(order)))]
+
+
+def test_an_uncommitted_attempt_is_no_checkpoint(store: LocalStore) -> None:
+    save(store, 3)
+    write_parts(store, "step-00000009/00001-0002", 9)
+    assert [info.step for info in committed(store)] == [3]
+
+
+def test_a_checkpoint_with_an_unreadable_manifest_is_listed_with_the_reason(store: LocalStore) -> None:
+    save(store, 3)
+    good = save(store, 5, round=2)
+    bad = save(store, 5, round=3)
+    newer = save(store, 7, round=4)
+    (store.path / bad.directory / MANIFEST).write_bytes(b"{")
+    (store.path / newer.directory / MANIFEST).write_bytes(b'{"format":99}')
+    found = committed(store)
+    assert [info.directory for info in found[:3]] == [newer.directory, bad.directory, good.directory]
+    assert [type(info.error) for info in found] == [
+        UnsupportedFormat,
+        CorruptCheckpoint,
+        type(None),
+        type(None),
+    ]
+    for info, error in ((found[0], UnsupportedFormat), (found[1], CorruptCheckpoint)):
+        for use in (lambda info: load(store, info, 0, 2), lambda info: verify(store, info)):
+            with pytest.raises(error):
+                use(info)
+
+
+def test_a_manifest_copied_to_another_place_is_refused(store: LocalStore) -> None:
+    info = save(store, 3)
+    shutil.copytree(store.path / info.directory, store.path / "step-00000009" / info.attempt)
+    assert info.manifest is not None
+    (copied, original) = committed(store)
+    assert isinstance(copied.error, CorruptCheckpoint)
+    assert original == info
+    with pytest.raises(CorruptCheckpoint):
+        load(store, dataclasses.replace(info, manifest=None), 0, 2)
+
+
+def test_what_else_lies_in_the_directory_is_ignored(store: LocalStore) -> None:
+    info = save(store, 3)
+    for name in (
+        "step-3/00001-0001/MANIFEST.json",
+        "step-00000004/notes/MANIFEST.json",
+        "step-00000005",
+        "x/y",
+    ):
+        store.create(name, b"mine")
+    assert committed(store) == [info]
+
+
+def test_nothing_is_restored_from_a_directory_without_checkpoints(store: LocalStore) -> None:
+    assert committed(store) == []

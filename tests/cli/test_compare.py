@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from keras_preempt.cli.compare import MemberState, compare_json, compare_states, compare_tensors
+
+
+def state(**changes) -> MemberState:
+    fields = {
+        "mirrored": {
+            "kernel": np.arange(6, dtype=np.float32).reshape(2, 3),
+            "seed": np.array([1, 2], np.uint32),
+        },
+        "local": {"metric": np.float32(0.5).reshape(())},
+        "state": {"callbacks": {"History": {"loss": [0.5, 0.25]}}, "timing": {"train": 1.0}},
+    }
+    return MemberState(**{**fields, **changes})
+
+
+def test_equal_states_are_identical_and_counted_once_for_mirrored_tensors():
+    comparison = compare_states([state(), state()], [state(), state()])
+    assert comparison.identical
+    assert (comparison.members, comparison.tensors) == (2, 4)
+    assert comparison.compared_bytes == 24 + 8 + 2 * 4
+
+
+def test_nothing_compared_is_not_identical():
+    assert not compare_states([], []).identical
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16, np.int64, np.bool_]
+)
+def test_one_changed_value_of_any_type_is_found(dtype):
+    one = np.ones((3, 2), dtype)
+    other = one.copy()
+    other[2, 1] = 0
+    (difference,) = compare_tensors({"x": one}, {"x": other})
+    assert (difference.name, difference.max_difference) == ("x", 1.0)
+    assert "1 of 6 values" in str(difference)
+
+
+def test_nan_equals_the_same_nan_and_zero_is_not_negative_zero():
+    nan = np.array([np.nan, 1.0])
+    assert not compare_tensors({"x": nan}, {"x": nan.copy()})
+    assert compare_tensors({"x": np.array(0.0)}, {"x": np.array(-0.0)})
+
+
+def test_a_difference_beside_nan_and_infinity_is_measured():
+    (difference,) = compare_tensors(
+        {"x": np.array([np.nan, np.inf, 1.0])}, {"x": np.array([np.nan, -np.inf, 3.0])}
+    )
+    assert difference.max_difference == 2.0
+
+
+def test_strings_and_empty_tensors_compare():
+    assert not compare_tensors(
+        {"x": np.zeros((0, 3)), "y": np.array(b"ab")}, {"x": np.zeros((0, 3)), "y": np.array(b"ab")}
+    )
+    assert compare_tensors({"y": np.array(b"ab")}, {"y": np.array(b"ac")})
+
+
+def test_another_layout_in_memory_is_no_difference():
+    array = np.arange(6.0).reshape(2, 3)
+    assert not compare_tensors({"x": array}, {"x": np.asfortranarray(array)})
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"x": np.zeros(2, np.float64)}, "types float32 and float64"),
+        ({"x": np.zeros(3, np.float32)}, "shapes"),
+        ({}, "only in the undisturbed run"),
+        ({"x": np.zeros(2, np.float32), "y": np.zeros(1)}, "only in the preempted run"),
+    ],
+)
+def test_a_tensor_of_another_form_is_named(other, reason):
+    (difference,) = compare_tensors({"x": np.zeros(2, np.float32)}, other)
+    assert reason in str(difference)
+
+
+def test_a_member_that_differs_is_named():
+    changed = state(local={"metric": np.float32(0.75).reshape(())})
+    comparison = compare_states([state(), state()], [state(), changed])
+    assert [str(difference) for difference in comparison.tensor_differences] == [
+        "w1: metric: 1 of 1 values, by at most 0.25"
+    ]
+
+
+def test_a_missing_member_is_a_difference():
+    assert not compare_states([state(), state()], [state()]).identical
+
+
+def test_a_history_that_differs_is_told_apart_from_other_state():
+    other = state(state={"callbacks": {"History": {"loss": [0.5, 0.26]}}})
+    comparison = compare_states([state()], [other])
+    assert not comparison.identical
+    assert not comparison.history_equal
+    assert comparison.state_differences == ["w0/callbacks/History/loss/1: 0.25 and 0.26"]
+    elsewhere = compare_states([state(state={"wait": 1})], [state(state={"wait": 2})])
+    assert elsewhere.history_equal
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "place"),
+    [
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, "/a/1/b"),
+        ({"a": 1}, {"a": 1.0}, "/a"),
+        ({"a": True}, {"a": 1}, "/a"),
+        ({"a": [1, 2]}, {"a": [1]}, "/a"),
+        ({"a": None}, {}, "/a"),
+        ({"a": math.nan}, {"a": 1.0}, "/a"),
+    ],
+)
+def test_places_in_the_state_are_named(left, right, place):
+    (line,) = compare_json(left, right)
+    assert line.startswith(place + ":")
+
+
+def test_equal_nan_and_volatile_keys_are_no_difference():
+    assert compare_json({"a": math.nan, "timing": {"x": 1}}, {"a": math.nan, "timing": {"x": 2}}) == []

@@ -1,0 +1,128 @@
+"""``keras-preempt drill`` on a stand-in for a training script with real signals and real checkpoints."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_SCRIPT = Path(__file__).with_name("fake_training.py")
+_PATH = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
+
+
+def drill(*options: str, fault: str = "", tmp: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "keras_preempt.cli.main",
+        "drill",
+        *options,
+        "--",
+        sys.executable,
+        str(_SCRIPT),
+    ]
+    env = {**os.environ, "PYTHONPATH": _PATH, "FAKE_FAULT": fault}
+    if tmp is not None:
+        env["TMPDIR"] = str(tmp)
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+
+
+@pytest.mark.parametrize(("workers", "count"), [(1, 1), (2, 3)])
+def test_a_script_that_resumes_exactly_is_identical(workers, count, tmp_path):
+    result = drill("--workers", str(workers), "--preempt", str(count), "--seed", "7", tmp=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith(f"VERDICT: identical ({1 + workers} tensors")
+    assert re.search(rf"{count} preemptions?: w\d at step \d+", last)
+    assert "0 steps lost" in last
+    assert f"preempted run finished: incarnations={count + 1} preemptions={count} failures=0" in result.stdout
+    assert re.search(r"tensors different +0\n", result.stdout)
+    assert re.search(r"History +equal\n", result.stdout)
+    # Each incarnation has a row; a phase that this version does not know is shown, too.
+    assert re.search(r"steps run +wall +restore +train +odd *\n", result.stdout)
+    assert len(re.findall(r"^(?:undisturbed|preempted) \d+ ", result.stdout, re.MULTILINE)) == count + 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_value_changed_by_a_resume_is_found_and_named():
+    result = drill("--workers", "2", "--seed", "7", fault="weights")
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "different: weights: 1 of 6 values, by at most" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("VERDICT: different (1 of 3 tensors, 0 places")
+
+
+def test_a_history_lost_by_a_resume_is_found_and_named():
+    result = drill("--workers", "2", "--seed", "7", fault="history")
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert re.search(r"History +DIFFERENT\n", result.stdout)
+    assert "different: w1/callbacks/History: 20 and 19 entries" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("crash", "the preempted run failed (exit code 3)"),
+        ("deaf", "expected 1 preemptions. Received: 0"),
+        ("silent", "did not report a finished fit"),
+    ],
+)
+def test_a_run_that_fails_gives_no_verdict(fault, message):
+    result = drill("--workers", "2", "--seed", "7", fault=fault)
+    assert result.returncode == 3, result.stdout + result.stderr
+    assert message in result.stderr
+    assert "VERDICT" not in result.stdout
+
+
+def test_a_run_too_short_for_the_preemptions_is_wrong_usage():
+    result = drill("--preempt", "20")
+    assert result.returncode == 2
+    assert "at least 21 training steps" in result.stderr
+
+
+def test_kept_checkpoints_are_those_of_both_runs(tmp_path):
+    result = drill("--seed", "1", "--keep", str(tmp_path / "kept"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    names = {path.name for path in (tmp_path / "kept").iterdir()}
+    assert names == {"undisturbed", "preempted"}
+    assert list((tmp_path / "kept" / "preempted").glob("step-*"))
+
+
+def test_a_directory_with_files_in_it_is_not_written_to(tmp_path):
+    (tmp_path / "mine").write_text("")
+    result = drill("--keep", str(tmp_path))
+    assert result.returncode == 2
+    assert "new or empty directory" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_seed_that_was_drawn_is_printed_and_gives_the_same_plan():
+    first = drill("--preempt", "2")
+    found = re.search(r"preempted: (.*) \(of 20, --seed (\d+)\)", first.stdout)
+    assert found, first.stdout
+    assert f"preempted: {found[1]} (of 20" in drill("--preempt", "2", "--seed", found[2]).stdout
+
+
+def test_a_drill_told_to_stop_ends_its_workers_and_its_files(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import time\nprint('training')\ntime.sleep(600)\n")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "keras_preempt.cli.main", "drill", "--", sys.executable, str(script)]
+    env = {**os.environ, "PYTHONPATH": _PATH, "TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    ) as process:
+        assert process.stdout is not None
+        while "training" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "stopped by SIGTERM" in errors
+    assert list(temporary.iterdir()) == []

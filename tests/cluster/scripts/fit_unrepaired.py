@@ -1,0 +1,30 @@
+"""Tries to train on two workers with every repair but one, each in turn; writes one line for each.
+
+Usage: ``fit_unrepaired.py``. Lines: ``without <number>: <what was raised>``.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_preempt import keras_repairs
+from keras_preempt.keras_internals import REPAIRS
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+dataset = tf.data.Dataset.from_tensor_slices((np.ones((16, 3)), np.ones((16, 1)))).batch(4)
+
+# In this order: the first two fail before a step runs; the third leaves the cluster's collectives in error.
+for number, repair in enumerate(REPAIRS):
+    keras_repairs.REPAIRS = tuple(r for r in REPAIRS if r is not repair)
+    with keras_repairs.enable_multi_worker_fit():
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Dense(1)])
+            model.compile("adam", "mse", steps_per_execution=2)
+        try:
+            model.fit(dataset, verbose=0)
+        except (ValueError, tf.errors.InvalidArgumentError) as error:
+            print(f"without {number}: {type(error).__name__} {' '.join(str(error).split())}", flush=True)
+        else:
+            print(f"without {number}: nothing", flush=True)

@@ -1,0 +1,178 @@
+"""A small training run that leaves everything it ended with in a file, for bit-by-bit comparison.
+
+Run as: train.py OUTPUT DIRECTORY [--strategy one|mirrored|mwms] [--data finite|repeat] ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import threading
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+
+EPOCHS, STEPS, BATCH = 4, 6, 8
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output")
+    parser.add_argument("directory")
+    parser.add_argument("--strategy", default="one", choices=["one", "mirrored", "mwms"])
+    parser.add_argument("--data", default="finite", choices=["finite", "repeat", "unknown"])
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--spe", type=int, default=1)
+    parser.add_argument("--width", type=int, default=4)
+    parser.add_argument("--stop-early", action="store_true")
+    parser.add_argument("--marks", action="store_true", help="print a line at every hook")
+    parser.add_argument("--slow", type=float, default=0.0, help="seconds each training step takes longer")
+    parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
+    return parser.parse_args()
+
+
+def make_strategy(name: str) -> tf.distribute.Strategy:
+    if name == "mwms":
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if name == "mirrored":
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    return tf.distribute.get_strategy()
+
+
+ARGS = arguments()
+STRATEGY = make_strategy(ARGS.strategy)
+
+import keras  # noqa: E402  the strategy comes first
+
+import keras_preempt  # noqa: E402
+
+
+class Marks(keras.callbacks.Callback):
+    """Says where training is, so that a test can wait for it, and records what was really run."""
+
+    def __init__(self, slow: float) -> None:
+        super().__init__()
+        self.slow = slow
+        self.epoch = 0
+
+    def mark(self, text: str) -> None:
+        if ARGS.marks:
+            print(f"AT {text}", flush=True)
+
+    def on_train_begin(self, logs=None):
+        self.mark("train_begin")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+        self.mark(f"epoch {epoch}")
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.mark(f"batch {self.epoch} {batch}")
+        if self.slow:
+            time.sleep(self.slow)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.mark(f"done {self.epoch} {batch} {json.dumps(logs)}")
+
+    def on_test_begin(self, logs=None):
+        self.mark(f"test {self.epoch}")
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self.mark(f"test_batch {self.epoch} {batch}")
+        if self.slow:
+            time.sleep(self.slow)
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
+
+def make_data() -> tuple[tf.data.Dataset, tf.data.Dataset]:
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(STEPS * BATCH, 8, 8, 1)).astype("float32")
+    y = rng.integers(0, 3, size=STEPS * BATCH).astype("int32")
+    train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=5)
+    if ARGS.data == "repeat":
+        train = train.repeat()
+    if ARGS.data == "unknown":
+        train = train.filter(lambda a, b: True)
+    train = train.batch(BATCH, drop_remainder=True).prefetch(2)
+    val = tf.data.Dataset.from_tensor_slices((x[:32], y[:32])).shuffle(32, seed=9).batch(BATCH, drop_remainder=True)
+    return train, val
+
+
+def make_model() -> keras.Model:
+    layers = keras.layers
+    inputs = keras.Input((8, 8, 1))
+    h = layers.RandomTranslation(0.1, 0.1, seed=3)(inputs)
+    h = layers.Conv2D(ARGS.width, 3)(h)
+    h = layers.BatchNormalization()(h)
+    h = layers.Flatten()(layers.ReLU()(h))
+    h = layers.Dropout(0.3)(h)
+    return keras.Model(inputs, layers.Dense(3)(h))
+
+
+def values(variable, strategy) -> list[np.ndarray]:
+    return [np.asarray(part) for part in strategy.experimental_local_results(variable.value)]
+
+
+def main() -> None:
+    keras.utils.set_random_seed(11)
+    train, val = make_data()
+    with STRATEGY.scope():
+        model = make_model()
+        model.compile(
+            optimizer=keras.optimizers.Adam(0.01),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            steps_per_execution=ARGS.spe,
+        )
+    early = keras.callbacks.EarlyStopping(
+        patience=1 if ARGS.stop_early else 20, min_delta=0.5 if ARGS.stop_early else 0, restore_best_weights=True
+    )
+    plateau = keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.5, min_delta=0.2, cooldown=1)
+    callbacks = [Marks(ARGS.slow), early]
+    if not ARGS.plain:
+        callbacks.append(keras_preempt.PreemptionCallback(ARGS.directory))
+    callbacks.append(plateau)
+    history = model.fit(
+        train,
+        epochs=ARGS.epochs,
+        steps_per_epoch=STEPS if ARGS.data == "repeat" else None,
+        validation_data=val,
+        callbacks=callbacks,
+        verbose=0,
+    )
+    arrays = {}
+    for group in (model.variables, model.optimizer.variables, model.metrics_variables):
+        for number, variable in enumerate(group):
+            for replica, value in enumerate(values(variable, STRATEGY)):
+                arrays[f"{variable.path}.{number}@{replica}"] = value
+    arrays["predict"] = np.array([random.random(), np.random.rand()])
+    record = {
+        "history": history.history,
+        "epochs": history.epoch,
+        "early": [early.wait, early.stopped_epoch, early.best, early.best_epoch],
+        "plateau": [plateau.wait, plateau.best, plateau.cooldown_counter],
+        "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("keras_preempt")),
+    }
+    task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
+    np.savez(f"{ARGS.output}.{task}.npz", **arrays)
+    with open(f"{ARGS.output}.{task}.json", "w") as stream:
+        json.dump(record, stream, sort_keys=True)
+    print("FINISHED", flush=True)
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)

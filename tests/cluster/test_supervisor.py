@@ -1,0 +1,152 @@
+"""Restarts of a local cluster, with real but light processes: no TensorFlow in them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.cluster import Outcome, RestartPolicy, Supervisor, WorkerExit, judge
+
+
+def supervise(path: Path, workers: int = 2, **policy) -> tuple:
+    lines: list[str] = []
+    said: list[str] = []
+    supervisor = Supervisor(
+        workers,
+        [sys.executable, str(path)],
+        policy=RestartPolicy(**policy),
+        say=said.append,
+        log=lambda index, line: lines.append(f"w{index} {line}"),
+    )
+    return supervisor.run(), lines, said
+
+
+def test_the_whole_cluster_restarts_after_a_preemption(worker_script):
+    path = worker_script("print('start', incarnation)\nsys.exit(75 if incarnation < 2 and index == 1 else 0)")
+    report, lines, _ = supervise(path)
+    assert report.exit_code == 0
+    assert [i.verdict.outcome for i in report.incarnations] == [Outcome.PREEMPTED] * 2 + [Outcome.FINISHED]
+    assert sorted(lines) == sorted(f"w{w} start {i}" for i in range(3) for w in range(2))
+    assert "incarnations=3 preemptions=2 failures=0" in report.summary
+
+
+def test_a_worker_terminated_before_it_listens_is_a_preemption_and_its_peers_failures_are_consequences(
+    worker_script,
+):
+    body = """
+if incarnation: sys.exit(0)
+if index == 0: os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(0.5)
+sys.exit(1)
+"""
+    report, _, said = supervise(worker_script(body))
+    assert report.exit_code == 0
+    assert (report.count(Outcome.PREEMPTED), report.count(Outcome.FAILED)) == (1, 0)
+    assert any("w1 failed (exit code 1) after w0 was killed: a consequence" in line for line in said)
+
+
+def test_a_crash_ends_the_job_with_its_code(worker_script):
+    report, _, said = supervise(worker_script("if index: sys.exit(3)\ntime.sleep(600)"), failure_grace=0.1)
+    assert (report.exit_code, len(report.incarnations)) == (3, 1)
+    assert any("w0 was ended by the launcher" in line for line in said)
+
+
+def test_a_worker_killed_for_its_memory_is_a_failure(worker_script):
+    report, _, _ = supervise(worker_script("os.kill(os.getpid(), signal.SIGKILL)"), workers=1)
+    assert (report.exit_code, report.count(Outcome.FAILED)) == (137, 1)
+
+
+def test_a_crash_is_forgiven_as_often_as_allowed(worker_script):
+    path = worker_script("sys.exit(3 if incarnation < 2 else 0)")
+    assert supervise(path, max_failures=2)[0].exit_code == 0
+    report = supervise(path, max_failures=1)[0]
+    assert (report.exit_code, report.count(Outcome.FAILED)) == (3, 2)
+
+
+def test_restarts_without_progress_stop(worker_script):
+    report, _, _ = supervise(
+        worker_script("status(step=7, saved=True)\nsys.exit(75)"), max_restarts_without_progress=2
+    )
+    # One that got to step 7, and three that did not get beyond it.
+    assert (report.exit_code, len(report.incarnations)) == (1, 4)
+    assert "without progress" in report.reason
+
+
+def test_restarts_with_progress_go_on(worker_script):
+    path = worker_script("status(step=incarnation + 1, saved=True)\nsys.exit(75 if incarnation < 5 else 0)")
+    report, _, _ = supervise(path, max_restarts_without_progress=0)
+    assert (report.exit_code, report.count(Outcome.PREEMPTED)) == (0, 5)
+    assert [i.safe_step for i in report.incarnations] == [1, 2, 3, 4, 5, 6]
+
+
+def test_steps_that_were_not_saved_are_no_progress(worker_script):
+    path = worker_script("status(step=incarnation + 1, saved=False)\nsys.exit(75)")
+    report, _, _ = supervise(path, max_restarts_without_progress=0)
+    assert len(report.incarnations) == 1
+
+
+def test_a_status_file_cut_short_is_no_information(worker_script):
+    body = """
+path = os.path.join(os.environ["KERAS_PREEMPT_STATUS_DIR"], "worker-0.json")
+open(path, "w").write('{"step": 5, "sav')
+"""
+    report, _, _ = supervise(worker_script(body), workers=1)
+    assert (report.exit_code, report.incarnations[0].statuses) == (0, {})
+
+
+def test_taken_ports_are_replaced_without_counting_a_failure_of_the_job(worker_script):
+    body = """
+if incarnation == 0:
+    print("bind: Address already in use")
+    sys.exit(1)
+"""
+    report, _, said = supervise(worker_script(body))
+    assert report.exit_code == 0
+    assert any("other ports" in line for line in said)
+
+
+def test_an_incarnation_that_takes_too_long_is_ended(worker_script):
+    report, _, said = supervise(worker_script("time.sleep(600)"), incarnation_timeout=0.5, failure_grace=5)
+    assert report.exit_code == 124
+    assert any("within 0.5 s" in line for line in said)
+
+
+def exits(*codes: int | tuple[int, bool]) -> list[WorkerExit]:
+    """Exits in the order given; a pair is (code, ended by the launcher)."""
+    pairs = [code if isinstance(code, tuple) else (code, False) for code in codes]
+    return [WorkerExit(index, code, float(index), by) for index, (code, by) in enumerate(pairs)]
+
+
+TERM, KILL = -signal.SIGTERM, -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("ended", "outcome"),
+    [
+        (exits(0, 0), Outcome.FINISHED),
+        (exits(75, 75), Outcome.PREEMPTED),
+        (exits(75, 0), Outcome.PREEMPTED),
+        (exits(TERM, 0), Outcome.PREEMPTED),
+        (exits(143, 1), Outcome.PREEMPTED),
+        (exits(TERM, 1, (TERM, True)), Outcome.PREEMPTED),
+        # The grace period ended for one, the survivors saved and left.
+        (exits(KILL, 75), Outcome.PREEMPTED),
+        (exits(75, 1), Outcome.FAILED),
+        (exits(1, 75), Outcome.FAILED),
+        (exits(1, TERM), Outcome.FAILED),
+        (exits(1, (TERM, True)), Outcome.FAILED),
+        (exits(KILL, 1), Outcome.FAILED),
+        # Memory ran out, and the survivor saved only because the launcher ended it.
+        (exits(KILL, (75, True)), Outcome.FAILED),
+        (exits((75, True), (75, True)), Outcome.FAILED),
+    ],
+)
+def test_the_first_death_decides_what_an_incarnation_came_to(ended, outcome):
+    assert judge(ended, [75]).outcome is outcome
+
+
+def test_143_is_a_preemption_also_when_it_is_the_restart_code():
+    assert judge(exits(143, 143), [143]).outcome is Outcome.PREEMPTED
