@@ -7,8 +7,10 @@ from typing import Literal
 
 import pytest
 
-from tests.alignment_explorer import Cluster, Mutant, Violation, explore
-from tests.alignment_simulator import Result, Schedule, random_schedule, simulate
+from tests.alignment_cluster import Cluster, Mutant, Violation
+from tests.alignment_explorer import explore
+from tests.alignment_schedules import Result, Schedule, random_schedule
+from tests.alignment_simulator import simulate
 
 LOCKSTEP = pytest.mark.parametrize("lockstep", [False, True], ids=["free", "lockstep"])
 
@@ -68,7 +70,7 @@ def test_plan_or_abort_is_decided_once_even_if_waits_end_at_any_time(lockstep: b
 
 
 def test_three_workers_decide_once_even_if_waits_end_at_any_time() -> None:
-    cluster = Cluster(3, 2, True, "", "none", notified=frozenset({0}), late_notices=False, reduced=True)
+    cluster = Cluster(3, 1, True, "", "none", notified=frozenset({0}), late_notices=False, reduced=True)
     assert {len(ending) for ending in outcomes(explore(cluster).endings)} == {1}
 
 

@@ -12,6 +12,7 @@ from keras_preempt.checkpoint.errors import AlreadyExists
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.manifest import Part
 from keras_preempt.checkpoint.partition import Slice, check_tiling
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
 from tests.checkpoint.builders import at, snapshot, write_parts
 
@@ -39,7 +40,10 @@ def test_a_part_is_listed_as_it_was_written(store: LocalStore) -> None:
 
 def test_any_safetensors_reader_finds_whole_tensors_by_name_and_pieces_by_range(store: LocalStore) -> None:
     bias = np.asarray(7, np.float64)
-    mirrored = [(slice_of(5, 9), KERNEL), (Slice("bias", "float64", (), 0, 1), bias)]
+    mirrored: list[tuple[Slice, Array]] = [
+        (slice_of(5, 9), KERNEL),
+        (Slice("bias", "float64", (), 0, 1), bias),
+    ]
     write_part(store, DIRECTORY, 0, mirrored, {}, {}, at(3))
     with safe_open(store.path / DIRECTORY / "w00000.mirrored.safetensors", framework="np") as file:
         assert {key: file.get_tensor(key).tolist() for key in file.keys()} == {  # noqa: SIM118 - no mapping
@@ -59,7 +63,7 @@ def test_large_shares_are_spread_over_files_of_limited_size(
 ) -> None:
     monkeypatch.setattr(writer, "FILE_SIZE", 20)
     scalar = np.asarray(0, np.int64)
-    mirrored = [(slice_of(0, 12), KERNEL), (Slice("n", "int64", (), 0, 1), scalar)]
+    mirrored: list[tuple[Slice, Array]] = [(slice_of(0, 12), KERNEL), (Slice("n", "int64", (), 0, 1), scalar)]
     part = write_part(store, DIRECTORY, 0, mirrored, {"mean": np.ones(99)}, {}, at(3))
     check_tiling(placed.slice for placed in part.mirrored)
     shared = [entry.name for entry in part.files if entry.name != part.local]

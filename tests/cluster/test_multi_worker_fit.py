@@ -14,24 +14,16 @@ from tests.cluster.harness import run_cluster
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
-#: Batch statistics are another matter on one device, and so is shuffling: Keras makes one iterator less there.
+#: Batch statistics differ on one device, and so does shuffled data: Keras makes one iterator less there.
 _SAME_ON_ONE_DEVICE = (
     "finite, 1",
     "finite, 3",
     "full batches, 3",
     "endless, 3",
-    "unknown length, 1",
     "unknown length, 3",
-    "more than the data, 16",
     "eagerly, 3",
 )
-_SAME_ON_REPLICAS = (
-    *_SAME_ON_ONE_DEVICE,
-    "own step, 1",
-    "own step, 3",
-    "normalised, shuffled, 1",
-    "normalised, shuffled, 3",
-)
+_SAME_ON_REPLICAS = (*_SAME_ON_ONE_DEVICE, "own step, 3", "normalised, shuffled, 3")
 
 
 def _assert_close(actual: Any, expected: Any, where: str) -> None:
@@ -57,13 +49,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", _SAME_ON_ONE_DEVICE)
 def test_two_replicas_train_as_one_device_does(results: dict[str, Any], case: str) -> None:
-    _assert_close(results["mirrored-0"][case], results["one-0"][case], case)
+    for part in results["one-0"][case].keys() - {"of_replicas"}:
+        _assert_close(results["mirrored-0"][case][part], results["one-0"][case][part], part)
 
 
 @pytest.mark.parametrize("case", _SAME_ON_REPLICAS)
 @pytest.mark.parametrize("worker", [0, 1])
 def test_two_workers_train_as_two_replicas_do(results: dict[str, Any], case: str, worker: int) -> None:
-    _assert_close(results[f"workers-{worker}"][case], results["mirrored-0"][case], case)
+    expected = dict(results["mirrored-0"][case])
+    expected["of_replicas"] = [expected["of_replicas"][worker]]
+    _assert_close(results[f"workers-{worker}"][case], expected, case)
 
 
 @pytest.mark.parametrize("strategy", ["one-0", "mirrored-0", "workers-0"])
@@ -74,7 +69,6 @@ def test_two_workers_train_as_two_replicas_do(results: dict[str, Any], case: str
         ("finite, 3", [(0, 2, 3), (3, 5, 6), (6, 8, 9), (9, 11, 10), (0, 2, 13)]),
         # There is always more data, so that Keras overshoots steps_per_epoch=4, on one device too.
         ("endless, 3", [(0, 2, 3), (3, 5, 6), (0, 2, 9), (3, 5, 12)]),
-        ("more than the data, 16", [(0, 15, 10), (0, 15, 20)]),
         # The end of the data is found by an execution that has none: begun, never ended.
         ("unknown length, 3", [(0, 2, 3), (3, 5, 6), (6, 8, 9), (9, 11, 10), (0, 2, 13)]),
     ],

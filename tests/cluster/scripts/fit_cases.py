@@ -23,7 +23,7 @@ kind, output = sys.argv[1], Path(sys.argv[2])
 worker = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
 
 # Before the strategy, as a user does: detecting the defects must not start TensorFlow, or it cannot be made.
-handle = enable_multi_worker_fit()
+enable_multi_worker_fit()
 strategy: Any = None
 if kind == "workers":
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -80,57 +80,41 @@ def train(make: Any, dataset: Any, steps: int, *, eagerly: bool = False, **fit: 
     keras.utils.set_random_seed(1)
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = make()
-        model.compile(
-            "adam",
-            "mse",
-            metrics=None if make is OwnStep else ["mae"],
-            steps_per_execution=steps,
-            run_eagerly=eagerly,
-        )
+        metrics = None if make is OwnStep else ["mae"]
+        model.compile("adam", "mse", metrics=metrics, steps_per_execution=steps, run_eagerly=eagerly)
     recorder = Recorder()
-    validation = SAMPLES.batch(8)
-    history = model.fit(
-        dataset, epochs=2, validation_data=validation, verbose=0, shuffle=False, callbacks=[recorder], **fit
-    )
+    history = model.fit(dataset, epochs=2, verbose=0, shuffle=False, callbacks=[recorder], **fit)
     result = {
         "batches": recorder.batches,
         "history": {k: np.asarray(v).tolist() for k, v in history.history.items()},
-        "evaluate": model.evaluate(validation, verbose=0),
-        "predict": model.predict(validation, verbose=0).tolist(),
+        "evaluate": model.evaluate(dataset.take(5), verbose=0),
+        "weights": [w.numpy().tolist() for w in model.trainable_weights],
     }
-    # A batch given by hand is not split: every replica gets all of it.
-    model.train_on_batch(X[:8], Y[:8])
-    result["test_on_batch"] = model.test_on_batch(X[:8], Y[:8])
-    result["predict_on_batch"] = model.predict_on_batch(X[:8])[:8].tolist()
-    result["weights"] = [w.numpy().tolist() for w in model.trainable_weights]
     # Batch statistics are each replica's own: first by replica of this process.
     values = [strategy.experimental_local_results(v.value) if strategy else (v,) for v in model.variables]
     result["of_replicas"] = [
         [v[replica].numpy().tolist() for v in values] for replica in range(len(values[0]))
     ]
+    if "validation_data" in fit:
+        result["predict"] = model.predict(batches, verbose=0).tolist()
+        # A batch given by hand is not split: every replica gets all of it.
+        result["train_on_batch"] = model.train_on_batch(X[:8], Y[:8])
+        result["test_on_batch"] = model.test_on_batch(X[:8], Y[:8])
+        result["predict_on_batch"] = model.predict_on_batch(X[:8])[:8].tolist()
     return result
 
 
 batches = SAMPLES.batch(8)
-unknown = batches.filter(lambda x, y: True)
 shuffled = SAMPLES.shuffle(76, seed=5).batch(8)
 cases = {
-    "finite, 1": lambda: train(plain, batches, 1),
-    "finite, 3": lambda: train(plain, batches, 3),
+    "finite, 1": lambda: train(plain, batches, 1, validation_data=batches),
+    "finite, 3": lambda: train(plain, batches, 3, validation_data=batches),
     "full batches, 3": lambda: train(plain, SAMPLES.batch(8, drop_remainder=True), 3),
     "endless, 3": lambda: train(plain, batches.repeat(), 3, steps_per_epoch=4),
-    "unknown length, 1": lambda: train(plain, unknown, 1),
-    "unknown length, 3": lambda: train(plain, unknown, 3),
-    "more than the data, 16": lambda: train(plain, batches, 16),
-    "own step, 1": lambda: train(OwnStep, batches, 1),
+    "unknown length, 3": lambda: train(plain, batches.filter(lambda x, y: True), 3),
     "own step, 3": lambda: train(OwnStep, batches, 3),
-    "eagerly, 3": lambda: train(plain, batches, 3, eagerly=True),
-    "normalised, shuffled, 1": lambda: train(lambda: plain(normalised=True), shuffled, 1),
+    "eagerly, 3": lambda: train(plain, batches.take(4), 3, eagerly=True),
     "normalised, shuffled, 3": lambda: train(lambda: plain(normalised=True), shuffled, 3),
 }
-results = {}
-import time
-for name, case in cases.items():
-    t=time.monotonic(); results[name]=case(); print(name, round(time.monotonic()-t,1), flush=True)
-results["repaired"] = list(handle.repaired)  # type: ignore[assignment]
+results = {name: case() for name, case in cases.items()}
 (output / f"{kind}-{worker}.json").write_text(json.dumps(results))
