@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_preempt import environment
+from keras_preempt import environment, log
 from keras_preempt.checkpoint.store import open_store
 from keras_preempt.keras_repairs import enable_multi_worker_fit
 from keras_preempt.supervision import Supervision
@@ -51,6 +51,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         staging_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
+        log.show()
         for name, value in (("save_every", save_every), ("staging_dir", staging_dir)):
             if value is not None:
                 raise NotImplementedError(
@@ -58,7 +59,9 @@ class PreemptionCallback(keras.callbacks.Callback):
                     "Leave it out."
                 )
         if isinstance(max_to_keep, bool) or not isinstance(max_to_keep, int) or max_to_keep < 1:
-            raise ValueError(f"Expected max_to_keep to be an integer of at least 1. Received: {max_to_keep!r}.")
+            raise ValueError(
+                f"Expected max_to_keep to be an integer of at least 1. Received: {max_to_keep!r}."
+            )
         if termination is not None and not isinstance(termination, TerminationConfig):
             raise ValueError(f"Expected termination to be a TerminationConfig. Received: {termination!r}.")
         self._store = open_store(os.environ.get(environment.DIRECTORY) or directory)
@@ -67,15 +70,15 @@ class PreemptionCallback(keras.callbacks.Callback):
         self._supervision: Supervision | None = None
         self._epoch = 0
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.
-        repair = enable_multi_worker_fit()
-        self._release_repair = weakref.finalize(self, repair.undo)
-        self._repair: object = repair
+        weakref.finalize(self, enable_multi_worker_fit().undo)
+        self._repaired_for: weakref.ref[keras.Model] | None = None
 
     def set_model(self, model: keras.Model) -> None:
         """Keeps Keras repaired for as long as the model lives: it may be evaluated after its fit."""
         super().set_model(model)
-        if self._release_repair.detach() is not None:
-            weakref.finalize(model, self._repair.undo)  # type: ignore[attr-defined]
+        if self._repaired_for is None or self._repaired_for() is not model:
+            self._repaired_for = weakref.ref(model)
+            weakref.finalize(model, enable_multi_worker_fit().undo)
 
     # -- Hooks of fit. The hot ones add one and test a flag; nothing else while nothing happens. -------
 

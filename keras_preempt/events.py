@@ -83,9 +83,12 @@ class EventLog:
     def close(self) -> None:
         """Ends the log. Later events are kept in memory only."""
         with self._lock:
-            if self._sink is not None:
-                self._sink.close()
-                self._sink = None
+            sink, self._sink = self._sink, None
+            if sink is not None:
+                try:
+                    sink.close()
+                except OSError as error:
+                    logger.warning("The events file could not be closed: %s", error)
 
     def _write(self, line: bytes) -> None:
         if self._failed or self._sink is None:

@@ -144,7 +144,7 @@ def _is_clustered(strategy: Any, steps_per_execution: int = 1) -> bool:
     return bool(strategy.num_replicas_in_sync > len(strategy.extended.worker_devices))
 
 
-class _StandInStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
+class _StandInStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     """Passes for a strategy over several workers and notes what it is asked to reduce; has no cluster."""
 
     worker_devices = ("/device:CPU:0",)
@@ -171,7 +171,7 @@ class _StandInStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: igno
         return value
 
 
-class _StandInValue(tf.distribute.DistributedValues):  # type: ignore[misc]
+class _StandInValue(tf.distribute.DistributedValues):
     """Passes for a scalar that every replica has its own of."""
 
     def __init__(self) -> None:
@@ -411,7 +411,9 @@ def running_fit(model: Any) -> RunningFit:
         if frame.f_code is code and frame.f_locals.get("self") is model:
             missing = [name for name in _FIT_LOCALS if name not in frame.f_locals]
             if missing:
-                raise KerasInternalsError(f"fit to hold {', '.join(_FIT_LOCALS)} while it runs", f"none called {', '.join(missing)}")
+                raise KerasInternalsError(
+                    f"fit to hold {', '.join(_FIT_LOCALS)} while it runs", f"none called {', '.join(missing)}"
+                )
             return RunningFit(model, {name: frame.f_locals[name] for name in _FIT_LOCALS})
         frame = frame.f_back
     raise RuntimeError(
@@ -443,7 +445,10 @@ class InputFeed:
     def __init__(self, epoch_iterator: Any) -> None:
         missing = [name for name in _EPOCH_ITERATOR_NAMES if not hasattr(epoch_iterator, name)]
         if missing:
-            raise KerasInternalsError(f"epoch iterators with {', '.join(_EPOCH_ITERATOR_NAMES)}", f"none called {', '.join(missing)}")
+            raise KerasInternalsError(
+                f"epoch iterators with {', '.join(_EPOCH_ITERATOR_NAMES)}",
+                f"none called {', '.join(missing)}",
+            )
         self._source = epoch_iterator
         self._dataset_of = epoch_iterator._get_iterator
         self._prepared: Any = None
@@ -475,6 +480,12 @@ class InputFeed:
     def dataset(self) -> Any:
         """The dataset, as the strategy distributes it."""
         return self._source._distributed_dataset
+
+    @property
+    def undistributed(self) -> tf.data.Dataset | None:
+        """The dataset that was passed to fit, if one was, before the strategy distributed it."""
+        dataset = getattr(self._source.data_adapter, "_dataset", None)
+        return dataset if isinstance(dataset, tf.data.Dataset) else None
 
     @property
     def element_spec(self) -> Any:
@@ -608,6 +619,9 @@ CALLBACK_STATE: dict[type, tuple[str, ...]] = {
     keras.callbacks.History: ("history", "epoch"),
 }
 """Which attributes of Keras' own callbacks are their state."""
+
+COPIES_OF_WEIGHTS: frozenset[str] = frozenset({"best_weights"})
+"""Those of them that are lists as `model.get_weights` returns them."""
 
 STATELESS_CALLBACKS: tuple[type, ...] = (
     keras.callbacks.ProgbarLogger,

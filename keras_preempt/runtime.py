@@ -68,6 +68,9 @@ class Runtime:
         self._incarnation = 0
         self._open = False
         self._calls = 0
+        self._called_round = -1
+        self._served = 0
+        self._expected_round = -1
         self._held: Position | None = None
         self._member = alignment.Member(index=coordinator.member)
         self._changed = threading.Condition()
@@ -83,25 +86,46 @@ class Runtime:
             waiting = list(self.notices)
         self._watcher.start()
         if waiting:
+            self.expect()
             self._call(Kind.PREEMPTED, waiting[0].reason, waiting[0].deadline)
+
+    def expect(self) -> None:
+        """Makes the main thread hold at its next boundary, since a notice is on its way to `notify`.
+
+        Called by the signal handler, in the main thread between two instructions: so it takes no lock
+        and only sets two attributes. Without it, the main thread could begin further steps in the
+        millisecond until the call comes back.
+        """
+        if self._open:
+            self._expected_round = self._member.round
+            self.attention = True
 
     def notify(self, notice: Notice) -> None:
         """Takes a notice. Called by the listener threads; never by a signal handler."""
         with self._changed:
             self.notices.append(notice)
-            ready = self._open and self._member.state in (State.LISTENING, State.ANSWERED)
+            listening = self._open and self._member.state in (State.LISTENING, State.ANSWERED)
             over = self._open and self._member.state in (State.FINISHED, State.LEFT)
-        self._events.emit("notice", source=notice.source, reason=notice.reason, deadline=notice.deadline)
+        if listening:
+            self._call(Kind.PREEMPTED, notice.reason, notice.deadline)
+        self._events.emit(
+            "notice",
+            source=notice.source,
+            reason=notice.reason,
+            received_at=notice.received_at,
+            deadline=notice.deadline,
+            boundary=self.entered,
+        )
         if over:
-            logger.info("%s came when training was over already; there is nothing left to save.", notice.reason)
+            logger.info(
+                "%s came when training was over already; there is nothing left to save.", notice.reason
+            )
             return
         logger.warning(
             "%s: worker %d is about to be ended. All workers save at the same step.",
             notice.reason,
             self._coordinator.member,
         )
-        if ready:
-            self._call(Kind.PREEMPTED, notice.reason, notice.deadline)
 
     @property
     def doomed(self) -> bool:
@@ -144,13 +168,14 @@ class Runtime:
             self._held = position
             while True:
                 decision = alignment.held_decision(self._member, self.entered, last=last, asked=asked)
-                if decision is not Decision.HOLD:
+                if decision is not Decision.HOLD and not self._call_on_its_way():
                     break
                 if not self._changed.wait(max(0.0, limit - self._clock())):
                     self._lose(f"no decision came while the fit was held at {position}")
             self._held = None  # In one step with the decision: see alignment.
             plan = self._member.plan if decision is Decision.ACT else None
             if plan is not None:
+                self._served = len(self.notices)
                 self._advance(Event.REACHED)
             waited = self._clock() - began
             self.hold_seconds += waited
@@ -158,10 +183,18 @@ class Runtime:
             self._events.emit("hold", boundary=self.entered, seconds=waited, **_fields(position))
         return plan
 
+    def _call_on_its_way(self) -> bool:
+        """Whether this worker's own call has been announced by `expect` and is not back yet."""
+        return self._member.state is State.LISTENING and self._expected_round == self._member.round
+
     def acted(self) -> None:
         """The plan is carried out and training goes on, ready for the next round."""
         with self._changed:
             self._advance(Event.ACTED)
+            came_meanwhile = self.notices[self._served :]
+        if came_meanwhile:
+            self.expect()
+            self._call(Kind.PREEMPTED, came_meanwhile[0].reason, came_meanwhile[0].deadline)
 
     # -- The end ------------------------------------------------------------------------------------
 
@@ -196,16 +229,14 @@ class Runtime:
         how the other members learn of it.
         """
         with self._changed:
-            waiting = self._open and self._member.state in (State.LISTENING, State.ANSWERED, State.PLANNED)
             self._open = False
             self.attention = False
-            if waiting:
-                self.fatal = self.fatal or why
             self._changed.notify_all()
-        if waiting:
+        if self._watcher.is_alive():
+            # Where a call stands in this round the watcher is not waiting for one, and this does nothing.
             self._call(Kind.FAILED, why, None)
-        if self._watcher.is_alive() and threading.current_thread() is not self._watcher:
-            self._watcher.join(timeout=10)
+            # Every wait of the watcher ends by then.
+            self._watcher.join(timeout=2 * ALIGNMENT_TIMEOUT + 10)
 
     # -- The watcher --------------------------------------------------------------------------------
 
@@ -270,6 +301,8 @@ class Runtime:
         """Brings the plan to the main thread; returns whether there will be another round."""
         if plan.abort is not None:
             return self._take_abort(plan.abort)
+        with self._changed:
+            self._advance(Event.PLAN, plan=plan)
         self._events.emit(
             "plan",
             target=plan.target,
@@ -279,7 +312,6 @@ class Runtime:
             attempt=plan.attempt,
         )
         with self._changed:
-            self._advance(Event.PLAN, plan=plan)
             finished_round = self._member.round - 1
             while self._open and self._member.state in (State.PLANNED, State.ACTING):
                 self._changed.wait()
@@ -293,7 +325,11 @@ class Runtime:
         logger.error("The workers could not agree on a step to save at: %s. Training goes on.", why)
         with self._changed:
             self._advance(Event.ABORT)
-            again = self.doomed and self._open
+            closed, again = not self._open, self.doomed
+        if closed:
+            # close() found this round's call taken: the others learn from the next one that nobody is here.
+            self._call(Kind.FAILED, "its fit was left during a round", None)
+            return False
         if again:
             self._call(Kind.PREEMPTED, self.notices[0].reason, self.notices[0].deadline)
         return True
@@ -301,10 +337,14 @@ class Runtime:
     # -- Shared -------------------------------------------------------------------------------------
 
     def _call(self, kind: Kind, reason: str, deadline: float | None) -> None:
-        if kind is Kind.PREEMPTED:
+        if kind is Kind.PREEMPTED and self._called_round != self._member.round:
+            self._called_round = self._member.round
             self._calls += 1
             if self._calls > ROUNDS_PER_REASON:
                 logger.error("No agreement after %d rounds; this worker stops asking.", ROUNDS_PER_REASON)
+                with self._changed:
+                    self._expected_round = -1
+                    self._changed.notify_all()
                 return
         call = Call(self._coordinator.member, kind, reason, deadline)
         try:

@@ -25,8 +25,11 @@ from keras_preempt.state.model import ModelState
 
 logger = logging.getLogger("keras_preempt")
 
-COMMIT_TIMEOUT = 600.0
-"""Seconds that the committer waits for the parts of the other writers, and they for its manifest."""
+COMMIT_PATIENCE = 60.0
+"""Seconds that the committer waits for the parts of the other writers, and they for its manifest, ..."""
+
+SLOWEST_WRITE = 5e6
+"""... and one second more for as many bytes of a writer's share: who is slower is taken for dead."""
 
 DOOMED_TIMEOUT = 15.0
 """Seconds that the committer waits for the small part of a worker under notice. It is written while the
@@ -46,6 +49,23 @@ class Saved:
     name: str | None
     seconds: float
     missing: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a save holds beside the variables.
+
+    Attributes:
+        state: This worker's JSON state.
+        arrays: Arrays beside it.
+        mirrored: Arrays that every worker holds alike; the writers share them like the mirrored variables.
+        overrides: Values of variables to write instead of the present ones.
+    """
+
+    state: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray]
+    mirrored: Mapping[str, np.ndarray]
+    overrides: Mapping[str, np.ndarray]
 
 
 class Saver:
@@ -84,9 +104,7 @@ class Saver:
         plan: Plan,
         position: Position,
         finished: bool,
-        state: Mapping[str, Any],
-        arrays: Mapping[str, np.ndarray],
-        overrides: Mapping[str, np.ndarray],
+        content: Content,
     ) -> Saved:
         """Writes and commits; returns when the checkpoint is committed or cannot be.
 
@@ -94,19 +112,17 @@ class Saver:
             plan: The plan of the round.
             position: Where the main thread stands; the same on every worker.
             finished: Whether training is over.
-            state: This worker's JSON state.
-            arrays: Arrays beside it.
-            overrides: Values of variables to write instead of the present ones.
+            content: What to write beside the variables.
         """
         began = time.time()
         step = position.step or 0
         directory = attempt_directory(step, plan.attempt)
         where = {"epoch": position.epoch, "phase": position.phase, "batch": position.batch, "step": step}
         try:
-            self._write(plan, directory, where, state, arrays, overrides)
+            patience = COMMIT_PATIENCE + self._write(plan, directory, where, content) / SLOWEST_WRITE
             written = time.time()
             self._events.emit("save", attempt=plan.attempt, step=step, seconds=written - began)
-            missing = self._commit(plan, directory, step, where, finished)
+            missing = self._commit(plan, directory, step, where, finished, patience)
         except (CheckpointError, OSError, TypeError, ValueError) as error:
             self._events.emit("error", reason=f"not saved: {error}", attempt=plan.attempt, step=step)
             logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
@@ -122,31 +138,38 @@ class Saver:
         plan: Plan,
         directory: str,
         where: Mapping[str, Any],
-        state: Mapping[str, Any],
-        arrays: Mapping[str, np.ndarray],
-        overrides: Mapping[str, np.ndarray],
-    ) -> None:
+        content: Content,
+    ) -> float:
+        """Returns the bytes of one writer's share."""
         mirrored: list[tuple[Slice, np.ndarray]] = []
+        specs = [
+            TensorSpec(variable["name"], variable["dtype"], tuple(variable["shape"]))
+            for variable in self._model.signature(mirrored_only=True)
+        ]
         if self._member in plan.writers:
-            values = self._model.capture_mirrored()
-            values.update({name: value for name, value in overrides.items() if name in values})
-            specs = [TensorSpec(name, value.dtype.name, value.shape) for name, value in values.items()]
+            specs += [
+                TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
+            ]
             share = partition(specs, len(plan.writers))[plan.writers.index(self._member)]
+            known = {**content.mirrored, **content.overrides}
+            # Only this worker's share is fetched from the device.
+            wanted = dict.fromkeys(piece.tensor for piece in share if piece.tensor not in known)
+            values = {**known, **self._model.capture_mirrored(wanted)}
             mirrored = [(piece, values[piece.tensor]) for piece in share]
         local = self._model.capture_local()
-        local.update({name: value for name, value in overrides.items() if name in local})
-        write_part(
-            self._store, directory, self._member, mirrored, {**local, **arrays}, dict(state), dict(where)
-        )
+        local.update({name: value for name, value in content.overrides.items() if name in local})
+        local.update(content.arrays)
+        write_part(self._store, directory, self._member, mirrored, local, dict(content.state), dict(where))
+        return sum(spec.nbytes for spec in specs) / len(plan.writers)
 
     def _commit(
-        self, plan: Plan, directory: str, step: int, where: Mapping[str, Any], finished: bool
+        self, plan: Plan, directory: str, step: int, where: Mapping[str, Any], finished: bool, patience: float
     ) -> tuple[int, ...]:
         if self._member != plan.writers[0]:
-            manifest = wait_for_commit(self._store, directory, timeout=COMMIT_TIMEOUT)
+            manifest = wait_for_commit(self._store, directory, timeout=patience)
             if manifest is None:
                 raise CheckpointError(
-                    f"Expected worker {plan.writers[0]} to commit {directory} within {COMMIT_TIMEOUT:.0f} s. "
+                    f"Expected worker {plan.writers[0]} to commit {directory} within {patience:.0f} s. "
                     "Received: nothing. See that worker's log."
                 )
             return manifest.missing
@@ -157,7 +180,7 @@ class Saver:
             expected=list(range(self._members)),
             writers=plan.writers,
             optional=optional,
-            timeout=COMMIT_TIMEOUT,
+            timeout=patience,
             optional_timeout=DOOMED_TIMEOUT,
             incarnation=self._incarnation,
             step=step,

@@ -16,7 +16,7 @@ from keras_preempt import keras_internals
 from keras_preempt.alignment import Kind, Plan, Position
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.keras_internals import InputFeed, RunningFit
-from keras_preempt.saving import Saved, Saver
+from keras_preempt.saving import Content, Saved, Saver
 from keras_preempt.state import inputs, plain, randomness
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.model import ModelState
@@ -93,9 +93,7 @@ class Session:
     def save(self, saver: Saver, plan: Plan, position: Position) -> Saved:
         """Saves the state at `position`; a checkpoint just restored is not written again."""
         if self._resume is not None and plan.kind is not Kind.FINISHED:
-            logger.info(
-                "Nothing was trained since %s was restored; it stands as it is.", self._restored_name
-            )
+            logger.info("Nothing was trained since %s was restored; it stands as it is.", self._restored_name)
             return Saved(self._restored_name, 0.0)
         finished = position.phase == "end"
         captured = self._before_validation if position.phase == "validation" else None
@@ -109,7 +107,9 @@ class Session:
             "input": inputs.capture(feed, place, arrays),
             "stopped": bool(finished and self._model.stop_training),
         }
-        return saver.save(plan, position, finished, state, arrays, captured.overrides)
+        return saver.save(
+            plan, position, finished, Content(state, arrays, captured.mirrored, captured.overrides)
+        )
 
     def _iterators_when_evaluated_next(self) -> int:
         """Iterators over the validation data that will have been made when the next validation begins.
@@ -130,7 +130,10 @@ class Session:
             "logs": plain.encode(None if self.logs is None else dict(self.logs), arrays, "logs"),
             "evaluation_iterators": evaluation_iterators,
         }
-        return _Captured(state, arrays)
+        # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
+        shared = self._callbacks.copies_of_weights(self._model_state.mirrored_weights())
+        mirrored = {name: arrays.pop(name) for name in shared.intersection(arrays)}
+        return _Captured(state, arrays, dict(sorted(mirrored.items())))
 
     # -- Resuming -----------------------------------------------------------------------------------
 
@@ -158,7 +161,11 @@ class Session:
         self._resume = _Resume(
             dict(where),
             dict(state),
-            {key: value for key, value in loaded.local.items() if key.startswith(("callbacks/", "random/"))},
+            {
+                key: value
+                for key, value in {**loaded.tensors, **loaded.local}.items()
+                if key.startswith(("callbacks/", "random/"))
+            },
             self._model_state.small(loaded.tensors),
             self._model_state.small(loaded.local),
         )
@@ -202,9 +209,12 @@ class Session:
 class _Captured:
     """What is captured without the variables."""
 
-    def __init__(self, state: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    def __init__(
+        self, state: dict[str, Any], arrays: dict[str, np.ndarray], mirrored: dict[str, np.ndarray]
+    ) -> None:
         self.state = state
         self.arrays = arrays
+        self.mirrored = mirrored
         self.overrides: dict[str, np.ndarray] = {}
 
 

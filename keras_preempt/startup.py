@@ -7,18 +7,20 @@ any worker becomes an error on all of them, before the first step.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keras_preempt import alignment, failpoints
+from keras_preempt import alignment
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, NotFound
+from keras_preempt.checkpoint.errors import CheckpointError, NotFound
 from keras_preempt.checkpoint.identity import check_or_create
+from keras_preempt.checkpoint.layout import RUN, incarnation_file
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load
 from keras_preempt.checkpoint.store import Store
 from keras_preempt.coordination import CoordinationTimeout, Coordinator
@@ -52,6 +54,16 @@ class Start:
 
 class StartError(RuntimeError):
     """The workers cannot begin together; nothing was changed in the directory."""
+
+
+class NoUsableCheckpoint(CheckpointError):
+    """There are checkpoints, and not one of them can be restored; all files are kept."""
+
+    def __init__(self, url: str, reasons: list[str]) -> None:
+        super().__init__(
+            f"Expected a checkpoint that can be restored in {url}. Received: {len(reasons)} that cannot: "
+            f"{'; '.join(reasons)}. Nothing was changed. Repair the files, or train in another directory."
+        )
 
 
 def begin(
@@ -96,15 +108,22 @@ class _Handshake:
                 f"Expected worker {who} to begin its fit too. Received: nothing within {START_TIMEOUT:.0f} s. "
                 "Every worker must call model.fit with a PreemptionCallback; see that worker's log."
             ) from error
-        value = json.loads(text)
-        if "error" in value and value["error"] is not None:
+        value: dict[str, Any] = json.loads(text)
+        if "error" in value:
             raise StartError(str(value["error"]))
-        assert isinstance(value, dict)
         return value
 
-    def fail(self, name: str, error: BaseException) -> None:
-        member = self.coordinator.member
-        self.say(name, {"error": f"Worker {member} cannot begin: {error}", "member": member})
+    @contextlib.contextmanager
+    def telling(self, name: str) -> Iterator[None]:
+        """Tells an error of this worker to whoever waits for `name`, and goes on raising it."""
+        try:
+            yield
+        except StartError as error:
+            self.say(name, {"error": str(error)})
+            raise
+        except Exception as error:
+            self.say(name, {"error": f"Worker {self.coordinator.member} cannot begin: {error}"})
+            raise
 
 
 def _lead(
@@ -114,54 +133,57 @@ def _lead(
     identity: Callable[[], Mapping[str, Any]],
 ) -> Start:
     members = handshake.coordinator.members
+    made_by_us: list[str] = []
     try:
-        described = identity()
-        prepare()
-        check_or_create(store, dict(described))
-        infos = committed(store)
-        incarnation = incarnations.claim(store, {"members": members})
-        token = incarnations.read(store, incarnation)["token"]
-    except Exception as error:
-        handshake.fail("claim", error)
+        with handshake.telling("claim"):
+            described = dict(identity())
+            prepare()
+            if check_or_create(store, described)["run_id"] == described["run_id"]:
+                made_by_us.append(RUN)
+            infos = committed(store)
+            incarnation = incarnations.claim(store, {"members": members})
+            made_by_us.append(incarnation_file(incarnation))
+            token = incarnations.read(store, incarnation)["token"]
+        handshake.say("claim", {"incarnation": incarnation, "token": token, "identity": _digest(described)})
+        with handshake.telling("proposal/0"):
+            for other in range(1, members):
+                handshake.hear(f"sees/{other}", other)
+        return _propose(handshake, store, infos, incarnation)
+    except Exception:
+        # Nothing was written under this incarnation, so that nobody can miss it.
+        for name in reversed(made_by_us):
+            with contextlib.suppress(CheckpointError):
+                store.delete(name)
         raise
-    handshake.say("claim", {"incarnation": incarnation, "token": token, "identity": _digest(described)})
-    try:
-        for other in range(1, members):
-            handshake.hear(f"sees/{other}", other)
-    except StartError as error:
-        handshake.say("proposal/0", {"error": str(error)})
-        raise
+
+
+def _propose(handshake: _Handshake, store: Store, infos: list[CheckpointInfo], incarnation: int) -> Start:
+    members = handshake.coordinator.members
     skipped: list[str] = []
     usable = [info for info in infos if _usable(info, skipped)]
     for number, info in enumerate(usable):
         handshake.say(f"proposal/{number}", {"name": info.directory, "skipped": skipped})
-        loaded, wrong = _try(store, info, 0, members)
-        for other in range(1, members):
-            answer = handshake.hear(f"read/{number}/{other}", other)
-            wrong = wrong or answer["wrong"]
+        with handshake.telling(f"verdict/{number}"):
+            loaded, wrong = _try(store, info, 0, members)
+            for other in range(1, members):
+                answer = handshake.hear(f"read/{number}/{other}", other)
+                wrong = wrong or answer["wrong"]
         handshake.say(f"verdict/{number}", {"use": wrong is None})
         if wrong is None:
             assert loaded is not None
             return Start(incarnation, loaded, info.directory, tuple(skipped))
         skipped.append(wrong)
         logger.error("The checkpoint %s is not used: %s", info.directory, wrong)
-    if skipped:
-        refusal = (
-            f"Expected a checkpoint that can be restored in {store.url}. Received: {len(skipped)} that cannot: "
-            + "; ".join(skipped)
-            + ". Nothing was changed. Repair the files, or train in another directory."
-        )
-        handshake.say(f"proposal/{len(usable)}", {"error": refusal})
-        raise CorruptCheckpoint(store.url, refusal)
-    handshake.say("proposal/0", {"name": None})
+    with handshake.telling(f"proposal/{len(usable)}"):
+        if skipped:
+            raise NoUsableCheckpoint(store.url, skipped)
+    handshake.say(f"proposal/{len(usable)}", {"name": None})
     return Start(incarnation, None, "", ())
 
 
-def _follow(
-    handshake: _Handshake, store: Store, identity: Callable[[], Mapping[str, Any]]
-) -> Start:
+def _follow(handshake: _Handshake, store: Store, identity: Callable[[], Mapping[str, Any]]) -> Start:
     member, members = handshake.coordinator.member, handshake.coordinator.members
-    try:
+    with handshake.telling(f"sees/{member}"):
         described = identity()
         claim = handshake.hear("claim", 0)
         incarnation = int(claim["incarnation"])
@@ -171,21 +193,19 @@ def _follow(
                 "Expected all workers to run the same program: the same model, optimizer and input. Received: "
                 f"another one on worker {member} than on worker 0. Start all workers with the same script."
             )
-    except Exception as error:
-        handshake.fail(f"sees/{member}", error)
-        raise
-    handshake.say(f"sees/{member}", {"error": None})
+    handshake.say(f"sees/{member}", {})
     number = 0
     while True:
         proposal = handshake.hear(f"proposal/{number}", 0)
         if proposal["name"] is None:
             return Start(incarnation, None, "", ())
-        found = [info for info in committed(store) if info.directory == proposal["name"]]
-        if found:
-            loaded, wrong = _try(store, found[0], member, members)
-        else:
-            loaded, wrong = None, f"{proposal['name']} is not visible to worker {member}"
-        handshake.say(f"read/{number}/{member}", {"wrong": wrong, "error": None})
+        with handshake.telling(f"read/{number}/{member}"):
+            found = [info for info in committed(store) if info.directory == proposal["name"]]
+            if found:
+                loaded, wrong = _try(store, found[0], member, members)
+            else:
+                loaded, wrong = None, f"{proposal['name']} is not visible to worker {member}"
+        handshake.say(f"read/{number}/{member}", {"wrong": wrong})
         if handshake.hear(f"verdict/{number}", 0)["use"]:
             assert loaded is not None
             return Start(incarnation, loaded, str(proposal["name"]), tuple(proposal["skipped"]))
@@ -206,13 +226,10 @@ def _usable(info: CheckpointInfo, skipped: list[str]) -> bool:
 
 
 def _try(store: Store, info: CheckpointInfo, member: int, members: int) -> tuple[Loaded | None, str | None]:
-    failpoints.point("restore.before-read")
     try:
-        loaded = load(store, info, member, members)
+        return load(store, info, member, members), None
     except (CheckpointError, OSError) as error:
         return None, f"{info.directory}: {error}"
-    failpoints.point("restore.after-read")
-    return loaded, None
 
 
 def _check_shared(store: Store, incarnation: int, token: str) -> None:

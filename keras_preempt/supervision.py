@@ -27,6 +27,7 @@ from keras_preempt.place import Place, place
 from keras_preempt.runtime import Runtime
 from keras_preempt.saving import Saved, Saver
 from keras_preempt.session import Session
+from keras_preempt.state import inputs
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
@@ -115,7 +116,14 @@ class Supervision:
             self._store.append_log(f"events/{start.incarnation:05d}.w{self._place.member:05d}.jsonl"),
         )
         self._events.emit("start", incarnation=start.incarnation, members=self._place.members)
-        self.session = Session(model, fit, model_states[0], CallbackStates(others))
+        callbacks = CallbackStates(others)
+        if callbacks.unsaved:
+            logger.warning(
+                "The state of these callbacks is not kept over a restart: %s. If they have any, give them "
+                "get_state() and set_state(state).",
+                ", ".join(callbacks.unsaved),
+            )
+        self.session = Session(model, fit, model_states[0], callbacks)
         self._saver = Saver(
             self._store,
             model_states[0],
@@ -127,18 +135,31 @@ class Supervision:
         )
         self.runtime.start(start.incarnation)
         self._drill = Drill.from_environment(self._place.member)
+        self._promise(fit, coordinator)
         self._status.spent("startup", time.time() - began)
         if start.restored is not None:
             self._restore(start)
         self.runtime.attention = self.runtime.attention or self._drill is not None
         self._status.began_training()
 
+    def _promise(self, fit: keras_internals.RunningFit, coordinator: Coordinator) -> None:
+        if coordinator.member != 0:
+            return
+        exact, why = inputs.promise(fit.feed)
+        if exact:
+            logger.info(
+                "Watching over %d worker(s) in %s. After a preemption: bit-identical; the input continues %s.",
+                coordinator.members,
+                self._store.url,
+                why,
+            )
+        else:
+            logger.warning("NOT exact after a preemption: %s.", why)
+
     def _claim(
         self, callbacks: list[keras.callbacks.Callback], first: keras.callbacks.Callback
     ) -> list[keras.callbacks.Callback]:
-        from keras_preempt.callback import PreemptionCallback
-
-        rivals = [callback for callback in callbacks if isinstance(callback, PreemptionCallback)]
+        rivals = [callback for callback in callbacks if isinstance(callback, type(first))]
         if rivals:
             raise ValueError(
                 f"Expected one PreemptionCallback in a fit. Received: {len(rivals) + 1}. Remove all but one."
@@ -158,7 +179,7 @@ class Supervision:
             if earlier is not None and names_member(earlier, self._place.task):
                 runtime.notify(earlier)
         if SignalNotices.possible():
-            self._signals = SignalNotices(self._termination.signals, runtime.notify)
+            self._signals = SignalNotices(self._termination.signals, runtime.notify, runtime.expect)
             self._signals.start()
         elif self._place.members > 1:
             task = self._place.task
@@ -220,9 +241,8 @@ class Supervision:
             Preempted: The same, and the user's exit_fn has returned.
         """
         position = self.session.position(epoch, phase, batch)
-        if self._drill is not None:
-            if self._drill.strike(position):
-                self._drill = None
+        if self._drill is not None and self._drill.strike(position):
+            self._drill = None
         plan = self.runtime.boundary(position)
         if plan is None:
             self.runtime.attention = self.runtime.attention or self._drill is not None
@@ -282,7 +302,8 @@ class Supervision:
         if exit_fn is not None:
             exit_fn()
             raise Preempted(
-                f"The training was preempted. Checkpoint: {saved.name or 'NOT saved'}. Call fit again to resume."
+                f"The training was preempted; its checkpoint is {saved.name or 'NOT saved'}. Call fit again to "
+                "resume."
             )
         logger.warning("Preempted: exiting with status %d.", code)
         sys.stdout.flush()
@@ -318,4 +339,3 @@ class Supervision:
             self._events.close()
         if _live.get(self._store.url) is self:
             del _live[self._store.url]
-

@@ -7,6 +7,7 @@ Verified on TensorFlow 2.21.0. Each use checks what it relies on at first use an
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -122,13 +123,29 @@ def keeps_every_shuffle(state: bytes, dataset: Any) -> bool:
     It does only until a shuffle has handed out its last element, which under a prefetch is before the last
     batch is drawn: then TensorFlow has dropped that part of the iterator.
     """
-    return len(re.findall(rb"@@num_random_samples(?:@@|[^A-Za-z_])", state)) >= _shuffles(dataset)
+    return len(re.findall(rb"@@num_random_samples(?:@@|[^A-Za-z_])", state)) >= sum(
+        1 for _ in _shuffles_of(dataset)
+    )
 
 
-def _shuffles(dataset: Any) -> int:
+def unseeded_shuffles(dataset: Any) -> int:
+    """How many shuffles of a pipeline draw their order from nowhere, so that no restart can repeat it."""
+    return sum(
+        1
+        for shuffle in _shuffles_of(dataset)
+        if not int(tf.get_static_value(shuffle._seed)) and not int(tf.get_static_value(shuffle._seed2))
+    )
+
+
+def _shuffles_of(dataset: Any) -> Iterator[Any]:
     if not hasattr(dataset, "_inputs"):
         raise _unsupported("_inputs() on tf.data datasets")
-    return int("Shuffle" in type(dataset).__name__) + sum(map(_shuffles, dataset._inputs()))
+    if type(dataset).__name__ == "_ShuffleDataset":
+        if not hasattr(dataset, "_seed2"):
+            raise _unsupported("_seed and _seed2 on shuffled datasets")
+        yield dataset
+    for upstream in dataset._inputs():
+        yield from _shuffles_of(upstream)
 
 
 def restore_iterator(iterator: Any, state: bytes) -> None:

@@ -137,7 +137,7 @@ class Explorer:
                 steps = self._memo[memo] = [
                     (label, self._worker_id(worker), self._key_id(after))
                     for label, worker, after in self.model.steps(
-                        i, self._workers[local], self._keys[keys], facts
+                        i, self._workers[local], self._keys[keys], Facts(facts)
                     )
                 ]
                 if self.model.commutes(i, self._workers[local], self._keys[keys]) and len(steps) == 1:

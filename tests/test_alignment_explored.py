@@ -61,6 +61,14 @@ def test_three_workers_never_hang_or_part_when_one_dies(lockstep: bool) -> None:
     assert all(first == second for first, second, _ in found.endings)
 
 
+@pytest.mark.parametrize("death", ["leader", "raise"])
+def test_three_workers_in_lockstep_never_hang_without_leader_or_after_an_error(
+    death: Literal["leader", "raise"],
+) -> None:
+    found = explore(Cluster(3, 3, True, death, late_notices=False))
+    assert {("LEFT",) * 3, ("FINISHED",) * 3} <= set(found.endings)
+
+
 @LOCKSTEP
 def test_plan_or_abort_is_decided_once_even_if_waits_end_at_any_time(lockstep: bool) -> None:
     found = explore(Cluster(2, 4, lockstep, "worker", "none", late_notices=False))

@@ -7,7 +7,7 @@ class CheckpointError(Exception):
     """Base of every error that the checkpoint layer raises on purpose."""
 
 
-class StoreUnavailable(CheckpointError):
+class StoreUnavailable(CheckpointError, OSError):
     """The storage could not do what was asked: no permission, no space, an I/O error, no such place."""
 
 

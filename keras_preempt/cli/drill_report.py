@@ -12,7 +12,7 @@ from keras_preempt.cluster import Incarnation, SupervisorReport
 __all__ = ["print_comparison", "print_times", "steps_lost", "verdict_line"]
 
 _NAMED = 10  # differences that are listed one by one
-_KNOWN_PHASES = ("startup", "restore", "train", "hold", "save", "exit")
+_KNOWN_PHASES = ("import and build", "startup", "restore", "train", "hold", "save", "exit")
 
 
 def steps_lost(report: SupervisorReport, total_steps: int) -> int | None:
@@ -45,7 +45,10 @@ def print_comparison(terminal: Terminal, comparison: Comparison) -> None:
 
 
 def print_times(terminal: Terminal, runs: Sequence[tuple[str, SupervisorReport]]) -> None:
-    """Prints seconds by incarnation and phase: for each phase those of the worker that took longest."""
+    """Prints seconds by incarnation and phase: for each phase those of the worker that took longest.
+
+    The last column is what no worker accounts for, such as starting Python and importing TensorFlow.
+    """
     named = [(name, incarnation) for name, report in runs for incarnation in report.incarnations]
     seen = {phase for _, inc in named for status in inc.statuses.values() for phase in status.timing}
     phases = [phase for phase in _KNOWN_PHASES if phase in seen] + sorted(seen - set(_KNOWN_PHASES))
@@ -57,8 +60,9 @@ def print_times(terminal: Terminal, runs: Sequence[tuple[str, SupervisorReport]]
         for phase in phases:
             spent = [s.timing[phase] for s in incarnation.statuses.values() if phase in s.timing]
             row.append(f"{max(spent):.3f}" if spent else "-")
-        rows.append(row)
-    columns = ["incarnation", "outcome", "steps run", "wall", *phases]
+        accounted = max((sum(s.timing.values()) for s in incarnation.statuses.values()), default=0.0)
+        rows.append([*row, f"{max(0.0, incarnation.seconds - accounted):.2f}"])
+    columns = ["incarnation", "outcome", "steps run", "wall", *phases, "rest"]
     terminal.table("Where time went (seconds)", columns, rows)
 
 

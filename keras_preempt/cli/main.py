@@ -38,7 +38,7 @@ class _LazyGroup(click.Group):
 def cli() -> None:
     """Keras training that survives preemption and resumes bit-identically.
 
-    Add one line to the script: model.fit(..., callbacks=[PreemptionCallback("gs://bucket/run")]). Then
+    Add one line to the script: model.fit(..., callbacks=[PreemptionCallback("runs/1")]). Then
 
     \b
       keras-preempt run   --workers 2 -- python train.py   trains, and restarts after a preemption

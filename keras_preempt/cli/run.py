@@ -47,7 +47,7 @@ def run(
     failure_grace: float,
     command: tuple[str, ...],
 ) -> int:
-    """Train with N local workers, and start them again after a preemption.
+    """Train with N local workers; restart them after a preemption.
 
     Each worker runs COMMAND with its own TF_CONFIG; its output is shown after its prefix, such as [w0].
 

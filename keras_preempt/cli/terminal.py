@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from typing import IO
@@ -16,6 +17,21 @@ __all__ = ["Terminal"]
 
 _WORKER_COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 _PLAIN_WIDTH = 200  # columns of a table in a file or a pipe, where nothing has to fit on a screen
+
+
+_UNREADY = re.compile(r"I0000 \d\d:\d\d:\d+\.\d+|WARNING: All log messages before absl::InitializeLog")
+
+
+def is_silenced(line: str, level: str) -> bool:
+    """Whether TensorFlow was told not to write a line that it wrote all the same.
+
+    Its libraries log a few lines while they load, before they look at TF_CPP_MIN_LOG_LEVEL.
+
+    Args:
+        line: What a worker wrote.
+        level: The value of TF_CPP_MIN_LOG_LEVEL; 1 and above silence information.
+    """
+    return level in ("1", "2", "3") and _UNREADY.match(line) is not None
 
 
 class Terminal:
@@ -34,6 +50,8 @@ class Terminal:
 
     def worker_line(self, index: int, line: str) -> None:
         """Writes a worker's line after its prefix; of a line rewritten in place, only its last state."""
+        if is_silenced(line, os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0")):
+            return
         self._print(Text(f"[w{index}] ", style=_WORKER_COLOURS[index % len(_WORKER_COLOURS)]), _visible(line))
 
     def say(self, line: str, style: str = "") -> None:

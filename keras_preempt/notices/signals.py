@@ -2,8 +2,8 @@
 
 A Python signal handler runs only when the main thread is back in Python: seconds late while a step runs.
 `signal.set_wakeup_fd` is served at once, by the C-level handler, in whatever thread the kernel picked. So
-the Python handler does nothing, and a listener thread reads the wake-up pipe. Nothing is ever sent over a
-network from a signal handler.
+the Python handler only says that a notice is coming, and a listener thread reads the wake-up pipe. Nothing
+is ever sent over a network from a signal handler.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType
 
@@ -55,28 +56,53 @@ def parse_signals(names: Iterable[str | int | signal.Signals]) -> tuple[signal.S
     return tuple(found)
 
 
+_listening: weakref.WeakSet[SignalNotices] = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked child (a data loader's worker, say): a signal to it is its own affair, and ends it as ever.
+
+    It shares the wake-up socket with its parent, which would take the child's signal for its own.
+    """
+    for source in list(_listening):
+        source._earlier_fd = -1
+        source._put_handlers_back()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
 class SignalNotices:
     """Listens for signals, from `start` until `stop`.
 
     Args:
         signals: The signals that mean that this process will be ended.
         on_notice: Called in the listener thread with each notice.
+        on_signal: Called in the main thread, between two of its instructions, maybe before and maybe after
+            the notice. It must not wait for anything: a signal handler runs it.
 
     Example:
-        >>> source = SignalNotices(parse_signals(["SIGTERM"]), print)
+        >>> source = SignalNotices(parse_signals(["SIGTERM"]), print, lambda: None)
         >>> source.start()
         >>> source.stop()
     """
 
-    def __init__(self, signals: Iterable[signal.Signals], on_notice: Callable[[Notice], None]) -> None:
+    def __init__(
+        self,
+        signals: Iterable[signal.Signals],
+        on_notice: Callable[[Notice], None],
+        on_signal: Callable[[], None],
+    ) -> None:
         self._signals = tuple(signals)
         self._on_notice = on_notice
+        self._on_signal = on_signal
         self._earlier: dict[signal.Signals, object] = {}
         self._earlier_fd = -1
         self._thread: threading.Thread | None = None
         self._reader: socket.socket | None = None
         self._writer: socket.socket | None = None
         self._owner = os.getpid()
+        self._stopped = False
 
     @staticmethod
     def possible() -> bool:
@@ -91,23 +117,24 @@ class SignalNotices:
         self._writer.setblocking(False)
         self._earlier_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in self._signals:
-            self._earlier[number] = signal.signal(number, _nothing)
+            self._earlier[number] = signal.signal(number, self._handle)
         self._owner = os.getpid()
+        _listening.add(self)
         self._thread = threading.Thread(target=self._listen, name="keras_preempt-signals", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Puts the earlier handlers back and ends the thread. Can be called twice."""
-        if self._thread is None or os.getpid() != self._owner:
+        """Puts the earlier handlers back and ends the thread. Can be called twice.
+
+        From a thread other than the main one, which may not touch handlers, the next signal does that, and
+        goes on to the earlier handler; no notice comes of it.
+        """
+        self._stopped = True
+        if self._thread is None or os.getpid() != self._owner or not self.possible():
             return
         assert self._writer is not None
         assert self._reader is not None
-        if self.possible():
-            for number, handler in self._earlier.items():
-                # A handler that was not set from Python (TensorFlow's) reads as None and cannot be put
-                # back from here; the default action is what a process without TensorFlow would have.
-                signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # type: ignore[arg-type]
-            signal.set_wakeup_fd(self._earlier_fd, warn_on_full_buffer=False)
+        self._put_handlers_back()
         self._writer.setblocking(True)
         self._writer.send(_STOP)
         self._thread.join(timeout=10)
@@ -115,15 +142,30 @@ class SignalNotices:
         self._reader.close()
         self._writer.close()
 
+    def _put_handlers_back(self) -> None:
+        _listening.discard(self)
+        for number, handler in self._earlier.items():
+            # A handler that was not set from Python (TensorFlow's) reads as None and cannot be put back
+            # from here; the default action is what a process without TensorFlow would have.
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # type: ignore[arg-type]
+        signal.set_wakeup_fd(self._earlier_fd, warn_on_full_buffer=False)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._stopped:
+            self._put_handlers_back()
+            signal.raise_signal(number)
+            return
+        self._on_signal()
+
     def _listen(self) -> None:
         assert self._reader is not None
         wanted = {int(number): number for number in self._signals}
         while True:
             data = self._reader.recv(64)
             for byte in data:
-                if byte in wanted:
+                if byte in wanted and not self._stopped:
                     self._on_notice(Notice("signal", wanted[byte].name, time.time()))
-                elif byte and self._earlier_fd >= 0:
+                elif byte and byte not in wanted and self._earlier_fd >= 0:
                     self._pass_on(byte)
             if not data or _STOP in data:
                 return
@@ -134,7 +176,3 @@ class SignalNotices:
             os.write(self._earlier_fd, bytes([byte]))
         except OSError as error:
             logger.debug("The earlier wake-up descriptor is gone: %s", error)
-
-
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """The listener thread has the signal already; this only keeps the default action from happening."""

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preempt.keras_internals import CALLBACK_STATE, STATELESS_CALLBACKS
+from keras_preempt.keras_internals import CALLBACK_STATE, COPIES_OF_WEIGHTS, STATELESS_CALLBACKS
 from keras_preempt.state import plain
 
 logger = logging.getLogger("keras_preempt")
@@ -56,6 +56,19 @@ class CallbackStates:
                 state = {key: getattr(callback, key) for key in names if hasattr(callback, key)}
             states[name] = plain.encode(state, arrays, f"callbacks/{name}")
         return states
+
+    def copies_of_weights(self, numbers: Iterable[int]) -> set[str]:
+        """Names under which `capture` puts copies of some of the model's weights.
+
+        Args:
+            numbers: Which of `model.weights`.
+        """
+        return {
+            f"callbacks/{name}/{attribute}/{number}"
+            for name, callback in self._named.items()
+            for attribute in COPIES_OF_WEIGHTS.intersection(_attributes(callback) or ())
+            for number in numbers
+        }
 
     def restore(self, states: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[str]:
         """Puts the states back.

@@ -15,9 +15,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from keras_preempt.keras_internals import InputFeed
-from keras_preempt.tensorflow_internals import iterator_state, keeps_every_shuffle, restore_iterator
+from keras_preempt.tensorflow_internals import (
+    iterator_state,
+    keeps_every_shuffle,
+    restore_iterator,
+    unseeded_shuffles,
+)
 
 logger = logging.getLogger("keras_preempt")
 
@@ -34,9 +40,29 @@ def watch(feed: InputFeed) -> None:
     feed.look = iterator_state
 
 
-def capture(
-    feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, np.ndarray]
-) -> dict[str, Any]:
+def promise(feed: InputFeed) -> tuple[bool, str]:
+    """Says before training how exactly the input will continue after a restart.
+
+    Returns:
+        Whether it will be exact as far as can be seen, and why or why not, in words.
+    """
+    dataset = feed.undistributed
+    unseeded = 0 if dataset is None else unseeded_shuffles(dataset)
+    if unseeded:
+        return False, (
+            f"{unseeded} shuffle(s) of the training data have no seed, so that a restart cannot repeat the "
+            "order of the epochs after it. Pass shuffle(..., seed=...), or call "
+            "keras.utils.set_random_seed before the dataset is made"
+        )
+    if isinstance(feed.dataset, tf.data.Dataset):
+        return True, "from the saved state of its iterator, or by replay where TensorFlow cannot save that"
+    return (
+        True,
+        "by replay: the batches already used are drawn again, in the same order if nothing in it is random",
+    )
+
+
+def capture(feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Returns the input's position as JSON data, with the iterator's state added to `arrays` if it has one."""
     captured: dict[str, Any] = {"position": dict(position), "way": "replay"}
     state = None if feed.live is None or feed.untouched is None else iterator_state(feed.live)

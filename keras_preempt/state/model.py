@@ -38,6 +38,7 @@ class ModelState:
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+        self._model = model
         self._strategy = strategy
         self.mirrored: dict[str, Any] = {}
         self.local: dict[str, Any] = {}
@@ -70,9 +71,9 @@ class ModelState:
             unique = f"{name}#{number}"
         return unique
 
-    def capture_mirrored(self) -> dict[str, np.ndarray]:
-        """Returns this worker's copy of every mirrored variable, shaped like the variable."""
-        return {name: self._components(variable)[0].numpy() for name, variable in self.mirrored.items()}
+    def capture_mirrored(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Returns this worker's copy of those mirrored variables, shaped like the variables."""
+        return {name: self._components(self.mirrored[name])[0].numpy() for name in names}
 
     def capture_local(self) -> dict[str, np.ndarray]:
         """Returns every replica's value of every local variable, as "name@replica"."""
@@ -119,11 +120,18 @@ class ModelState:
             if name.rpartition("@")[0] in self._small or name in self._small or value.nbytes <= SMALL
         }
 
-    def signature(self) -> list[dict[str, Any]]:
-        """Name, shape and dtype of every variable: the identity of model and optimizer."""
+    def mirrored_weights(self) -> list[int]:
+        """Numbers of those of `model.weights` that are mirrored."""
+        mirrored = {id(variable) for variable in self.mirrored.values()}
+        return [number for number, weight in enumerate(self._model.weights) if id(weight) in mirrored]
+
+    def signature(self, *, mirrored_only: bool = False) -> list[dict[str, Any]]:
+        """Name, shape and dtype of the variables: the identity of model and optimizer."""
         return [
             {"name": name, "shape": [int(n) for n in variable.shape], "dtype": str(variable.dtype)}
-            for name, variable in {**self.mirrored, **self.local}.items()
+            for name, variable in (
+                self.mirrored if mirrored_only else {**self.mirrored, **self.local}
+            ).items()
         ]
 
     def _local_now(self, *, create_seed: bool = False) -> dict[str, Any]:

@@ -7,11 +7,13 @@ floats and NumPy scalars by name or bytes. Arrays go beside the JSON, to a tenso
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
+
+from keras_preempt.checkpoint.dtypes import NAMES, dtype_of
 
 _TAG = "$"
 
@@ -23,15 +25,18 @@ def encode(value: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
         TypeError: The value holds something else than None, booleans, numbers, strings, arrays, and lists,
             tuples and dictionaries of these.
     """
-    if value is None or (isinstance(value, (bool, int, str)) and not isinstance(value, np.generic)):
-        return value
-    if isinstance(value, np.generic):
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, np.generic) and value.dtype.name in NAMES:
         return {_TAG: "scalar", "dtype": value.dtype.name, "bytes": value.tobytes().hex()}
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {_TAG: "float", "value": repr(value)}
-    if isinstance(value, np.ndarray):
-        arrays[path] = value
-        return {_TAG: "array", "name": path}
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return value if math.isfinite(value) else {_TAG: "float", "bytes": struct.pack("<d", value).hex()}
+    if isinstance(value, np.ndarray) and value.dtype.name in NAMES:
+        name = path if path not in arrays else f"{path}#{len(arrays)}"
+        arrays[name] = value
+        return {_TAG: "array", "name": name}
     if isinstance(value, (list, tuple)):
         items = [encode(item, arrays, f"{path}/{index}") for index, item in enumerate(value)]
         return items if isinstance(value, list) else {_TAG: "tuple", "items": items}
@@ -45,7 +50,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
         return {_TAG: "pairs", "items": pairs}
     raise TypeError(
         f"Expected plain data at {path} (numbers, strings, arrays, lists, dictionaries). "
-        f"Received: {type(value).__name__}. Return plain data from get_state()."
+        f"Received: {_kind(value)}. Return plain data from get_state()."
     )
 
 
@@ -64,22 +69,20 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     try:
         tag = value[_TAG]
         if tag == "scalar":
-            return np.frombuffer(bytes.fromhex(value["bytes"]), _dtype(value["dtype"]))[0]
+            return np.frombuffer(bytes.fromhex(value["bytes"]), dtype_of(value["dtype"]))[0]
         if tag == "float":
-            return float(value["value"])
+            return struct.unpack("<d", bytes.fromhex(value["bytes"]))[0]
         if tag == "array":
             return arrays[value["name"]]
         if tag == "tuple":
             return tuple(decode(item, arrays) for item in value["items"])
         if tag == "pairs":
             return {decode(key, arrays): decode(item, arrays) for key, item in value["items"]}
-    except (KeyError, TypeError, IndexError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, struct.error) as error:
         raise ValueError(f"Expected saved plain data. Received: {value!r} ({error}).") from error
     raise ValueError(f"Expected saved plain data. Received: the unknown tag {tag!r}.")
 
 
-def _dtype(name: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        return np.dtype(getattr(ml_dtypes, name))
+def _kind(value: object) -> str:
+    kind = type(value).__name__
+    return f"{kind} of {value.dtype.name}" if isinstance(value, (np.ndarray, np.generic)) else kind

@@ -125,6 +125,40 @@ def test_a_part_list_edited_on_purpose_leads_nowhere(store: LocalStore, change: 
         load(store, edited, 0, 2)
 
 
+@pytest.mark.parametrize("changes", [{"dtype": "float32"}, {"tensor": "other"}, {"shape": [1, 2]}])
+def test_a_part_list_that_describes_other_tensors_than_its_files_hold_is_refused(
+    store: LocalStore, changes: dict[str, Any]
+) -> None:
+    folder = store.path / save(store, 3).directory
+
+    def describe(part: dict[str, Any]) -> None:
+        (seed,) = (placed for placed in part["mirrored"] if placed["tensor"] == "seed")
+        seed.update(changes)
+
+    data = reseal(folder / "w00001.part.json", describe)
+
+    def bind(manifest: dict[str, Any]) -> None:
+        manifest["parts"][1].update(size=len(data), crc32c=google_crc32c.value(data))
+
+    reseal(folder / MANIFEST, bind)
+    with pytest.raises(CorruptCheckpoint, match=r"w00001\.mirrored.*part list"):
+        load(store, committed(store)[0], 0, 2)
+
+
+def test_a_valid_part_list_that_the_manifest_does_not_bind_is_refused(store: LocalStore) -> None:
+    info = save(store, 3)
+    path = store.path / info.directory / "w00000.part.json"
+    size = path.stat().st_size
+
+    for batch in range(4, 10):  # until the sums happen to have equally many digits
+        reseal(path, lambda part, batch=batch: part["state"].update(batch=batch))
+        if path.stat().st_size == size:
+            break
+    assert path.stat().st_size == size
+    with pytest.raises(CorruptCheckpoint, match="another crc32c"):
+        load(store, info, 0, 2)
+
+
 def test_a_manifest_edited_in_a_text_editor_is_refused(store: LocalStore) -> None:
     info = save(store, 3)
     path = store.path / info.directory / MANIFEST

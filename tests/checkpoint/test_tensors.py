@@ -16,6 +16,7 @@ from keras_preempt.checkpoint.errors import AlreadyExists, CorruptCheckpoint
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.manifest import FileEntry
 from keras_preempt.checkpoint.partition import elements
+from keras_preempt.checkpoint.tensor_header import parse_header
 from keras_preempt.checkpoint.tensors import Array, read_tensors, verify_file, write_tensors
 from tests.checkpoint.builders import snapshot
 
@@ -209,6 +210,12 @@ def test_a_hostile_header_is_refused_although_its_sum_is_right(store: LocalStore
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("why", [why for why in HOSTILE if "length" not in why and why != "bad boolean"])
+def test_a_hostile_header_is_refused_before_memory_is_taken_for_its_tensors(why: str) -> None:
+    with pytest.raises(CorruptCheckpoint, match=r"Expected a/t .* Received: "):
+        parse_header(HOSTILE[why], 4, "a/t")
 
 
 def test_metadata_of_other_writers_is_accepted(store: LocalStore) -> None:

@@ -40,10 +40,8 @@ def test_a_part_is_listed_as_it_was_written(store: LocalStore) -> None:
 
 def test_any_safetensors_reader_finds_whole_tensors_by_name_and_pieces_by_range(store: LocalStore) -> None:
     bias = np.asarray(7, np.float64)
-    mirrored: list[tuple[Slice, Array]] = [
-        (slice_of(5, 9), KERNEL),
-        (Slice("bias", "float64", (), 0, 1), bias),
-    ]
+    bias_slice = Slice("bias", "float64", (), 0, 1)
+    mirrored: list[tuple[Slice, Array]] = [(slice_of(5, 9), KERNEL), (bias_slice, bias)]
     write_part(store, DIRECTORY, 0, mirrored, {}, {}, at(3))
     with safe_open(store.path / DIRECTORY / "w00000.mirrored.safetensors", framework="np") as file:
         assert {key: file.get_tensor(key).tolist() for key in file.keys()} == {  # noqa: SIM118 - no mapping

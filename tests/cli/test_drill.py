@@ -45,7 +45,7 @@ def test_a_script_that_resumes_exactly_is_identical(workers, count, tmp_path):
     assert re.search(r"tensors different +0\n", result.stdout)
     assert re.search(r"History +equal\n", result.stdout)
     # Each incarnation has a row; a phase that this version does not know is shown, too.
-    assert re.search(r"steps run +wall +restore +train +odd *\n", result.stdout)
+    assert re.search(r"steps run +wall +restore +train +odd +rest *\n", result.stdout)
     assert len(re.findall(r"^(?:undisturbed|preempted) \d+ ", result.stdout, re.MULTILINE)) == count + 2
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Worker scripts without TensorFlow, for tests of the launcher."""
+"""Worker scripts without TensorFlow, for tests of the launcher; undisturbed training, to compare with."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.cluster.training import Training, Undisturbed
 
 _PRELUDE = """
 import json, os, signal, sys, threading, time
@@ -36,3 +38,19 @@ def worker_script(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Gives the job for (workers, *args) that nothing happened to; each is run once."""
+    done: dict[tuple[object, ...], Training] = {}
+
+    def get(workers: int, *args: str) -> Training:
+        key = (workers, *args)
+        if key not in done:
+            training = Training(tmp_path_factory.mktemp("undisturbed"), workers, args)
+            training.finish()
+            done[key] = training
+        return done[key]
+
+    return get

@@ -11,7 +11,6 @@ import os
 import random
 import sys
 import threading
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -30,6 +29,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--spe", type=int, default=1)
     parser.add_argument("--width", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--no-validation", action="store_true")
     parser.add_argument("--stop-early", action="store_true")
     parser.add_argument("--marks", action="store_true", help="print a line at every hook")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds each training step takes longer")
@@ -51,50 +52,9 @@ ARGS = arguments()
 STRATEGY = make_strategy(ARGS.strategy)
 
 import keras  # noqa: E402  the strategy comes first
+from marks import MEMBER, Marks  # noqa: E402
 
 import keras_preempt  # noqa: E402
-
-
-class Marks(keras.callbacks.Callback):
-    """Says where training is, so that a test can wait for it, and records what was really run."""
-
-    def __init__(self, slow: float) -> None:
-        super().__init__()
-        self.slow = slow
-        self.epoch = 0
-
-    def mark(self, text: str) -> None:
-        if ARGS.marks:
-            print(f"AT {text}", flush=True)
-
-    def on_train_begin(self, logs=None):
-        self.mark("train_begin")
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-        self.mark(f"epoch {epoch}")
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.mark(f"batch {self.epoch} {batch}")
-        if self.slow:
-            time.sleep(self.slow)
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.mark(f"done {self.epoch} {batch} {json.dumps(logs)}")
-
-    def on_test_begin(self, logs=None):
-        self.mark(f"test {self.epoch}")
-
-    def on_test_batch_begin(self, batch, logs=None):
-        self.mark(f"test_batch {self.epoch} {batch}")
-        if self.slow:
-            time.sleep(self.slow)
-
-    def get_state(self):
-        return {}
-
-    def set_state(self, state):
-        pass
 
 
 def make_data() -> tuple[tf.data.Dataset, tf.data.Dataset]:
@@ -106,8 +66,8 @@ def make_data() -> tuple[tf.data.Dataset, tf.data.Dataset]:
         train = train.repeat()
     if ARGS.data == "unknown":
         train = train.filter(lambda a, b: True)
-    train = train.batch(BATCH, drop_remainder=True).prefetch(2)
-    val = tf.data.Dataset.from_tensor_slices((x[:32], y[:32])).shuffle(32, seed=9).batch(BATCH, drop_remainder=True)
+    train = train.batch(ARGS.batch, drop_remainder=True).prefetch(2)
+    val = tf.data.Dataset.from_tensor_slices((x[:32], y[:32])).shuffle(32, seed=9).batch(ARGS.batch, drop_remainder=True)
     return train, val
 
 
@@ -129,11 +89,18 @@ def values(variable, strategy) -> list[np.ndarray]:
 def main() -> None:
     keras.utils.set_random_seed(11)
     train, val = make_data()
+    marks = Marks(ARGS.directory, ARGS.marks, ARGS.slow)
     with STRATEGY.scope():
         model = make_model()
+        loss_of_logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        def loss(y, logits):
+            marks.tracing()
+            return loss_of_logits(y, logits)
+
         model.compile(
             optimizer=keras.optimizers.Adam(0.01),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            loss=loss,
             metrics=["accuracy"],
             steps_per_execution=ARGS.spe,
         )
@@ -141,7 +108,7 @@ def main() -> None:
         patience=1 if ARGS.stop_early else 20, min_delta=0.5 if ARGS.stop_early else 0, restore_best_weights=True
     )
     plateau = keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.5, min_delta=0.2, cooldown=1)
-    callbacks = [Marks(ARGS.slow), early]
+    callbacks = [marks, early]
     if not ARGS.plain:
         callbacks.append(keras_preempt.PreemptionCallback(ARGS.directory))
     callbacks.append(plateau)
@@ -149,7 +116,7 @@ def main() -> None:
         train,
         epochs=ARGS.epochs,
         steps_per_epoch=STEPS if ARGS.data == "repeat" else None,
-        validation_data=val,
+        validation_data=None if ARGS.no_validation else val,
         callbacks=callbacks,
         verbose=0,
     )
@@ -158,7 +125,9 @@ def main() -> None:
         for number, variable in enumerate(group):
             for replica, value in enumerate(values(variable, STRATEGY)):
                 arrays[f"{variable.path}.{number}@{replica}"] = value
-    arrays["predict"] = np.array([random.random(), np.random.rand()])
+    arrays["best"] = np.concatenate([np.ravel(value) for value in early.best_weights or [np.zeros(1)]])
+    arrays["python, numpy"] = np.array([random.random(), np.random.rand()])
+    arrays["keras"] = np.asarray(keras.random.uniform((4,)))
     record = {
         "history": history.history,
         "epochs": history.epoch,
@@ -166,9 +135,8 @@ def main() -> None:
         "plateau": [plateau.wait, plateau.best, plateau.cooldown_counter],
         "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("keras_preempt")),
     }
-    task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
-    np.savez(f"{ARGS.output}.{task}.npz", **arrays)
-    with open(f"{ARGS.output}.{task}.json", "w") as stream:
+    np.savez(f"{ARGS.output}.{MEMBER}.npz", **arrays)
+    with open(f"{ARGS.output}.{MEMBER}.json", "w") as stream:
         json.dump(record, stream, sort_keys=True)
     print("FINISHED", flush=True)
 

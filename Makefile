@@ -1,0 +1,56 @@
+# `make demo` and `make test` need nothing but Python 3.10 or later, pip and make.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
+PYTHON ?= $(shell for p in python3.11 python3; do $$p -c '$(NEW_ENOUGH)' 2>/dev/null && command -v $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+PYTEST_ARGS ?=
+
+# Quiet TensorFlow, plain arithmetic. Two workers cannot share one GPU, so the demo trains on the CPU.
+DEMO_ENV := TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1
+
+.PHONY: help setup demo test lint chaos bench docs-check clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+setup: $(READY) ## Create .venv with the package and everything it is developed with
+
+demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and compare every bit (up to 3 minutes)
+	$(DEMO_ENV) $(BIN)/keras-preempt drill --workers 2 --preempt 2 --seed 1 -- \
+		$(BIN)/python examples/digits.py runs/digits
+
+test: lint ## Lint, types and all tests but the long ones (up to 20 minutes)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(READY) ## Check style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+chaos: $(READY) ## Run the long tests, which kill processes at random
+	$(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
+
+bench: $(READY) ## Measure the cost of doing nothing, and the time from notice to exit
+	$(BIN)/python benchmarks/idle_cost.py
+	$(BIN)/python benchmarks/notice_to_exit.py
+
+docs-check: $(READY) ## Check that the generated documentation is current
+	$(BIN)/python docs/alignment_diagram.py --check
+
+clean: ## Remove .venv, caches and builds
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	@"$(or $(PYTHON),false)" -c '$(NEW_ENOUGH)' || { \
+		echo "Expected python3.11, or python3 of version 3.10 or later. Received: '$(PYTHON)'." \
+			"Name another one: make PYTHON=/path/to/python" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	@echo "Installing TensorFlow and the development tools into $(VENV); this takes some minutes once."
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[tensorflow,examples,dev]'
+	@touch $(READY)

@@ -1,0 +1,207 @@
+"""What the callback costs a step while nothing happens, in nanoseconds.
+
+Begins a real fit on one device and, from inside it, drives the hooks of one step (`on_train_batch_begin` and
+`on_train_batch_end`) through Keras' CallbackList, again and again, as fit does: with the callbacks that this
+package has put into that very fit, with an empty callback, and with none. In the same process, turn by turn
+with these, `tf.distribute.experimental.PreemptionCheckpointHandler.run` calls a function that does nothing.
+
+The table shows the whole call and, net, what is left without what one pays anyway: CallbackList itself, or
+the plain call of the function. The exit status is 1 if our net cost is not below TensorFlow's.
+
+The logs of the steps are empty: Keras converts logs before it calls the callbacks, whatever these are, and one
+loss takes it ten times as long as all that is compared here. Times are processor time of the measuring thread,
+so that a machine that is busy with other programs shifts them less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import inspect
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# TensorFlow's handler asks this address whether it is on a Google machine, and on one without a GPU it would
+# only pass calls through: nothing listens here, so it does its work everywhere, and no network is asked.
+os.environ["GCE_METADATA_IP"] = "127.0.0.1:9"
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tables import conditions, table
+
+from keras_preempt import PreemptionCallback
+
+AIM = 500.0
+"""Nanoseconds that both hooks of all our callbacks together may cost a step, net."""
+
+Timer = Callable[[int], float]
+"""Runs that many steps and returns the seconds that they took."""
+
+
+class Measure(keras.callbacks.Callback):  # type: ignore[misc]
+    """Measures in the middle of the fit that it belongs to.
+
+    Args:
+        handler: TensorFlow's handler.
+        repetitions: How often each contestant takes its turn.
+        steps: How many steps a turn has.
+        seed: Shuffles the contestants anew in each repetition, so that none always follows the same other.
+    """
+
+    def __init__(self, handler: Any, repetitions: int, steps: int, seed: int) -> None:
+        super().__init__()
+        self.results: dict[str, list[float]] = {}
+        self.ours: list[str] = []
+        self._handler = handler
+        self._repetitions = repetitions
+        self._steps = steps
+        self._random = random.Random(seed)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Measures at the third step, when nothing is done for the first time any more."""
+        if batch == 2:
+            self.measure(_caller(keras.callbacks.CallbackList))
+
+    def measure(self, running: Any) -> None:
+        """Takes every contestant's turns; `running` is fit's own list of callbacks."""
+        ours = [each for each in running.callbacks if type(each).__module__.startswith("keras_preempt")]
+        self.ours = [type(each).__name__ for each in ours]
+        contestants: dict[str, Timer] = {
+            "none": _hooks([]),
+            "empty": _hooks([keras.callbacks.Callback()]),
+            "ours": _hooks(ours),
+            "call": _calls(_nothing),
+            "run": _calls(self._handler.run, _nothing),
+        }
+        # The first turn of each warms up the caches.
+        for timer in contestants.values():
+            timer(self._steps)
+        self.results = {name: [] for name in contestants}
+        order = list(contestants)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(self._repetitions):
+                self._random.shuffle(order)
+                for name in order:
+                    self.results[name].append(contestants[name](self._steps) / self._steps * 1e9)
+        finally:
+            gc.enable()
+
+
+def _caller(kind: type) -> Any:
+    """The object of this class whose method called the function that asks."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), kind):
+            return frame.f_locals["self"]
+        frame = frame.f_back
+    raise RuntimeError(f"Expected to be called by a {kind.__name__}. Received: no such caller.")
+
+
+def _hooks(callbacks: list[Any]) -> Timer:
+    container = keras.callbacks.CallbackList(callbacks)
+
+    def turn(steps: int) -> float:
+        began = time.thread_time()
+        for batch in range(steps):
+            container.on_train_batch_begin(batch)
+            container.on_train_batch_end(batch, {})
+        return time.thread_time() - began
+
+    return turn
+
+
+def _nothing() -> None:
+    """A train step that does nothing."""
+
+
+def _calls(function: Callable[..., Any], *arguments: Any) -> Timer:
+    def turn(steps: int) -> float:
+        began = time.thread_time()
+        for _ in range(steps):
+            function(*arguments)
+        return time.thread_time() - began
+
+    return turn
+
+
+def measure(repetitions: int, steps: int, seed: int) -> Measure:
+    """Runs the fit and returns what was measured in it."""
+    with tempfile.TemporaryDirectory() as directory:
+        handler = tf.distribute.experimental.PreemptionCheckpointHandler(
+            None,
+            tf.train.Checkpoint(),
+            os.path.join(directory, "handler"),
+            tf.distribute.experimental.TerminationConfig(exit_fn=_nothing),
+        )
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        measuring = Measure(handler, repetitions, steps, seed)
+        callbacks = [PreemptionCallback(os.path.join(directory, "run")), measuring]
+        x = np.zeros((16, 2), "float32")
+        model.fit(x, x[:, :1], batch_size=4, epochs=1, verbose=0, callbacks=callbacks)
+    return measuring
+
+
+def report(measured: Measure) -> tuple[str, float]:
+    """Returns the table and the ratio of our net cost to TensorFlow's."""
+    median = {name: statistics.median(values) for name, values in measured.results.items()}
+    baseline = {"none": "none", "empty": "none", "ours": "none", "call": "call", "run": "call"}
+    net = {name: median[name] - median[baseline[name]] for name in median}
+    titles = {
+        "none": "Keras CallbackList, no callbacks",
+        "empty": "  with one empty keras.callbacks.Callback",
+        "ours": f"  with {' and '.join(measured.ours)}",
+        "call": "a function that does nothing",
+        "run": "  through PreemptionCheckpointHandler.run",
+    }
+    rows = []
+    for name, title in titles.items():
+        lower, _, upper = statistics.quantiles(measured.results[name], n=4)
+        shown = "" if name == baseline[name] else f"{net[name]:.0f}"
+        against = "" if name == baseline[name] else f"{net[name] / net['run']:.2f}"
+        rows.append([title, f"{median[name]:.0f}", f"{lower:.0f}-{upper:.0f}", shown, against])
+    header = ["ns per step", "median", "quartiles", "net", "net / TensorFlow's"]
+    ratio = net["ours"] / net["run"]
+    lines = [
+        table(header, rows),
+        "",
+        f"Ours against an empty callback: {net['ours'] / net['empty']:.2f} times its cost "
+        f"({net['ours'] - net['empty']:+.0f} ns).",
+        f"Ours against TensorFlow's run: ratio {ratio:.2f} (aim: below 1: {_verdict(ratio < 1)}).",
+        f"Ours, net: {net['ours']:.0f} ns (aim: below {AIM:.0f} ns: {_verdict(net['ours'] < AIM)}).",
+    ]
+    return "\n".join(lines), ratio
+
+
+def _verdict(met: bool) -> str:
+    return "met" if met else "MISSED"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--repetitions", type=int, default=1000, help="turns of each contestant, at least 2")
+    parser.add_argument("--steps", type=int, default=500, help="steps in a turn")
+    parser.add_argument("--seed", type=int, default=0, help="for the order of the turns")
+    options = parser.parse_args(arguments)
+    if options.repetitions < 2 or options.steps < 1:
+        parser.error("Expected at least 2 repetitions of at least 1 step.")
+    measured = measure(options.repetitions, options.steps, options.seed)
+    text, ratio = report(measured)
+    print(conditions())
+    print(f"{options.repetitions} turns of {options.steps} steps each, in shuffled order\n")
+    print(text)
+    return 0 if ratio < 1 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from keras_preempt.cli.terminal import Terminal, is_silenced
+
+EARLY = "I0000 00:00:1795172972.806394   30297 port.cc:153] oneDNN custom operations are on."
+PREAMBLE = "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR"
+
+
+@pytest.mark.parametrize("line", [EARLY, PREAMBLE])
+def test_lines_that_tensorflow_was_told_not_to_write_are_dropped(line: str) -> None:
+    assert is_silenced(line, "3")
+    assert not is_silenced(line, "0")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["E0000 00:00:1795172972.806394 1 coordination.cc:1] lost", "I0000", "Epoch 1/2", "WARNING: no seed", ""],
+)
+def test_no_other_line_is_dropped(line: str) -> None:
+    assert not is_silenced(line, "3")
+
+
+def test_a_silenced_line_does_not_reach_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    stream = io.StringIO()
+    terminal = Terminal(stream)
+    terminal.worker_line(0, EARLY)
+    terminal.worker_line(1, "Epoch 1/2")
+    assert stream.getvalue() == "[w1] Epoch 1/2\n"

@@ -1,0 +1,109 @@
+"""Says where a fit is, draws random numbers there, and sends this process signals at exact places.
+
+``TRAIN_STRIKES`` holds JSON: a list of ``{"at": text of a mark, "members": [...], "signal": name,
+"after": seconds or null, "settle": bool}``. A strike sends the signal to the members named when they are at
+that mark, once: at once, or that many seconds later from a thread while training goes on. One that settles
+then waits until the workers have agreed on where to stop, so that the notice comes first and the boundary after.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+MEMBER = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
+SETTLED_WITHIN = 30.0
+
+
+class Marks(keras.callbacks.Callback):
+    """Prints a line at every hook; what it draws makes the random state move on with every step."""
+
+    def __init__(self, directory: str, say: bool, slow: float) -> None:
+        super().__init__()
+        self._events = Path(directory, "events")
+        self._say = say
+        self._slow = slow
+        self._strikes = [s for s in json.loads(os.environ.get("TRAIN_STRIKES", "[]")) if MEMBER in s["members"]]
+        self._training = False
+        self._earlier_plans = self._plans()
+        self.epoch = 0
+
+    def mark(self, text: str) -> None:
+        if self._say:
+            print(f"AT {text}", flush=True)
+        for strike in [s for s in self._strikes if s["at"] == text]:
+            self._strikes.remove(strike)
+            number = signal.Signals[strike["signal"]]
+            if strike["after"] is not None:
+                timer = threading.Timer(strike["after"], os.kill, (os.getpid(), number))
+                timer.daemon = True
+                timer.start()
+                continue
+            print(f"STRUCK {text}", flush=True)
+            os.kill(os.getpid(), number)
+            if strike["settle"]:
+                self._settle()
+
+    def tracing(self) -> None:
+        """To be called where a training step is compiled."""
+        if self._training:
+            self._training = False
+            self.mark("tracing")
+
+    def _plans(self) -> int:
+        logs = sorted(self._events.glob(f"*.w{MEMBER:05d}.jsonl"))
+        return sum(path.read_text().count('"event":"plan"') for path in logs)
+
+    def _settle(self) -> None:
+        limit = time.monotonic() + SETTLED_WITHIN
+        while self._plans() == self._earlier_plans:
+            assert time.monotonic() < limit, "the workers have not agreed on where to stop"
+            time.sleep(0.01)  # A file cannot be waited for, only looked at.
+
+    def on_train_begin(self, logs=None):
+        self.mark("train_begin")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+        self.mark(f"epoch {epoch}")
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.mark(f"batch {self.epoch} {batch}")
+        self._training = True
+        if self._slow:
+            time.sleep(self._slow)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._training = False
+        drawn = [random.random(), float(np.random.rand())]
+        if self._say:
+            print(f"RAN {self.epoch} {batch} {json.dumps(logs)} {drawn}", flush=True)
+        self.mark(f"done {self.epoch} {batch}")
+
+    def on_test_begin(self, logs=None):
+        self.mark(f"test {self.epoch}")
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self.mark(f"test_batch {self.epoch} {batch}")
+        if self._slow:
+            time.sleep(self._slow)
+
+    def on_test_end(self, logs=None):
+        self.mark(f"test_end {self.epoch}")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.mark(f"epoch_end {epoch}")
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass

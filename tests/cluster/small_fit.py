@@ -1,0 +1,85 @@
+"""Small fits in this process, and a record of a directory, for tests of what a fit refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
+
+STEPS, BATCH = 4, 4
+
+
+def contents(directory: Path) -> dict[str, bytes | None]:
+    """Everything below a directory: the bytes of files, None for folders."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in sorted(directory.rglob("*"))
+    }
+
+
+class Steps(keras.callbacks.Callback):
+    """Records the steps run; sends this process SIGTERM before one of them."""
+
+    def __init__(self, strike: tuple[int, int] | None = None) -> None:
+        super().__init__()
+        self._strike = strike
+        self._epoch = 0
+        self.run: list[tuple[int, int]] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if (self._epoch, batch) == self._strike:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.run.append((self._epoch, batch))
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def make_model(units: int = 3) -> keras.Model:
+    # Named, because Keras counts on within a process, which would make it another model.
+    layers = [keras.layers.Dense(units, name="hidden"), keras.layers.Dense(1, name="last")]
+    model = keras.Sequential([keras.Input((2,)), *layers], name="small")
+    model.compile("adam", "mse")
+    return model
+
+
+def make_data(batch: int = BATCH) -> tf.data.Dataset:
+    x = np.arange(STEPS * BATCH * 2, dtype="float32").reshape(-1, 2)
+    return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(batch, drop_remainder=True)
+
+
+def fit(
+    directory: str | os.PathLike[str],
+    *,
+    model: keras.Model | None = None,
+    batch: int = BATCH,
+    epochs: int = 2,
+    strike: tuple[int, int] | None = None,
+    more: Sequence[keras.callbacks.Callback] = (),
+) -> list[tuple[int, int]]:
+    """Trains in this process; returns the steps run, as (epoch, batch), also if it was preempted."""
+    steps = Steps(strike)
+    callback = PreemptionCallback(directory, termination=TerminationConfig(exit_fn=lambda: None))
+    try:
+        (model or make_model()).fit(
+            make_data(batch), epochs=epochs, shuffle=False, verbose=0, callbacks=[steps, callback, *more]
+        )
+    except Preempted:
+        assert strike is not None
+    return steps.run

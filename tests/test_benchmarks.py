@@ -1,0 +1,71 @@
+"""The benchmarks run and print what they promise; of the figures, only what no machine changes is asserted."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def _run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+
+
+def _rows(output: str) -> dict[str, list[str]]:
+    """The cells of each row after its title, which ends where two spaces begin."""
+    rows = {}
+    for line in output.splitlines():
+        title, *cells = re.split(r"\s{2,}", line.strip())
+        if cells:
+            rows[title] = cells
+    return rows
+
+
+def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tensorflows_handler() -> None:
+    result = _run("idle_cost.py", "--repetitions", "40", "--steps", "200")
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = _rows(result.stdout)
+    ours = rows["with PreemptionCallback and _Last"]
+    theirs = rows["through PreemptionCheckpointHandler.run"]
+    assert len(ours) == len(theirs) == len(rows["ns per step"]) == 4
+    net, ratio = float(ours[2]), float(ours[3])
+    assert net > 0
+    assert 0 < ratio < 1
+    assert theirs[3] == "1.00"
+    assert "with one empty keras.callbacks.Callback" in rows
+    # TensorFlow's handler did its work and did not only pass the call through.
+    assert float(theirs[2]) > float(rows["a function that does nothing"][0])
+
+
+def test_notice_to_exit_runs_both_handlers_and_ours_runs_no_extra_step() -> None:
+    result = _run("notice_to_exit.py", "--workers", "2", "--runs", "1")
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = _rows(result.stdout)
+    assert rows["milliseconds"] == ["ours p50", "p99", "TensorFlow's p50", "p99", "ratio of p50"]
+    assert rows["2 workers: extra steps"] == ["0", "0", *rows["2 workers: extra steps"][2:]]
+    aligned, committed, gone = (
+        float(rows[f"2 workers: notice -> {what}"][0])
+        for what in ("aligned", "committed", "exit, last worker")
+    )
+    assert 0 < aligned < committed < gone
+    assert "0 extra steps, 0 failed runs; TensorFlow's: 0 failed runs" in result.stdout
+
+
+def test_notice_to_exit_tells_of_a_job_that_does_not_end_as_a_preempted_one() -> None:
+    """No machine has the memory for this model."""
+    result = _run("notice_to_exit.py", "--workers", "2", "--runs", "1", "--width", "1000000000")
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert result.stderr.count("FAILED with 2 workers: ") == 2
+    assert "did not get to step" in result.stderr
+    assert _rows(result.stdout)["2 workers: notice -> aligned"] == ["-", "-", "-", "-"]
+    assert "Ours: 0 extra steps, 1 failed runs; TensorFlow's: 1 failed runs." in result.stdout
