@@ -119,10 +119,11 @@ class Saver:
         directory = attempt_directory(step, plan.attempt)
         where = {"epoch": position.epoch, "phase": position.phase, "batch": position.batch, "step": step}
         try:
-            patience = COMMIT_PATIENCE + self._write(plan, directory, where, content) / SLOWEST_WRITE
+            specs = self._specs(content)
+            self._write(plan, directory, where, content, specs)
             written = time.time()
             self._events.emit("save", attempt=plan.attempt, step=step, seconds=written - began)
-            missing = self._commit(plan, directory, step, where, finished, patience)
+            missing = self._commit(plan, directory, step, where, finished, specs)
         except (CheckpointError, OSError, TypeError, ValueError) as error:
             self._events.emit("error", reason=f"not saved: {error}", attempt=plan.attempt, step=step)
             logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
@@ -133,23 +134,24 @@ class Saver:
         )
         return Saved(directory, seconds, missing)
 
+    def _specs(self, content: Content) -> list[TensorSpec]:
+        """All mirrored tensors, in the same order on every worker."""
+        variables = self._model.signature(mirrored_only=True)
+        specs = [TensorSpec(v["name"], v["dtype"], tuple(v["shape"])) for v in variables]
+        return specs + [
+            TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
+        ]
+
     def _write(
         self,
         plan: Plan,
         directory: str,
         where: Mapping[str, Any],
         content: Content,
-    ) -> float:
-        """Returns the bytes of one writer's share."""
+        specs: list[TensorSpec],
+    ) -> None:
         mirrored: list[tuple[Slice, np.ndarray]] = []
-        specs = [
-            TensorSpec(variable["name"], variable["dtype"], tuple(variable["shape"]))
-            for variable in self._model.signature(mirrored_only=True)
-        ]
         if self._member in plan.writers:
-            specs += [
-                TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
-            ]
             share = partition(specs, len(plan.writers))[plan.writers.index(self._member)]
             known = {**content.mirrored, **content.overrides}
             # Only this worker's share is fetched from the device.
@@ -160,11 +162,18 @@ class Saver:
         local.update({name: value for name, value in content.overrides.items() if name in local})
         local.update(content.arrays)
         write_part(self._store, directory, self._member, mirrored, local, dict(content.state), dict(where))
-        return sum(spec.nbytes for spec in specs) / len(plan.writers)
 
     def _commit(
-        self, plan: Plan, directory: str, step: int, where: Mapping[str, Any], finished: bool, patience: float
+        self,
+        plan: Plan,
+        directory: str,
+        step: int,
+        where: Mapping[str, Any],
+        finished: bool,
+        specs: list[TensorSpec],
     ) -> tuple[int, ...]:
+        share = sum(spec.nbytes for spec in specs) / len(plan.writers)
+        patience = COMMIT_PATIENCE + share / SLOWEST_WRITE
         if self._member != plan.writers[0]:
             manifest = wait_for_commit(self._store, directory, timeout=patience)
             if manifest is None:
@@ -189,6 +198,7 @@ class Saver:
             kind=plan.kind.value,
             finished=finished,
             reason=f"called by {plan.kind.value}",
+            specs=specs,
             versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
         )
         removed = retain(self._store, self._max_to_keep, self._incarnation)

@@ -164,12 +164,12 @@ class Supervision:
             raise ValueError(
                 f"Expected one PreemptionCallback in a fit. Received: {len(rivals) + 1}. Remove all but one."
             )
-        if _live.get(self._store.url, self) is not self:
+        if _live.get(self._store.key, self) is not self:
             raise ValueError(
                 f"Expected a directory that no other fit of this process is using. Received: "
                 f"{self._store.url!r}, in which one is still running. Give each fit its own directory."
             )
-        _live[self._store.url] = self
+        _live[self._store.key] = self
         return callbacks
 
     def _listen(self, coordinator: Coordinator) -> None:
@@ -337,5 +337,5 @@ class Supervision:
             self._status.write(self._place.member, self._incarnation, self.session)
         if self._events is not None:
             self._events.close()
-        if _live.get(self._store.url) is self:
-            del _live[self._store.url]
+        if _live.get(self._store.key) is self:
+            del _live[self._store.key]

@@ -344,6 +344,7 @@ def test_training_goes_on_after_a_periodic_save_and_the_next_round_works() -> No
         for worker in job.workers:
             worker.stand_in(5)
         job.workers[1].runtime.notify(notice(1))
+        job.service.await_key("/1/plan")
         job.end()
         assert [[steps for steps, _ in worker.acted] for worker in job.workers] == [[3, 6], [3, 6]]
         assert [plan.attempt for _, plan in job.workers[0].acted] == ["00001-0000", "00001-0001"]

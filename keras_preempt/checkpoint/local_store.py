@@ -55,6 +55,11 @@ class LocalStore:
         return self._url
 
     @property
+    def key(self) -> str:
+        """See `Store.key`."""
+        return str(self._root)
+
+    @property
     def path(self) -> Path:
         """The directory, absolute and without symbolic links."""
         return self._root

@@ -116,6 +116,11 @@ class Store(Protocol):
         """How a user names the place, for messages."""
         ...
 
+    @property
+    def key(self) -> str:
+        """The place itself: the same, however a user spells it."""
+        ...
+
     def prepare(self) -> None:
         """Makes the place usable if need be and makes sure that it can be written to.
 

@@ -55,7 +55,7 @@ def make_model(units: int = 3) -> keras.Model:
     # Named, because Keras counts on within a process, which would make it another model.
     layers = [keras.layers.Dense(units, name="hidden"), keras.layers.Dense(1, name="last")]
     model = keras.Sequential([keras.Input((2,)), *layers], name="small")
-    model.compile("adam", "mse")
+    model.compile(keras.optimizers.Adam(name="adam"), "mse")
     return model
 
 
