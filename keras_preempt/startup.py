@@ -62,7 +62,7 @@ class NoUsableCheckpoint(CheckpointError):
     def __init__(self, url: str, reasons: list[str]) -> None:
         super().__init__(
             f"Expected a checkpoint that can be restored in {url}. Received: {len(reasons)} that cannot: "
-            f"{'; '.join(reasons)}. Nothing was changed. Repair the files, or train in another directory."
+            f"{'; '.join(reason.rstrip('.') for reason in reasons)}. Nothing was changed. Repair the files, or train in another directory."
         )
 
 
@@ -100,12 +100,13 @@ class _Handshake:
     def say(self, name: str, value: Mapping[str, Any]) -> None:
         self.coordinator.put_if_absent(f"{self._prefix}/{name}", json.dumps(value))
 
-    def hear(self, name: str, who: int) -> dict[str, Any]:
+    def hear(self, name: str, who: int, patience: float | None = None) -> dict[str, Any]:
+        patience = START_TIMEOUT if patience is None else patience
         try:
-            text = self.coordinator.wait_for(f"{self._prefix}/{name}", START_TIMEOUT)
+            text = self.coordinator.wait_for(f"{self._prefix}/{name}", patience)
         except CoordinationTimeout as error:
             raise StartError(
-                f"Expected worker {who} to begin its fit too. Received: nothing within {START_TIMEOUT:.0f} s. "
+                f"Expected worker {who} to begin its fit too. Received: nothing within {patience:.0f} s. "
                 "Every worker must call model.fit with a PreemptionCallback; see that worker's log."
             ) from error
         value: dict[str, Any] = json.loads(text)
@@ -196,7 +197,8 @@ def _follow(handshake: _Handshake, store: Store, identity: Callable[[], Mapping[
     handshake.say(f"sees/{member}", {})
     number = 0
     while True:
-        proposal = handshake.hear(f"proposal/{number}", 0)
+        # Longer than worker 0 waits for the others: it then says which of them did not come.
+        proposal = handshake.hear(f"proposal/{number}", 0, 2 * START_TIMEOUT)
         if proposal["name"] is None:
             return Start(incarnation, None, "", ())
         with handshake.telling(f"read/{number}/{member}"):
@@ -206,7 +208,7 @@ def _follow(handshake: _Handshake, store: Store, identity: Callable[[], Mapping[
             else:
                 loaded, wrong = None, f"{proposal['name']} is not visible to worker {member}"
         handshake.say(f"read/{number}/{member}", {"wrong": wrong})
-        if handshake.hear(f"verdict/{number}", 0)["use"]:
+        if handshake.hear(f"verdict/{number}", 0, 2 * START_TIMEOUT)["use"]:
             assert loaded is not None
             return Start(incarnation, loaded, str(proposal["name"]), tuple(proposal["skipped"]))
         number += 1

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
+from keras_preempt.startup import NoUsableCheckpoint
 from tests.cluster.small_fit import contents, fit
 
 
@@ -96,7 +97,7 @@ def test_without_any_checkpoint_that_verifies_training_is_refused_and_all_files_
     for checkpoint in checkpoints(directory):
         flip(checkpoint / name)
     before = contents(directory)
-    with pytest.raises(CorruptCheckpoint, match="2 that cannot"):
+    with pytest.raises(NoUsableCheckpoint, match="2 that cannot"):
         fit(directory)
     assert contents(directory) == before
 

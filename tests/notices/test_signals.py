@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from keras_preempt.notices import Notice
+from keras_preempt.notices.signals import SignalNotices, parse_signals
+
+SIGNALS = parse_signals(["SIGUSR1", "SIGUSR2"])
+
+
+class Heard:
+    """What a source has told: notices, in the listener thread, and signals, in the main thread."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self.signals = 0
+        self.threads: set[str] = set()
+        self._changed = threading.Condition()
+
+    def notice(self, notice: Notice) -> None:
+        with self._changed:
+            self.notices.append(notice)
+            self.threads.add(threading.current_thread().name)
+            self._changed.notify_all()
+
+    def signal(self) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        self.signals += 1
+
+    def wait(self, count: int) -> list[str]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.notices) >= count, 10), self.notices
+        return [notice.reason for notice in self.notices]
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_trace() -> Iterator[None]:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    descriptor = signal.set_wakeup_fd(-1)
+    assert descriptor == -1
+    assert not [t for t in threading.enumerate() if t.name == "keras_preempt-signals"]
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def source(heard: Heard) -> Iterator[SignalNotices]:
+    source = SignalNotices(SIGNALS, heard.notice, heard.signal)
+    source.start()
+    yield source
+    source.stop()
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_a_signal_is_told_to_the_main_thread_and_becomes_a_notice_in_the_listener(
+    source: SignalNotices, heard: Heard
+) -> None:
+    before = time.time()
+    send(signal.SIGUSR1)
+    assert heard.wait(1) == ["SIGUSR1"]
+    assert heard.signals == 1
+    assert heard.notices[0].source == "signal"
+    assert heard.notices[0].deadline is None
+    assert before <= heard.notices[0].received_at <= time.time()
+    assert heard.threads == {"keras_preempt-signals"}
+
+
+def test_every_named_signal_is_heard_and_repeated_ones_too(source: SignalNotices, heard: Heard) -> None:
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1):
+        send(number)
+    assert sorted(heard.wait(3)) == ["SIGUSR1", "SIGUSR1", "SIGUSR2"]
+
+
+def test_the_notice_does_not_wait_for_the_main_thread() -> None:
+    # The main thread sits in one long call of C, as in a training step: the Python handler is late.
+    program = """
+import hashlib, os, signal, threading, time
+from keras_preempt.notices.signals import SignalNotices
+order = []
+source = SignalNotices([signal.SIGUSR1], lambda n: order.append("notice"), lambda: order.append("signal"))
+source.start()
+began = threading.Event()
+def strike():
+    began.wait()
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGUSR1)
+threading.Thread(target=strike).start()
+began.set()
+hashlib.pbkdf2_hmac("sha256", b"a", b"step", 1_500_000)
+source.stop()
+print(*order)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert run.stdout == "notice signal\n", run.stderr
+
+
+def test_signals_that_were_not_named_are_left_alone(source: SignalNotices, heard: Heard) -> None:
+    told: list[int] = []
+    earlier = signal.signal(signal.SIGALRM, lambda number, frame: told.append(number))
+    try:
+        send(signal.SIGALRM)
+        send(signal.SIGUSR1)
+        assert heard.wait(1) == ["SIGUSR1"]
+        assert told == [signal.SIGALRM]
+    finally:
+        signal.signal(signal.SIGALRM, earlier)
+
+
+def test_a_wake_up_descriptor_that_was_there_before_is_still_served_and_comes_back(heard: Heard) -> None:
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    reader.settimeout(10)
+    earlier = signal.signal(signal.SIGALRM, lambda number, frame: None)
+    signal.set_wakeup_fd(writer.fileno())
+    try:
+        source = SignalNotices(SIGNALS, heard.notice, heard.signal)
+        source.start()
+        send(signal.SIGALRM)
+        assert reader.recv(1) == bytes([signal.SIGALRM])
+        source.stop()
+        send(signal.SIGALRM)
+        assert reader.recv(1) == bytes([signal.SIGALRM])
+    finally:
+        assert signal.set_wakeup_fd(-1) == writer.fileno()
+        signal.signal(signal.SIGALRM, earlier)
+        reader.close()
+        writer.close()
+
+
+def test_stop_puts_the_earlier_handlers_back_and_can_be_called_twice(heard: Heard) -> None:
+    told: list[int] = []
+    earlier = signal.signal(signal.SIGUSR1, lambda number, frame: told.append(number))
+    try:
+        source = SignalNotices(SIGNALS, heard.notice, heard.signal)
+        source.start()
+        source.stop()
+        source.stop()
+        send(signal.SIGUSR1)
+        assert told == [signal.SIGUSR1]
+        assert heard.notices == []
+    finally:
+        signal.signal(signal.SIGUSR1, earlier)
+
+
+def test_stop_from_another_thread_gives_no_more_notices_and_the_next_signal_goes_where_it_did(
+    heard: Heard,
+) -> None:
+    told: list[int] = []
+    earlier = signal.signal(signal.SIGUSR1, lambda number, frame: told.append(number))
+    try:
+        source = SignalNotices(SIGNALS, heard.notice, heard.signal)
+        source.start()
+        stopper = threading.Thread(target=source.stop)
+        stopper.start()
+        stopper.join()
+        # No descriptor that a later file could get is written to.
+        assert os.fstat(_wakeup_descriptor())
+        send(signal.SIGUSR1)
+        assert told == [signal.SIGUSR1]
+        assert heard.notices == []
+        assert heard.signals == 0
+        source.stop()
+    finally:
+        signal.signal(signal.SIGUSR1, earlier)
+
+
+def _wakeup_descriptor() -> int:
+    descriptor = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+    return descriptor
+
+
+def test_without_signals_nothing_is_touched(heard: Heard) -> None:
+    source = SignalNotices((), heard.notice, heard.signal)
+    source.start()
+    assert _wakeup_descriptor() == -1
+    source.stop()
+
+
+def test_only_the_main_thread_may_listen() -> None:
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(SignalNotices.possible()))
+    thread.start()
+    thread.join()
+    assert found == [False]
+    assert SignalNotices.possible()
+
+
+@pytest.mark.parametrize("forked_in", ["main thread", "another thread"])
+def test_a_signal_to_a_forked_child_ends_the_child_and_is_no_notice_for_the_parent(forked_in: str) -> None:
+    program = """
+import os, signal, sys, threading, time
+from keras_preempt.notices.signals import SignalNotices
+notices = []
+source = SignalNotices([signal.SIGTERM], notices.append, lambda: None)
+source.start()
+ready, tell = os.pipe()
+children = []
+def fork():
+    child = os.fork()
+    if child == 0:
+        os.write(tell, b"1")
+        time.sleep(20)
+        os._exit(0)
+    children.append(child)
+if sys.argv[1] == "main thread":
+    fork()
+else:
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+os.read(ready, 1)
+os.kill(children[0], signal.SIGTERM)
+_, status = os.waitpid(children[0], 0)
+assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM, status
+os.kill(os.getpid(), signal.SIGTERM)  # still heard, once
+limit = time.monotonic() + 10
+while not notices and time.monotonic() < limit:
+    time.sleep(0.01)
+source.stop()
+print(len(notices))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program, forked_in], capture_output=True, text=True, timeout=60
+    )
+    assert run.stdout == "1\n", run.stderr
