@@ -12,6 +12,7 @@ import keras
 from keras_preempt import environment, log
 from keras_preempt.checkpoint.store import open_store
 from keras_preempt.keras_repairs import enable_multi_worker_fit
+from keras_preempt.runtime import Runtime
 from keras_preempt.supervision import Supervision
 from keras_preempt.termination import TerminationConfig
 
@@ -68,6 +69,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         self._termination = termination or TerminationConfig()
         self._max_to_keep = max_to_keep
         self._supervision: Supervision | None = None
+        self._runtime: Runtime | None = None  # Of the supervision; here as well, for the hot hooks.
         self._epoch = 0
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.
         weakref.finalize(self, enable_multi_worker_fit().undo)
@@ -90,25 +92,24 @@ class PreemptionCallback(keras.callbacks.Callback):
         # only fit's own list of callbacks holds `last`.
         self._on_abandon = weakref.finalize(last, Supervision.abandon, self._supervision)
         self._supervision.begin(self.model, first=self, last=last)
+        self._runtime = self._supervision.runtime
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """A boundary; the first of a resumed fit hands the callbacks their state back."""
-        supervision = self._supervision
-        if supervision is None:
-            return
         self._epoch = epoch
-        supervision.session.before_epoch()
-        supervision.runtime.entered += 1
-        if supervision.runtime.attention:
-            supervision.boundary(epoch, "epoch", 0)
+        if self._supervision is not None and self._runtime is not None:
+            self._supervision.session.before_epoch()
+            self._runtime.entered += 1
+            if self._runtime.attention:
+                self._boundary("epoch", 0)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """A boundary."""
-        supervision = self._supervision
-        if supervision is not None:
-            supervision.runtime.entered += 1
-            if supervision.runtime.attention:
-                supervision.boundary(self._epoch, "train", batch)
+        runtime = self._runtime
+        if runtime is not None:
+            runtime.entered += 1
+            if runtime.attention:
+                self._boundary("train", batch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Remembers the logs: a resumed epoch without a step left needs them."""
@@ -117,21 +118,19 @@ class PreemptionCallback(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """A boundary, if this validation belongs to the fit."""
-        supervision = self._supervision
-        if supervision is None:
-            return
-        supervision.session.before_validation()
-        supervision.runtime.entered += 1
-        if supervision.runtime.attention:
-            supervision.boundary(self._epoch, "validation", 0)
+        if self._supervision is not None and self._runtime is not None:
+            self._supervision.session.before_validation()
+            self._runtime.entered += 1
+            if self._runtime.attention:
+                self._boundary("validation", 0)
 
     def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """A boundary, if this validation belongs to the fit."""
-        supervision = self._supervision
-        if supervision is not None:
-            supervision.runtime.entered += 1
-            if supervision.runtime.attention:
-                supervision.boundary(self._epoch, "validation", batch)
+        runtime = self._runtime
+        if runtime is not None:
+            runtime.entered += 1
+            if runtime.attention:
+                self._boundary("validation", batch)
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Nothing; spares the detour through the base class."""
@@ -141,8 +140,12 @@ class PreemptionCallback(keras.callbacks.Callback):
         if self._supervision is not None:
             self._supervision.session.nothing_to_train()
             self._supervision.end()
-            self._supervision = None
+            self._supervision = self._runtime = None
             self._on_abandon.detach()
+
+    def _boundary(self, phase: str, batch: int) -> None:
+        if self._supervision is not None:
+            self._supervision.boundary(self._epoch, phase, batch)
 
     # -- Called by the last callback of the fit --------------------------------------------------------
 

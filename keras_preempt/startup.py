@@ -60,9 +60,10 @@ class NoUsableCheckpoint(CheckpointError):
     """There are checkpoints, and not one of them can be restored; all files are kept."""
 
     def __init__(self, url: str, reasons: list[str]) -> None:
+        told = "; ".join(reason.rstrip(".") for reason in reasons)
         super().__init__(
-            f"Expected a checkpoint that can be restored in {url}. Received: {len(reasons)} that cannot: "
-            f"{'; '.join(reason.rstrip('.') for reason in reasons)}. Nothing was changed. Repair the files, or train in another directory."
+            f"Expected a checkpoint that can be restored in {url}. Received: {len(reasons)} that cannot: {told}. "
+            "Nothing was changed. Repair the files, or train in another directory."
         )
 
 

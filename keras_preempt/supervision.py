@@ -5,6 +5,8 @@ Everything that is started here is ended here: signal handlers, threads, the eve
 
 from __future__ import annotations
 
+import atexit
+import gc
 import logging
 import sys
 import time
@@ -21,8 +23,7 @@ from keras_preempt.coordination.service import ServiceCoordinator
 from keras_preempt.drill import Drill
 from keras_preempt.events import EventLog
 from keras_preempt.identity import describe
-from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member, present
-from keras_preempt.notices.signals import SignalNotices
+from keras_preempt.listening import Listening
 from keras_preempt.place import Place, place
 from keras_preempt.runtime import Runtime
 from keras_preempt.saving import Saved, Saver
@@ -63,8 +64,7 @@ class Supervision:
         self._termination = termination
         self._max_to_keep = max_to_keep
         self._place = Place()
-        self._signals: SignalNotices | None = None
-        self._key: CoordinationKeyNotices | None = None
+        self._listening: Listening | None = None
         self._events: EventLog | None = None
         self._drill: Drill | None = None
         self._incarnation = 0
@@ -100,7 +100,7 @@ class Supervision:
         )
         self._events = EventLog(self._place.member)
         self.runtime = Runtime(coordinator, self._events, _fits)
-        self._listen(coordinator)
+        self._listening = Listening(self.runtime, coordinator, self._place, self._termination.signals)
         model_states: list[ModelState] = []
 
         def identity() -> dict[str, Any]:
@@ -171,30 +171,6 @@ class Supervision:
             )
         _live[self._store.key] = self
         return callbacks
-
-    def _listen(self, coordinator: Coordinator) -> None:
-        runtime = self.runtime
-        if self._place.members > 1:
-            earlier = present(coordinator)
-            if earlier is not None and names_member(earlier, self._place.task):
-                runtime.notify(earlier)
-        if SignalNotices.possible():
-            self._signals = SignalNotices(self._termination.signals, runtime.notify, runtime.expect)
-            self._signals.start()
-        elif self._place.members > 1:
-            task = self._place.task
-
-            def about_this_worker(notice: Any) -> None:
-                if names_member(notice, task):
-                    runtime.notify(notice)
-
-            self._key = CoordinationKeyNotices(coordinator, about_this_worker)
-            self._key.start()
-        else:
-            logger.warning(
-                "fit runs outside the main thread of a single process, where Python cannot hear signals: a "
-                "termination signal will NOT be heard. Call fit from the main thread."
-            )
 
     def _restore(self, start: startup.Start) -> None:
         assert start.restored is not None
@@ -307,6 +283,9 @@ class Supervision:
             )
         logger.warning("Preempted: exiting with status %d.", code)
         sys.stdout.flush()
+        # At its end the interpreter would look for garbage among all of TensorFlow's objects, for a second or
+        # more of the grace period. Registered, not called: whoever catches SystemExit goes on as ever.
+        atexit.register(gc.freeze)
         raise SystemExit(code)
 
     # -- The end ------------------------------------------------------------------------------------
@@ -328,10 +307,8 @@ class Supervision:
             self.runtime.close(why)
             self._status.notices = [notice.received_at for notice in self.runtime.notices]
             self._status.spent("hold", self.runtime.hold_seconds)
-        if self._signals is not None:
-            self._signals.stop()
-        if self._key is not None:
-            self._key.stop()
+        if self._listening is not None:
+            self._listening.stop()
         if hasattr(self, "session"):
             self.session.end()
             self._status.write(self._place.member, self._incarnation, self.session)

@@ -10,14 +10,7 @@ from pathlib import Path
 import pytest
 
 _WITHOUT = """
-import importlib.abc, sys
-class Missing(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {blocked!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-class Absent(Missing):
-    def find_spec(self, name, path=None, target=None):
-        return None
+import sys
 for finder in list(sys.meta_path):
     def find(name, path=None, target=None, original=finder.find_spec):
         return None if name.split(".")[0] in {blocked!r} else original(name, path, target)
@@ -81,11 +74,10 @@ def test_what_trains_nothing_needs_neither_tensorflow_nor_keras(program: str) ->
 
 def test_the_command_line_explains_itself_without_tensorflow() -> None:
     program = """
-from click.testing import CliRunner
+import sys
 from keras_preempt.cli.main import main
-for arguments in (["--help"], ["run", "--help"], ["drill", "--help"]):
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
+for arguments in (["--help"], ["run", "--help"], ["drill", "--help"], ["--version"]):
+    assert main(arguments) == 0
 assert not {"tensorflow", "keras"} & set(sys.modules), "it was imported"
 """
     run = python(program, without=("tensorflow", "keras"))

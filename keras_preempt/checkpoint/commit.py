@@ -26,7 +26,7 @@ from keras_preempt.checkpoint.store import Store
 
 _SAME_COMMIT = ("step", "attempt", "position")
 _FIRST_PAUSE = 0.01  # seconds between two looks at the storage, doubled up to the longest
-_LONGEST_PAUSE = 0.2  # seconds
+_LONGEST_PAUSE = 0.05  # seconds
 
 
 def commit(

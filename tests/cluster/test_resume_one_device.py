@@ -27,7 +27,7 @@ CASES = {
     "one unknown": (UNKNOWN, ["tracing", "done 1 5", "test_batch 2 1"]),
     "mirrored": (MIRRORED, ["tracing", "batch 1 3", "test_batch 2 2"]),
     "mirrored repeat": ((*MIRRORED, *REPEAT), ["done 0 5", "test 1", "epoch 3"]),
-    "one in executions": (("--spe", "4"), ["batch 1 4", "done 2 5"]),
+    "one in executions": (("--spe", "4"), ["batch 1 4", "done 2 7"]),
 }
 
 

@@ -53,7 +53,7 @@ CASES: dict[str, tuple[int, tuple[str, ...], list[list[Strike]]]] = {
         ],
     ),
     "3 repeat": (3, REPEAT, [[Strike("done 1 5", (2,))]]),
-    "2 in executions of 4": (2, ("--spe", "4"), [[Strike("batch 1 4", (0,))], [Strike("done 2 5", (1,))]]),
+    "2 in executions of 4": (2, ("--spe", "4"), [[Strike("batch 1 4", (0,))], [Strike("done 2 7", (1,))]]),
     "2 repeat in executions of 2": (2, (*REPEAT, "--spe", "2"), [[Strike("batch 1 2", (1,))]]),
 }
 

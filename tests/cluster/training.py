@@ -106,8 +106,9 @@ class Training:
         for output in result.outputs:
             _, struck, after = output.partition("STRUCK")
             ran = after.count("\nRAN ")
-            # Before a step, it is not run any more, unless another worker has begun it already.
-            in_flight = int(self.workers > 1 or "tracing" in [strike.at for strike in strikes])
+            # The mark of a step comes when it has begun: it is finished. Elsewhere no step is in flight here.
+            begun = any(strike.at.startswith(("batch", "tracing")) for strike in strikes)
+            in_flight = int(self.workers > 1 or begun)
             assert not struck or ran <= in_flight, f"{ran} steps after the notice\n{describe(result.outputs)}"
         return result
 

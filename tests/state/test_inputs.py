@@ -1,0 +1,252 @@
+"""Restored at any position, in fresh objects, the input gives the same rest of the epoch and the same later ones.
+
+The running side goes through Keras' own epoch iterator, counts as `fit` does, and saves at the boundary before
+each train execution; so does the restored one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
+from keras_preempt import keras_internals
+from keras_preempt.keras_internals import InputFeed
+from keras_preempt.state import inputs
+
+Epochs = list[list[list[int]]]
+"""Batches of numbers, by epoch."""
+
+N = 11
+EPOCHS = 3
+
+
+def numbers() -> tf.data.Dataset:
+    return tf.data.Dataset.range(N)
+
+
+PIPELINES: dict[str, tuple[Callable[[], tf.data.Dataset], int | None]] = {
+    "plain": (lambda: numbers().batch(2), None),
+    "shuffled": (lambda: numbers().shuffle(N, seed=3).batch(2, drop_remainder=True), None),
+    "shuffled in a small buffer": (lambda: numbers().shuffle(4, seed=3).batch(2), None),
+    "shuffled alike in each epoch": (
+        lambda: numbers().shuffle(N, seed=3, reshuffle_each_iteration=False).batch(2),
+        None,
+    ),
+    "two shuffles": (lambda: numbers().shuffle(5, seed=3).map(lambda n: n * 2).batch(2).shuffle(3, seed=4), None),
+    "shuffled, prefetched": (lambda: numbers().shuffle(N, seed=3).batch(2).prefetch(2), None),
+    "cached, shuffled, prefetched": (lambda: numbers().cache().shuffle(N, seed=3).batch(2).prefetch(1), None),
+    "shuffled, mapped in parallel": (
+        lambda: numbers().shuffle(N, seed=3).map(lambda n: n + 1, num_parallel_calls=2).batch(2).prefetch(2),
+        None,
+    ),
+    "unknown length": (lambda: numbers().filter(lambda n: n % 3 != 0).shuffle(N, seed=3).batch(2), None),
+    "unknown length, prefetched": (
+        lambda: numbers().shuffle(N, seed=3).filter(lambda n: n % 3 != 0).batch(2).prefetch(2),
+        None,
+    ),
+    "repeated twice": (lambda: numbers().shuffle(N, seed=3).repeat(2).batch(4), None),
+    "repeated twice, cut": (lambda: numbers().shuffle(N, seed=3).repeat(4).batch(4), 3),
+    "endless": (lambda: numbers().shuffle(N, seed=3).repeat().batch(2), 4),
+    "endless, prefetched": (lambda: numbers().shuffle(N, seed=3).repeat().batch(2).prefetch(3), 4),
+    "interleaved": (
+        lambda: numbers().shuffle(N, seed=3).interleave(lambda n: tf.data.Dataset.from_tensors(n).repeat(2), 3).batch(4),
+        None,
+    ),
+    "one shuffle of two inputs": (
+        lambda: tf.data.Dataset.zip((numbers().shuffle(N, seed=3), numbers().shuffle(N, seed=5)))
+        .map(lambda one, other: one * 100 + other)
+        .batch(3),
+        None,
+    ),
+    "a python function": (
+        lambda: numbers().shuffle(N, seed=3).map(lambda n: tf.py_function(lambda m: m, [n], tf.int64)).batch(2),
+        None,
+    ),
+}
+
+
+def feed_of(name: str, steps_per_execution: int = 1) -> tuple[Any, InputFeed]:
+    """What `fit` has when its callbacks are first called, over new objects."""
+    dataset, steps_per_epoch = PIPELINES[name]
+    iterator = TFEpochIterator(
+        x=dataset(),
+        distribute_strategy=tf.distribute.get_strategy(),
+        steps_per_epoch=steps_per_epoch,
+        steps_per_execution=steps_per_execution,
+    )
+    iterator.reset()
+    feed = InputFeed(iterator)
+    inputs.watch(feed)
+    return iterator, feed
+
+
+def run(
+    iterator: Any, epochs: int, per_execution: int, at_boundary: Callable[[int, int, int], None]
+) -> Epochs:
+    """Trains; calls `at_boundary(epoch, step, batches drawn in this epoch)` before each execution."""
+    drawn: Epochs = []
+    for epoch in range(epochs):
+        batches: list[list[int]] = []
+        with iterator.catch_stop_iteration():
+            for step, _, live in iterator:
+                at_boundary(epoch, step, len(batches))
+                for index in range(per_execution):
+                    # An execution of several steps that runs dry ends early, and only an empty one ends the epoch.
+                    batch = next(live, None)
+                    if batch is None:
+                        if index == 0:
+                            raise StopIteration
+                        break
+                    batches.append(batch.numpy().tolist())
+        drawn.append(batches)
+    return drawn
+
+
+def captured(feed: InputFeed) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    arrays: dict[str, np.ndarray] = {}
+    state = inputs.capture(feed, feed.position(pending=True), arrays)
+    return json.loads(json.dumps(state)), {name: array.copy() for name, array in arrays.items()}
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize("per_execution", [1, 2])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_restored_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_same(
+    name: str, per_execution: int
+) -> None:
+    saves: list[tuple[int, int, int, Any]] = []
+    iterator, feed = feed_of(name, per_execution)
+    whole = run(
+        iterator,
+        EPOCHS,
+        per_execution,
+        lambda epoch, step, drawn: saves.append((epoch, step, drawn, captured(feed))),
+    )
+    assert sum(map(len, whole)) > 6
+    again, _ = feed_of(name, per_execution)
+    assert run(again, EPOCHS, per_execution, lambda *_: None) == whole  # else nothing below would mean anything
+    for epoch, step, drawn, (state, arrays) in saves:
+        if epoch > 1:
+            continue
+        iterator, feed = feed_of(name, per_execution)
+        inputs.restore(feed, state, arrays, batch=step)
+        first: list[int] = []
+        rest = run(iterator, EPOCHS - epoch, per_execution, lambda e, s, d: first.append(s))
+        where = f"epoch {epoch}, step {step}: {state['way']}"
+        assert first[0] == step, where
+        assert rest == [whole[epoch][drawn:], *whole[epoch + 1 :]], where
+
+
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        ("plain", {"state"}),
+        ("shuffled", {"state", "new"}),
+        ("shuffled, prefetched", {"state", "new"}),
+        ("a python function", {"replay"}),
+    ],
+)
+def test_the_way_is_the_cheapest_that_is_exact(name: str, ways: set[str]) -> None:
+    found: set[str] = set()
+    iterator, feed = feed_of(name)
+    run(iterator, 1, 1, lambda *_: found.add(captured(feed)[0]["way"]))
+    assert found <= ways
+    assert ways & found == ways or "state" in found
+
+
+def test_a_position_that_was_restored_can_be_saved_and_restored_again() -> None:
+    for name in ("shuffled, prefetched", "endless", "unknown length"):
+        iterator, feed = feed_of(name)
+        whole = run(iterator, 2, 1, lambda *_: None)
+        state: Any = None
+        for step in range(len(whole[0])):  # preempted before every single step
+            iterator, feed = feed_of(name)
+            if state is not None:
+                inputs.restore(feed, *state, batch=step - 1 if step else 0)
+            kept: list[Any] = []
+            run_to = step
+
+            def keep(epoch: int, at: int, drawn: int) -> None:
+                if epoch == 0 and at == run_to:
+                    kept.append(captured(feed))  # noqa: B023
+
+            rest = run(iterator, 2, 1, keep)
+            assert rest[0] == whole[0][max(0, step - 1) :], (name, step)
+            assert rest[1] == whole[1], (name, step)
+            state = kept[0]
+
+
+def test_between_epochs_the_next_epoch_is_the_same() -> None:
+    for name in ("shuffled", "shuffled, prefetched", "endless", "unknown length"):
+        iterator, feed = feed_of(name)
+        first = run(iterator, 1, 1, lambda *_: None)
+        arrays: dict[str, np.ndarray] = {}
+        state = inputs.capture(feed, feed.position(pending=False), arrays)
+        second = run(iterator, 1, 1, lambda *_: None)
+        iterator, feed = feed_of(name)
+        inputs.restore(feed, state, arrays, batch=None)
+        assert run(iterator, 1, 1, lambda *_: None) == second, (name, state["way"], first)
+
+
+def test_a_pipeline_that_has_become_shorter_is_refused() -> None:
+    iterator, feed = feed_of("a python function")
+    saves: list[Any] = []
+    run(iterator, 1, 1, lambda *_: saves.append(captured(feed)))
+    PIPELINES["shorter"] = (lambda: numbers().take(3).batch(2), None)
+    try:
+        _, feed = feed_of("shorter")
+        with pytest.raises(ValueError, match=r"at least 5 batches.*ended after 2"):
+            inputs.restore(feed, *saves[-1], batch=5)
+    finally:
+        del PIPELINES["shorter"]
+
+
+def test_a_saved_state_of_another_pipeline_is_refused() -> None:
+    iterator, feed = feed_of("shuffled")
+    saves: list[Any] = []
+    run(iterator, 1, 1, lambda *_: saves.append(captured(feed)))
+    assert saves[1][0]["way"] == "state"
+    _, feed = feed_of("interleaved")
+    with pytest.raises(ValueError, match="Was the pipeline changed"):
+        inputs.restore(feed, *saves[1], batch=1)
+
+
+def test_damaged_state_is_refused() -> None:
+    iterator, feed = feed_of("shuffled")
+    saves: list[Any] = []
+    run(iterator, 1, 1, lambda *_: saves.append(captured(feed)))
+    state, arrays = saves[1]
+    for name, array in arrays.items():
+        _, feed = feed_of("shuffled")
+        with pytest.raises(ValueError, match="saved position"):
+            inputs.restore(feed, state, {**arrays, name: array[: len(array) // 2]}, batch=1)
+
+
+def test_a_state_that_would_cost_the_grace_period_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "STATE_LIMIT", 10)
+    iterator, feed = feed_of("shuffled")
+    saves: list[Any] = []
+    run(iterator, 1, 1, lambda *_: saves.append(captured(feed)))
+    assert {state["way"] for state, _ in saves} <= {"new", "replay"}
+    assert all(sum(array.nbytes for array in arrays.values()) < 10_000 for _, arrays in saves)
+
+
+def test_before_anything_was_drawn_there_is_nothing_to_restore() -> None:
+    iterator, feed = feed_of("shuffled")
+    arrays: dict[str, np.ndarray] = {}
+    state = inputs.capture(feed, feed.position(pending=False), arrays)
+    whole = run(iterator, 2, 1, lambda *_: None)
+    iterator, feed = feed_of("shuffled")
+    assert inputs.restore(feed, state, arrays, batch=None) == "nothing was drawn yet"
+    assert run(iterator, 2, 1, lambda *_: None) == whole
+
+
+def test_an_epoch_iterator_of_another_keras_is_refused() -> None:
+    with pytest.raises(keras_internals.KerasInternalsError, match="_enumerate_iterator"):
+        InputFeed(object())
