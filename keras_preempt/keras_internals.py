@@ -456,6 +456,7 @@ class InputFeed:
         self.iterators = 0
         self.look: Callable[[Any], Any] = _look_away
         self.untouched: Any = None
+        self._drawn: list[int] = []
         epoch_iterator._get_iterator = lambda: self
 
     def __iter__(self) -> Any:
@@ -467,6 +468,8 @@ class InputFeed:
 
     def new(self) -> Any:
         """Makes the next iterator of the sequence."""
+        if self.iterators:
+            self._drawn.append(int(self._source._steps_seen))
         self.live = iter(self._dataset_of())
         self.iterators += 1
         self.untouched = self.look(self.live)
@@ -511,6 +514,7 @@ class InputFeed:
         """
         return {
             "iterators": self.iterators,
+            "drawn_before": list(self._drawn),
             "batches": self._source._steps_seen - (self._source.steps_per_execution if pending else 0),
             "current": self._source._current_iterator is not None,
             "num_batches": self._source._num_batches,
@@ -531,6 +535,7 @@ class InputFeed:
         """
         source = self._source
         self.iterators = int(position["iterators"])
+        self._drawn = [int(batches) for batches in position["drawn_before"]]
         self.live = live
         source._num_batches = position["num_batches"]
         source._current_iterator = live if position["current"] else None

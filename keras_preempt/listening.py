@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from keras_preempt.coordination import Coordinator
 from keras_preempt.notices import Notice
-from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member, present
+from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member
 from keras_preempt.notices.signals import SignalNotices
 from keras_preempt.place import Place
 from keras_preempt.runtime import Runtime
@@ -33,20 +33,17 @@ class Listening:
         self._place = place
         self._sources: list[SignalNotices | CoordinationKeyNotices] = []
         clustered = place.members > 1
-        if clustered:
-            # TensorFlow's own handler has heard what came between the start of the program and this fit.
-            earlier = present(coordinator)
-            if earlier is not None:
-                self._about_a_task(earlier)
         if SignalNotices.possible():
             self._sources.append(SignalNotices(signals, runtime.notify, runtime.expect))
-        elif clustered:
-            self._sources.append(CoordinationKeyNotices(coordinator, self._about_a_task))
-        else:
+        elif not clustered:
             logger.warning(
                 "fit runs outside the main thread of a single process, where Python cannot hear signals: a "
                 "termination signal will NOT be heard. Call fit from the main thread."
             )
+        if clustered:
+            # Also beside the signals: what came before this fit went to TensorFlow's own handler, and the
+            # key appears up to a second after the signal.
+            self._sources.append(CoordinationKeyNotices(coordinator, self._about_a_task))
         for source in self._sources:
             source.start()
 

@@ -128,6 +128,31 @@ def keeps_every_shuffle(state: bytes, dataset: Any) -> bool:
     )
 
 
+_MADE_AT_ONCE = (
+    "_BatchDataset",
+    "_FilterDataset",
+    "_MapDataset",
+    "_OptionsDataset",
+    "_ParallelBatchDataset",
+    "_ParallelMapDataset",
+    "_PrefetchDataset",
+)
+"""Datasets whose iterators make the iterator of their input when they are made themselves, and only then."""
+
+
+def reshuffles_while_drawn(dataset: Any) -> bool:
+    """Whether drawing batches, and not only making an iterator, advances the reshuffling of a pipeline.
+
+    So it is with a shuffle below a repetition, or below another shuffle, which makes the iterator of its
+    input at the first draw. Where this is not known to be otherwise, it is said to be so.
+    """
+    while type(dataset).__name__ in _MADE_AT_ONCE:
+        (dataset,) = dataset._inputs()
+    if type(dataset).__name__ == "_ShuffleDataset":
+        (dataset,) = dataset._inputs()
+    return any(True for _ in _shuffles_of(dataset))
+
+
 def unseeded_shuffles(dataset: Any) -> int:
     """How many shuffles of a pipeline draw their order from nowhere, so that no restart can repeat it."""
     return sum(

@@ -11,23 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from keras_preempt.coordination import CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.coordination import CoordinationLost, Coordinator
 from keras_preempt.notices.notice import Notice
 from keras_preempt.tensorflow_internals import PREEMPTION_NOTICE_KEY
 
 SOURCE = "coordination key"
-
-
-def present(coordinator: Coordinator) -> Notice | None:
-    """Looks once whether the notice is there already.
-
-    The look is a get that may time out and so leaves one request pending in the service: once a fit only.
-    """
-    try:
-        value = coordinator.wait_for(PREEMPTION_NOTICE_KEY, timeout=0.01)
-    except (CoordinationTimeout, CoordinationLost):
-        return None
-    return Notice(SOURCE, f"TensorFlow's notice for {value}", time.time())
 
 
 def names_member(notice: Notice, task: str) -> bool:
@@ -36,6 +24,7 @@ def names_member(notice: Notice, task: str) -> bool:
 
 
 _RELEASED = "keras_preempt/released"
+_STOP_LIMIT = 5.0  # seconds
 
 
 class CoordinationKeyNotices:
@@ -61,26 +50,26 @@ class CoordinationKeyNotices:
 
     def stop(self) -> None:
         """Ends the thread; no notice is delivered after this. Can be called twice."""
-        if self._stopped.is_set() or not self._thread.is_alive():
-            return
         self._stopped.set()
+        limit = time.monotonic() + _STOP_LIMIT
         try:
-            if self._coordinator.put_if_absent(PREEMPTION_NOTICE_KEY, _RELEASED):
-                self._thread.join(timeout=5)
-                self._coordinator.delete(PREEMPTION_NOTICE_KEY)
+            # Again and again: another member that stops may insert and delete the key at the same time.
+            while self._thread.is_alive() and time.monotonic() < limit:
+                inserted = self._coordinator.put_if_absent(PREEMPTION_NOTICE_KEY, _RELEASED)
+                self._thread.join(timeout=0.2)
+                if inserted:
+                    self._coordinator.delete(PREEMPTION_NOTICE_KEY)
         except CoordinationLost:
-            return  # The service has failed, and with it the get.
-        self._thread.join(timeout=5)
+            self._thread.join(timeout=1)  # The service has failed, and with it the get.
 
     def _wait(self) -> None:
-        while True:
+        while not self._stopped.is_set():
             try:
                 value = self._coordinator.wait_for(PREEMPTION_NOTICE_KEY, timeout=None)
             except CoordinationLost:
                 return
-            if self._stopped.is_set():
-                return
             if value != _RELEASED:
-                self._on_notice(Notice(SOURCE, f"TensorFlow's notice for {value}", time.time()))
+                if not self._stopped.is_set():
+                    self._on_notice(Notice(SOURCE, f"TensorFlow's notice for {value}", time.time()))
                 return
             self._stopped.wait(0.05)  # Another member is stopping; its deletion of the key is on the way.

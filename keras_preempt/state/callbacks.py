@@ -27,7 +27,8 @@ class CallbackStates:
         callbacks: The callbacks of the fit, without this package's own.
 
     Attributes:
-        unsaved: Names of the callbacks whose state cannot be kept, if they have any.
+        unsaved: Names of the callbacks whose state cannot be kept, if they have any. A class derived from one
+            of Keras' own is among them: what it adds is not known.
     """
 
     def __init__(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
@@ -38,7 +39,8 @@ class CallbackStates:
             if _speaks(callback) or _attributes(callback) is not None:
                 number = sum(key.partition("#")[0] == name for key in self._named)
                 self._named[f"{name}#{number + 1}" if number else name] = callback
-            elif not isinstance(callback, STATELESS_CALLBACKS):
+            known = type(callback) in CALLBACK_STATE or type(callback) in STATELESS_CALLBACKS
+            if not known and not _speaks(callback):
                 self.unsaved.append(name)
 
     def capture(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -50,11 +52,14 @@ class CallbackStates:
         states = {}
         for name, callback in self._named.items():
             if _speaks(callback):
-                state = callback.get_state()
+                # A callback of the user's may go on changing its arrays in place; Keras' own replace them.
+                own: dict[str, np.ndarray] = {}
+                states[name] = plain.encode(callback.get_state(), own, f"callbacks/{name}")
+                arrays.update((key, array.copy()) for key, array in own.items())
             else:
                 names = _attributes(callback) or ()
                 state = {key: getattr(callback, key) for key in names if hasattr(callback, key)}
-            states[name] = plain.encode(state, arrays, f"callbacks/{name}")
+                states[name] = plain.encode(state, arrays, f"callbacks/{name}")
         return states
 
     def copies_of_weights(self, numbers: Iterable[int]) -> set[str]:

@@ -21,6 +21,7 @@ from keras_preempt.keras_internals import InputFeed
 from keras_preempt.tensorflow_internals import (
     iterator_state,
     keeps_every_shuffle,
+    reshuffles_while_drawn,
     restore_iterator,
     unseeded_shuffles,
 )
@@ -69,6 +70,8 @@ def capture(feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, np.n
     if state is None:
         return captured
     if not keeps_every_shuffle(state, feed.dataset):
+        if not keeps_every_shuffle(feed.untouched, feed.dataset):
+            return captured
         captured["way"] = "new"
         arrays[_UNTOUCHED] = np.frombuffer(feed.untouched, np.uint8)
     elif len(state) <= STATE_LIMIT:
@@ -100,7 +103,11 @@ def restore(
     if made == 0:
         feed.resume(position, None, batch=None)
         return "nothing was drawn yet"
-    draws = drawn if batch is not None or position["current"] else 0
+    also_draw = feed.undistributed is None or reshuffles_while_drawn(feed.undistributed)
+    draws = drawn if batch is not None or position["current"] or also_draw else 0
+    # An execution of several steps may have drawn less than it was asked for, but not nothing.
+    required = 0 if batch is None else drawn - feed.steps_per_execution + 1
+    draws_before = 0
     if captured["way"] in ("state", "new"):
         live = feed.new()
         feed.untouched = arrays[_UNTOUCHED].tobytes()
@@ -109,23 +116,30 @@ def restore(
             how = "from the iterator's saved state"
         else:
             restore_iterator(live, feed.untouched)
-            _draw(live, draws, feed.steps_per_execution)
+            _draw(live, draws, required)
             how = f"from the state of the epoch's new iterator and {draws} batches drawn again"
     else:
-        live = None
-        for _ in range(made):
+        live = feed.new()
+        for batches in position["drawn_before"][: made - 1]:
+            if also_draw:
+                _draw(live, int(batches), required=0)
+                draws_before += int(batches)
             live = feed.new()
-        _draw(live, draws, feed.steps_per_execution)
-        how = f"by replay of {made} iterators and {draws} batches; exact if its shuffles are seeded"
+        _draw(live, draws, required)
+        how = f"by replay of {made} iterators and {draws_before + draws} batches; exact if its shuffles are seeded"
     feed.resume(position, live, batch=batch)
     return how
 
 
-def _draw(iterator: Any, batches: int, steps_per_execution: int) -> None:
+def _draw(iterator: Any, batches: int, required: int) -> None:
+    """Draws batches and drops them; stops early where the pipeline ends after the required ones."""
     for index in range(batches):
-        # The last execution of several steps may have drawn less than it was asked for.
-        if next(iterator, None) is None and index < batches - steps_per_execution:
+        if next(iterator, None) is not None:
+            continue
+        if index < required:
             raise ValueError(
-                f"Expected an input pipeline of at least {batches} batches, as it was when the checkpoint was "
-                f"written. Received: one that ended after {index}. Train on the same data, or in another directory."
+                f"Expected an input pipeline of at least {required} batches, as it was when the checkpoint was "
+                f"written. Received: one that ended after {index}. Train on the same data, or in another "
+                "directory."
             )
+        return

@@ -73,7 +73,7 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         if tag == "float":
             return struct.unpack("<d", bytes.fromhex(value["bytes"]))[0]
         if tag == "array":
-            return arrays[value["name"]]
+            return np.array(arrays[value["name"]])
         if tag == "tuple":
             return tuple(decode(item, arrays) for item in value["items"])
         if tag == "pairs":

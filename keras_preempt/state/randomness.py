@@ -26,6 +26,9 @@ def restore(state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     Raises:
         ValueError: The state is not one that `capture` makes.
     """
-    version, words, gauss = plain.decode(state["python"], arrays)
-    random.setstate((version, tuple(int(word) for word in words), gauss))
-    np.random.set_state(plain.decode(state["numpy"], arrays))
+    try:
+        version, words, gauss = plain.decode(state["python"], arrays)
+        random.setstate((version, tuple(int(word) for word in words), gauss))
+        np.random.set_state(plain.decode(state["numpy"], arrays))
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise ValueError(f"Expected the state of random generators. Received: {error!r}.") from error

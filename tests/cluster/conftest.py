@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,13 +46,15 @@ def worker_script(tmp_path: Path) -> Callable[[str], Path]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """Gives the job for (workers, *args) that nothing happened to; each is run once."""
     done: dict[tuple[object, ...], Training] = {}
+    locks: defaultdict[tuple[object, ...], threading.Lock] = defaultdict(threading.Lock)
 
     def get(workers: int, *args: str) -> Training:
         key = (workers, *args)
-        if key not in done:
-            training = Training(tmp_path_factory.mktemp("undisturbed"), workers, args)
-            training.finish()
-            done[key] = training
-        return done[key]
+        with locks[key]:
+            if key not in done:
+                training = Training(tmp_path_factory.mktemp("undisturbed"), workers, args)
+                training.finish()
+                done[key] = training
+            return done[key]
 
     return get

@@ -19,7 +19,9 @@ def differences(expected: Path, actual: Path, workers: int) -> list[str]:
                 elif (one[name].dtype, one[name].shape) != (other[name].dtype, other[name].shape):
                     found.append(f"w{worker} {name}: another dtype or shape")
                 elif one[name].tobytes() != other[name].tobytes():
-                    found.append(f"w{worker} {name}: {one[name].ravel()[:3]} became {other[name].ravel()[:3]}")
+                    found.append(
+                        f"w{worker} {name}: {one[name].ravel()[:3]} became {other[name].ravel()[:3]}"
+                    )
         one_record, other_record = (
             json.loads(Path(f"{prefix}.{worker}.json").read_text()) for prefix in (expected, actual)
         )

@@ -1,18 +1,23 @@
 """One process, preempted again and again, ends bit-identical to one that nothing happened to.
 
-| case | data | moments |
+| case | data | the signal comes in |
 |---|---|---|
-| one device | finite | first step, mid-epoch, last step of an epoch, validation begin |
-| one device | repeat | mid-epoch, in validation, after validation, epoch begin |
-| one device | unknown length | first step, last step of an epoch, in validation |
-| mirrored, 2 replicas | finite | first step, mid-epoch, in validation |
-| mirrored, 2 replicas | repeat | last step of an epoch, validation begin, epoch begin |
-| one device, 4 steps an execution (6 an epoch) | finite | mid-epoch, the execution that is not full |
+| one device | finite | the first step (compiling), mid-epoch, the last step of an epoch, validation begin |
+| one device | repeat | mid-epoch, after the validation |
+| one device | unknown length | the last step of an epoch (ended), mid-validation |
+| mirrored, 2 replicas | finite | the first step, mid-validation |
+| mirrored, 2 replicas | repeat | the last step of an epoch, epoch begin |
+| one device, 4 steps an execution (6 an epoch) | finite | mid-epoch, in the execution that is not full |
+| chaos: every kind of process | every data | every moment |
 | every case | | after the last step: the run finishes |
+
+The processes use one core each, so two jobs run at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,21 +28,66 @@ REPEAT, UNKNOWN, MIRRORED = ("--data", "repeat"), ("--data", "unknown"), ("--str
 
 CASES = {
     "one": ((), ["tracing", "batch 1 3", "batch 1 5", "test 2"]),
-    "one repeat": (REPEAT, ["batch 1 3", "test_batch 1 2", "test_end 1", "epoch 3"]),
-    "one unknown": (UNKNOWN, ["tracing", "done 1 5", "test_batch 2 1"]),
-    "mirrored": (MIRRORED, ["tracing", "batch 1 3", "test_batch 2 2"]),
-    "mirrored repeat": ((*MIRRORED, *REPEAT), ["done 0 5", "test 1", "epoch 3"]),
-    "one in executions": (("--spe", "4"), ["batch 1 4", "done 2 7"]),
+    "one repeat": (REPEAT, ["batch 1 3", "test_end 1"]),
+    "one unknown": (UNKNOWN, ["done 1 5", "test_batch 2 1"]),
+    "mirrored": (MIRRORED, ["tracing", "test_batch 2 2"]),
+    "mirrored repeat": ((*MIRRORED, *REPEAT), ["batch 0 5", "epoch 3"]),
+    "one in executions": (("--spe", "4"), ["batch 1 4"]),
 }
+MOMENTS = [
+    "tracing",
+    "batch 0 3",
+    "batch 0 5",
+    "done 1 1",
+    "done 1 5",
+    "test 1",
+    "test_batch 1 3",
+    "test_end 1",
+]
+MOMENTS += ["epoch 2", "batch 2 0", "epoch_end 2", "batch 3 5", "test_batch 3 0"]
+KINDS = {"one": (), "one executions of 2": ("--spe", "2"), "mirrored": MIRRORED}
+INPUTS = {"finite": (), "repeat": REPEAT, "unknown": UNKNOWN}
+
+
+def disturb(training: Training, moments: list[str]) -> Training:
+    for moment in moments:
+        training.preempt(Strike(moment))
+    training.finish(Strike("epoch_end 3", settle=False))
+    return training
+
+
+@pytest.fixture(scope="module")
+def jobs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, undisturbed: Undisturbed
+) -> Iterator[dict[str, Future[tuple[Training, Training]]]]:
+    """The jobs of the cases that were asked for, as they come to their ends."""
+
+    def run(case: str, folder: Path) -> tuple[Training, Training]:
+        args, moments = CASES[case]
+        return undisturbed(1, *args), disturb(Training(folder, args=args), moments)
+
+    asked = [item.callspec.params for item in request.session.items if item.path == request.path]
+    cases = [params["case"] for params in asked if "case" in params]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        yield {case: pool.submit(run, case, tmp_path_factory.mktemp("job")) for case in cases}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_preempted_process_ends_as_if_nothing_had_happened(
-    case: str, tmp_path: Path, undisturbed: Undisturbed
+    case: str, jobs: dict[str, Future[tuple[Training, Training]]]
 ) -> None:
-    args, moments = CASES[case]
-    training = Training(tmp_path, args=args)
-    for moment in moments:
-        training.preempt(Strike(moment))
-    training.finish(Strike("epoch_end 3", settle=False))
-    training.assert_same(undisturbed(1, *args))
+    undisturbed, preempted = jobs[case].result()
+    preempted.assert_same(undisturbed)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("data", INPUTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_preempted_at_every_moment_ends_as_if_nothing_had_happened(
+    kind: str, data: str, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    args = (*KINDS[kind], *INPUTS[data])
+    moments = MOMENTS
+    if "--spe" in args:  # An execution begins with an even batch and ends with an odd one.
+        moments = [m for m in moments if m not in ("batch 0 3", "batch 0 5", "batch 3 5")]
+    disturb(Training(tmp_path, args=args), moments).assert_same(undisturbed(1, *args))

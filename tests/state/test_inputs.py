@@ -19,10 +19,12 @@ from keras_preempt import keras_internals
 from keras_preempt.keras_internals import InputFeed
 from keras_preempt.state import inputs
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
+
 Epochs = list[list[list[int]]]
 """Batches of numbers, by epoch."""
 
-N = 11
+N = 7
 EPOCHS = 3
 
 
@@ -114,12 +116,29 @@ def captured(feed: InputFeed) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return json.loads(json.dumps(state)), {name: array.copy() for name, array in arrays.items()}
 
 
-@pytest.mark.filterwarnings("ignore:.*ran out of data")
-@pytest.mark.parametrize("per_execution", [1, 2])
 @pytest.mark.parametrize("name", PIPELINES)
-def test_restored_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_same(
-    name: str, per_execution: int
+def test_restored_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_same(name: str) -> None:
+    check_everywhere(name, 1)
+
+
+@pytest.mark.parametrize("name", ["shuffled", "unknown length", "endless, prefetched"])
+def test_restored_between_executions_of_several_steps_the_rest_is_the_same(name: str) -> None:
+    check_everywhere(name, 2)
+
+
+_REPLAYED = ("shuffled, prefetched", "two shuffles", "repeated twice", "unknown length", "endless, prefetched")
+
+
+@pytest.mark.parametrize("name", _REPLAYED)
+def test_replayed_to_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As under a strategy with several replicas, whose iterators TensorFlow cannot save.
+    monkeypatch.setattr(inputs, "iterator_state", lambda iterator: None)
+    check_everywhere(name, 1)
+
+
+def check_everywhere(name: str, per_execution: int) -> None:
     saves: list[tuple[int, int, int, Any]] = []
     iterator, feed = feed_of(name, per_execution)
     whole = run(
@@ -128,11 +147,11 @@ def test_restored_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_same
         per_execution,
         lambda epoch, step, drawn: saves.append((epoch, step, drawn, captured(feed))),
     )
-    assert sum(map(len, whole)) > 6
+    assert sum(map(len, whole)) >= 6
     again, _ = feed_of(name, per_execution)
     assert run(again, EPOCHS, per_execution, lambda *_: None) == whole  # else nothing below would mean anything
     for epoch, step, drawn, (state, arrays) in saves:
-        if epoch > 1:
+        if epoch > 1:  # the last has no later ones to compare
             continue
         iterator, feed = feed_of(name, per_execution)
         inputs.restore(feed, state, arrays, batch=step)
@@ -201,8 +220,8 @@ def test_a_pipeline_that_has_become_shorter_is_refused() -> None:
     PIPELINES["shorter"] = (lambda: numbers().take(3).batch(2), None)
     try:
         _, feed = feed_of("shorter")
-        with pytest.raises(ValueError, match=r"at least 5 batches.*ended after 2"):
-            inputs.restore(feed, *saves[-1], batch=5)
+        with pytest.raises(ValueError, match=r"at least 3 batches.*ended after 2"):
+            inputs.restore(feed, *saves[3], batch=3)
     finally:
         del PIPELINES["shorter"]
 
@@ -222,10 +241,10 @@ def test_damaged_state_is_refused() -> None:
     saves: list[Any] = []
     run(iterator, 1, 1, lambda *_: saves.append(captured(feed)))
     state, arrays = saves[1]
-    for name, array in arrays.items():
+    for damaged in (arrays["input/state"][:100], arrays["input/state"][:0], arrays["input/state"][::-1].copy()):
         _, feed = feed_of("shuffled")
         with pytest.raises(ValueError, match="saved position"):
-            inputs.restore(feed, state, {**arrays, name: array[: len(array) // 2]}, batch=1)
+            inputs.restore(feed, state, {**arrays, "input/state": damaged}, batch=1)
 
 
 def test_a_state_that_would_cost_the_grace_period_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

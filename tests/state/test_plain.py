@@ -22,6 +22,7 @@ _SCALAR_TYPES = (
     np.float16,
     np.float32,
     np.float64,
+    np.complex64,
     ml_dtypes.bfloat16,
     ml_dtypes.float8_e4m3fn,
 )
@@ -109,7 +110,7 @@ def test_a_value_is_not_changed_by_encoding_it() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), {1, 2}, b"bytes", len, 1j, np.complex64(1j), np.void(b"abc"), np.bytes_(b"x"), np.array([object()], object), [{"deep": (object(),)}]],
+    [object(), {1, 2}, b"bytes", len, 1j, np.complex128(1j), np.void(b"abc"), np.bytes_(b"x"), np.array([object()], object), [{"deep": (object(),)}]],
     ids=repr,
 )
 def test_what_cannot_come_back_is_refused_when_it_is_saved_not_when_it_is_restored(value: Any) -> None:

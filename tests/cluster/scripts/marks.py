@@ -31,7 +31,9 @@ class Marks(keras.callbacks.Callback):
         self._events = Path(directory, "events")
         self._say = say
         self._slow = slow
-        self._strikes = [s for s in json.loads(os.environ.get("TRAIN_STRIKES", "[]")) if MEMBER in s["members"]]
+        self._strikes = [
+            s for s in json.loads(os.environ.get("TRAIN_STRIKES", "[]")) if MEMBER in s["members"]
+        ]
         self._training = False
         self._earlier_plans = self._plans()
         self.epoch = 0

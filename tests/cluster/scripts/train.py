@@ -67,7 +67,11 @@ def make_data() -> tuple[tf.data.Dataset, tf.data.Dataset]:
     if ARGS.data == "unknown":
         train = train.filter(lambda a, b: True)
     train = train.batch(ARGS.batch, drop_remainder=True).prefetch(2)
-    val = tf.data.Dataset.from_tensor_slices((x[:32], y[:32])).shuffle(32, seed=9).batch(ARGS.batch, drop_remainder=True)
+    val = (
+        tf.data.Dataset.from_tensor_slices((x[:32], y[:32]))
+        .shuffle(32, seed=9)
+        .batch(ARGS.batch, drop_remainder=True)
+    )
     return train, val
 
 
@@ -105,7 +109,9 @@ def main() -> None:
             steps_per_execution=ARGS.spe,
         )
     early = keras.callbacks.EarlyStopping(
-        patience=1 if ARGS.stop_early else 20, min_delta=0.5 if ARGS.stop_early else 0, restore_best_weights=True
+        patience=1 if ARGS.stop_early else 20,
+        min_delta=0.5 if ARGS.stop_early else 0,
+        restore_best_weights=True,
     )
     plateau = keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.5, min_delta=0.2, cooldown=1)
     callbacks = [marks, early]
