@@ -303,6 +303,7 @@ class Runtime:
             return self._take_abort(plan.abort)
         with self._changed:
             self._advance(Event.PLAN, plan=plan)
+            finished_round = self._member.round - 1  # All have answered in this one, so all have left that one.
         self._events.emit(
             "plan",
             target=plan.target,
@@ -312,7 +313,6 @@ class Runtime:
             attempt=plan.attempt,
         )
         with self._changed:
-            finished_round = self._member.round - 1
             while self._open and self._member.state in (State.PLANNED, State.ACTING):
                 self._changed.wait()
             again = self._open and self._member.state is State.LISTENING

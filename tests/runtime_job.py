@@ -20,10 +20,17 @@ class Events(EventLog):
     def __init__(self, member: int) -> None:
         super().__init__(member)
         self.told: list[tuple[str, dict[str, Any]]] = []
+        self._news = threading.Condition()
 
     def emit(self, kind: str, **fields: object) -> None:
-        self.told.append((kind, fields))
         super().emit(kind, **fields)
+        with self._news:
+            self.told.append((kind, fields))
+            self._news.notify_all()
+
+    def await_kind(self, wanted: str) -> None:
+        with self._news:
+            assert self._news.wait_for(lambda: any(kind == wanted for kind, _ in self.told), PATIENCE)
 
 
 class Worker:
@@ -76,6 +83,11 @@ class Worker:
         self.let_train()
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), f"the main thread still does {self._doing!r}"
+
+    @property
+    def trains(self) -> bool:
+        """Whether the main thread is still in its fit."""
+        return self._thread.is_alive()
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         return [fields for name, fields in self.events.told if name == kind]

@@ -216,8 +216,7 @@ def test_a_plan_that_is_known_is_carried_out_although_coordination_is_lost() -> 
         job.workers[0].runtime.notify(notice(0))
         job.service.await_key("/plan")
         for worker in job.workers:
-            while not worker.told("plan"):
-                threading.Event().wait(0.001)
+            worker.events.await_kind("plan")
         job.service.lose()
         job.end()
         assert [steps for worker in job.workers for steps, _ in worker.acted] == [4, 4]
@@ -312,7 +311,7 @@ def test_the_leader_leaves_after_the_others() -> None:
         for worker in job.workers:
             worker.let_train()
         job.service.await_call(0, "wait", "/left/1")
-        assert job.workers[0].runtime._watcher.is_alive()
+        assert job.workers[0].trains
         late()
         job.end()
 
@@ -323,6 +322,7 @@ def test_the_leader_waits_only_so_long_for_one_that_died_while_saving(monkeypatc
         job.stand_in(1, 1)
         job.service.mute(lambda member, key: "/left/1" in key)
         job.workers[0].runtime.notify(notice(0))
+        job.service.await_key("/plan")
         job.end()
         assert [steps for worker in job.workers for steps, _ in worker.acted] == [2, 2]
 
@@ -357,6 +357,7 @@ def test_a_notice_during_a_periodic_save_is_acted_on_right_after_it() -> None:
             worker.saving = saving
         job.stand_in(1, 1)
         call_periodic(job)
+        job.service.await_key("/0/plan")
         for worker in job.workers:
             worker.let_train(2)
             worker.await_doing("plan 0")

@@ -71,8 +71,9 @@ class ModelState:
             unique = f"{name}#{number}"
         return unique
 
-    def capture_mirrored(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Returns this worker's copy of those mirrored variables, shaped like the variables."""
+    def capture_mirrored(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+        """Returns this worker's copy of those mirrored variables, or of all, shaped like the variables."""
+        names = self.mirrored if names is None else names
         return {name: self._components(self.mirrored[name])[0].numpy() for name in names}
 
     def capture_local(self) -> dict[str, np.ndarray]:

@@ -3,10 +3,8 @@ from __future__ import annotations
 import threading
 import time
 
-import pytest
-
 from keras_preempt.notices import Notice
-from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member, present
+from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member
 from keras_preempt.tensorflow_internals import PREEMPTION_NOTICE_KEY
 from tests.memory_coordinator import PATIENCE, MemoryService
 
@@ -113,17 +111,13 @@ def test_a_service_that_fails_ends_the_wait_without_a_notice() -> None:
     assert not is_waiting()
 
 
-@pytest.mark.parametrize("value", [None, "/job:worker/task:0"])
-def test_one_look_finds_a_notice_that_is_there_already(value: str | None) -> None:
+def test_a_notice_that_was_there_before_is_heard() -> None:
     coordinator = MemoryService(1).coordinators()[0]
-    if value is not None:
-        coordinator.put_if_absent(PREEMPTION_NOTICE_KEY, value)
-    found = present(coordinator)
-    assert (found is not None) == (value is not None)
-    assert found is None or names_member(found, "/job:worker/task:0")
-
-
-def test_one_look_at_a_failed_service_finds_nothing() -> None:
-    service = MemoryService(1)
-    service.lose()
-    assert present(service.coordinators()[0]) is None
+    coordinator.put_if_absent(PREEMPTION_NOTICE_KEY, "/job:worker/task:0")
+    heard = Heard()
+    source = CoordinationKeyNotices(coordinator, heard)
+    source.start()
+    assert names_member(heard.one(), "/job:worker/task:0")
+    source.stop()
+    assert not is_waiting()
+    assert not coordinator.put_if_absent(PREEMPTION_NOTICE_KEY, "another")  # TensorFlow's notice stays

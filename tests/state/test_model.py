@@ -19,8 +19,9 @@ X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4)
 Y = X.sum(axis=1, keepdims=True)
 
 
-def trained(steps: int = 2, seed: int = 0, **compile_arguments: Any) -> keras.Model:
-    keras.utils.clear_session()  # numbers layers from the start, as a new process does
+def trained(steps: int = 2, seed: int = 0, *, renumber: bool = True) -> keras.Model:
+    if renumber:  # layers from the start, as in a new process
+        keras.utils.clear_session()
     keras.utils.set_random_seed(seed)
     model = keras.Sequential(
         [
@@ -31,7 +32,7 @@ def trained(steps: int = 2, seed: int = 0, **compile_arguments: Any) -> keras.Mo
             keras.layers.Dense(1),
         ]
     )
-    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], **compile_arguments)
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
     model.fit(X, Y, batch_size=8, epochs=steps // 2, verbose=0)
     return model
 
@@ -210,8 +211,10 @@ tf.config.set_logical_device_configuration(
 )
 strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
 with strategy.scope():
-    model = trained()
-    other = trained(steps=4, seed=9)
+    model = trained(renumber=False)
+keras.utils.clear_session()
+with strategy.scope():
+    other = trained(steps=4, seed=9, renumber=False)
 state, mine = ModelState(model, strategy), ModelState(other, strategy)
 mirrored, local = state.capture_mirrored(state.mirrored), state.capture_local()
 assert not any("@" in name for name in mirrored)

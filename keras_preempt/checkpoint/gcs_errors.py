@@ -1,0 +1,129 @@
+"""What the storage client raises, in words that say what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import requests
+import urllib3
+from google.api_core import exceptions as api
+from google.auth import exceptions as auth
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+
+from keras_preempt.checkpoint.errors import StoreUnavailable
+
+FAILURES = (
+    api.GoogleAPIError,
+    auth.GoogleAuthError,
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+    InvalidResponse,
+    DataCorruption,
+    OSError,
+)
+"""Everything that the client raises when a call fails."""
+
+ROLE = "roles/storage.objectUser"
+"""The narrowest predefined role that may create, read, list and delete objects."""
+
+_LOGIN = (
+    "Attach a service account to the machine, set GOOGLE_APPLICATION_CREDENTIALS to the file of a key, or run "
+    "`gcloud auth application-default login`."
+)
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Returns what a call failed of, when the error says only that its retries are used up."""
+    while isinstance(error, api.RetryError) and error.cause is not None:
+        error = error.cause
+    return error
+
+
+def is_uncertain(error: BaseException) -> bool:
+    """Returns whether a write that failed so may have taken effect nevertheless."""
+    error = cause_of(error)
+    status = status_of(error)
+    return status is None or status >= 500 or status in (408, 429)
+
+
+def status_of(error: BaseException) -> int | None:
+    """Returns the HTTP status that an error stands for; None if there was no answer."""
+    if isinstance(error, api.GoogleAPICallError):
+        return None if error.code is None else int(error.code)
+    if isinstance(error, InvalidResponse):
+        return int(error.response.status_code)
+    return None
+
+
+def is_missing_bucket(error: BaseException) -> bool:
+    """Returns whether a 404 says that the bucket is missing and not an object in it."""
+    return status_of(error) == 404 and "bucket does not exist" in _message(error).lower()
+
+
+@contextlib.contextmanager
+def explained(doing: str, url: str, endpoint: str) -> Iterator[None]:
+    """Turns what the client raises into `StoreUnavailable`.
+
+    Args:
+        doing: what is tried, such as "create 'run.json'".
+        url: the place, as the user names it.
+        endpoint: the server that is asked.
+    """
+    try:
+        yield
+    except StoreUnavailable:
+        raise
+    except FAILURES as error:
+        raise unavailable(error, doing, url, endpoint) from error
+
+
+def unavailable(error: BaseException, doing: str, url: str, endpoint: str) -> StoreUnavailable:
+    """Returns the error to raise; see `explained`."""
+    error = cause_of(error)
+    return StoreUnavailable(
+        f"Expected to {doing} in {url}. Received: {_received(error)}. {_cure(error, doing, url, endpoint)}"
+    )
+
+
+def _received(error: BaseException) -> str:
+    status = status_of(error)
+    message = _message(error).strip().rstrip(".")
+    return f"{message:.400}" if status is None else f"{status} {message:.400}"
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, api.GoogleAPICallError):
+        return str(error.message)
+    if isinstance(error, InvalidResponse):
+        response: Any = error.response
+        return str(response.text)
+    return str(error) or type(error).__name__
+
+
+def _cure(error: BaseException, doing: str, url: str, endpoint: str) -> str:
+    bucket = url.split("/")[2]
+    if isinstance(error, auth.DefaultCredentialsError):
+        return f"There are no Google Cloud credentials. {_LOGIN}"
+    if isinstance(error, auth.GoogleAuthError) and not isinstance(error, auth.TransportError):
+        return f"The credentials are not valid any more. {_LOGIN}"
+    status = status_of(error)
+    if status == 401:
+        return f"The credentials were not accepted. {_LOGIN}"
+    if status == 403:
+        return (
+            f"Give this account {ROLE} on the bucket: `gcloud storage buckets add-iam-policy-binding "
+            f"gs://{bucket} --member=... --role={ROLE}`; if it has that role, look for a retention policy, a "
+            "hold or a disabled billing account."
+        )
+    if status == 404:
+        return (
+            f"Check the name of the bucket and its project, or make it with `gcloud storage buckets create "
+            f"gs://{bucket}`."
+        )
+    if status == 400:
+        return f"The server {endpoint} does not take this request; check the bucket's name and the endpoint."
+    if status is None:
+        return f"Check the network on the way to {endpoint}, and that this is the right server."
+    return "The service is overloaded or down; it was tried again as long as there was time."

@@ -1,0 +1,179 @@
+"""A temporary directory of one worker process: files on their way to or from a bucket.
+
+It is removed at every exit that Python survives. After one that it does not survive, the next process that
+uses the same root removes it. Who may remove what is decided by a lock that the system drops when the owner
+dies, however it dies; and a forked child, which inherits all of its parent's clean-up, owns nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import IO, Any
+
+from keras_preempt.checkpoint.errors import StoreUnavailable
+
+logger = logging.getLogger("keras_preempt")
+
+_NAME = re.compile(r"keras-preempt-staging-[0-9]+-[0-9a-f]{16}")
+_ATTEMPTS = 100  # each lost one means that a sweeper came between making a directory and locking it
+
+
+class StagingDirectory:
+    """A directory that belongs to this process alone, mode 0700, locked as long as the process lives.
+
+    Args:
+        root: an existing directory on a local disk to make it in; None for the system's temporary directory.
+
+    Raises:
+        StoreUnavailable: it cannot be made there.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+        self._root = Path(tempfile.gettempdir() if root is None else os.path.expanduser(os.fspath(root)))
+        try:
+            sweep(self._root)
+            self._path, self._lock = _make(self._root)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Expected a directory on a local disk to stage files in. Received: {self._root} "
+                f"({error.strerror or error}). Make it writable, or pass another one as staging_dir."
+            ) from error
+        self._owner = os.getpid()
+        # Unlike __del__ this also runs at the exit of the interpreter, before modules are taken apart.
+        self._finalizer = weakref.finalize(self, _remove, self._path, self._lock, self._owner)
+        _living.add(self)
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self._path
+
+    def needs(self, size: int) -> None:
+        """Makes sure that files of `size` bytes fit.
+
+        Raises:
+            StoreUnavailable: they do not; the message says how much is free.
+        """
+        free = shutil.disk_usage(self._path).free
+        if free < size:
+            raise StoreUnavailable(
+                errno.ENOSPC,
+                f"Expected {size / 1e6:,.1f} MB of free space for staging in {self._root}. Received: "
+                f"{free / 1e6:,.1f} MB. Free some, or pass a directory on a larger disk as staging_dir.",
+            )
+
+    def file(self) -> IO[bytes]:
+        """Opens a new file for writing and reading that has no name, so that it can never be left behind."""
+        try:
+            return tempfile.TemporaryFile(dir=self._path, buffering=0)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Expected to stage a file in {self._path}. Received: {error.strerror or error}. "
+                "Check that disk, or pass another directory as staging_dir."
+            ) from error
+
+    def remove(self) -> None:
+        """Removes it with all its files; does nothing in a forked child, or a second time."""
+        self._finalizer()
+
+    def __enter__(self) -> StagingDirectory:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.remove()
+
+
+def sweep(root: Path) -> list[Path]:
+    """Removes the staging directories below `root` whose owners are dead.
+
+    Only this user's are touched, and none whose lock is held.
+
+    Returns:
+        Those that were removed.
+    """
+    swept = []
+    with os.scandir(root) as entries:
+        found = [entry for entry in entries if _NAME.fullmatch(entry.name)]
+    for entry in found:
+        # Another sweeper may be faster, and what is not ours to remove is not ours to complain about.
+        with contextlib.suppress(OSError):
+            if entry.is_symlink() or entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+                continue
+            path = Path(entry.path)
+            lock = _try_lock(path)
+            if lock is None:
+                continue
+            try:
+                shutil.rmtree(path)
+                swept.append(path)
+            finally:
+                os.close(lock)
+    if swept:
+        logger.info("Removed %d staging directories that dead processes left in %s.", len(swept), root)
+    return swept
+
+
+def _make(root: Path) -> tuple[Path, int]:
+    for _ in range(_ATTEMPTS):
+        path = root / f"keras-preempt-staging-{os.getpid()}-{secrets.token_hex(8)}"
+        path.mkdir(mode=0o700)
+        with contextlib.suppress(FileNotFoundError):
+            lock = _try_lock(path)
+            if lock is not None:
+                return path, lock
+        # A sweeper saw it before it was locked, took it for a dead one's, and removes it.
+    raise OSError(errno.EBUSY, "others keep removing it")
+
+
+def _try_lock(path: Path) -> int | None:
+    """Locks a directory for this process; None if somebody else holds it or it is no longer there.
+
+    The directory itself is locked, not a file in it: system cleaners leave a locked directory alone, and there
+    is no moment at which it exists without the means to lock it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Its former owner or a sweeper may have removed it between the opening and the locking.
+        if os.path.samestat(os.fstat(descriptor), path.lstat()):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def _remove(path: Path, lock: int, owner: int) -> None:
+    if os.getpid() != owner:
+        return
+    try:
+        # Not an error at exit, where nobody could act on it: the next process sweeps what is left.
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _let_go_in_child() -> None:
+    """Closes the locks that a forked child inherited: it would hold them after its parent's death."""
+    for directory in list(_living):
+        if directory._finalizer.alive:
+            directory._finalizer.detach()
+            os.close(directory._lock)
+    _living.clear()
+
+
+_living: weakref.WeakSet[Any] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_let_go_in_child)

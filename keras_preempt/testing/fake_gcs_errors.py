@@ -1,0 +1,94 @@
+"""The errors that Google Cloud Storage answers with, as its JSON API words them.
+
+Source: https://cloud.google.com/storage/docs/json_api/v1/status-codes.
+"""
+
+from __future__ import annotations
+
+import json
+
+
+class GcsError(Exception):
+    """An answer that is an error.
+
+    Attributes:
+        status: the HTTP status.
+        reason: the machine-readable word beside it.
+        message: the sentence for people.
+        headers: further headers of the answer.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.headers = headers or {}
+
+    def body(self) -> bytes:
+        """The JSON document that goes with it."""
+        entry = {"message": self.message, "domain": "global", "reason": self.reason}
+        return json.dumps(
+            {"error": {"code": self.status, "message": self.message, "errors": [entry]}}
+        ).encode()
+
+
+_STATUS_WORDS = {
+    401: ("authError", "Invalid Credentials"),
+    403: ("forbidden", "The caller does not have permission."),
+    408: ("requestTimeout", "The request timed out."),
+    429: ("rateLimitExceeded", "The object exceeded the rate limit for object mutation operations."),
+    500: ("backendError", "Backend Error"),
+    502: ("badGateway", "Bad Gateway"),
+    503: ("backendError", "We encountered an internal error. Please try again."),
+    504: ("gatewayTimeout", "Gateway Timeout"),
+}
+
+ERROR_STATUSES = frozenset(_STATUS_WORDS)
+"""Statuses that can be answered whatever was asked."""
+
+
+def plain_error(status: int, headers: dict[str, str] | None = None) -> GcsError:
+    """An error that has nothing to do with the request itself; `status` is one of `ERROR_STATUSES`."""
+    return GcsError(status, *_STATUS_WORDS[status], headers)
+
+
+def no_bucket() -> GcsError:
+    """404: the bucket is missing."""
+    return GcsError(404, "notFound", "The specified bucket does not exist.")
+
+
+def no_object(bucket: str, name: str) -> GcsError:
+    """404: the object, or the generation that was asked for, is missing."""
+    return GcsError(404, "notFound", f"No such object: {bucket}/{name}")
+
+
+def condition_not_met() -> GcsError:
+    """412: a precondition of a request does not hold."""
+    message = "At least one of the pre-conditions you specified did not hold."
+    return GcsError(412, "conditionNotMet", message)
+
+
+def not_modified() -> GcsError:
+    """304: the reader has this generation already."""
+    return GcsError(304, "notModified", "Not Modified")
+
+
+def forbidden(permission: str, what: str) -> GcsError:
+    """403: the caller lacks `permission`, such as ``storage.objects.create``."""
+    message = (
+        f"The caller does not have {permission} access to the Google Cloud Storage {what}. "
+        f"Permission '{permission}' denied on resource (or it may not exist)."
+    )
+    return GcsError(403, "forbidden", message)
+
+
+def invalid(message: str) -> GcsError:
+    """400: the request makes no sense."""
+    return GcsError(400, "invalid", message)
+
+
+def not_built(what: str) -> GcsError:
+    """501: the real service can do this, the fake cannot, and does not pretend to."""
+    message = f"Expected a request that FakeGcs can answer. Received: {what}, which it does not imitate."
+    return GcsError(501, "notImplemented", message)

@@ -1,0 +1,190 @@
+"""Every private name of TensorFlow that is relied upon still exists and still means what is relied upon.
+
+A failure here says what a new TensorFlow has changed, before any training does. What needs a cluster is in
+tests/cluster/test_coordination_service.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from keras_preempt import tensorflow_internals as internals
+from keras_preempt.tensorflow_internals import CoordinationKeys, UnsupportedTensorFlow
+
+METHODS = {
+    "set_config_key_value": ["key", "value"],
+    "get_config_key_value": ["key", "timeout_in_ms"],
+    "delete_config_key_value": ["key"],
+    "report_error_to_cluster": ["error_code", "error_message"],
+}
+
+
+def _changed(what: str) -> str:
+    return f"{what} (TensorFlow {tf.__version__} installed, {', '.join(internals.VERIFIED)} verified)"
+
+
+def numbers() -> tf.data.Dataset:
+    return tf.data.Dataset.range(8)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_eager_context_has_the_keys_of_the_coordination_service(method: str) -> None:
+    context = importlib.import_module("tensorflow.python.eager.context").context()
+    assert hasattr(context, method), _changed(f"Context.{method} is gone")
+    parameters = list(inspect.signature(getattr(context, method)).parameters)
+    assert parameters == METHODS[method], _changed(f"Context.{method} takes other parameters: {parameters}")
+
+
+def test_without_a_cluster_the_service_says_that_it_is_not_there() -> None:
+    keys = CoordinationKeys()
+    assert not keys.available(), _changed("a process without a cluster has a coordination service")
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        keys.insert("keras_preempt/canary", "x")
+
+
+def test_errors_of_the_service_are_told_from_its_timeouts() -> None:
+    assert issubclass(internals.DEADLINE_ERROR, internals.SERVICE_ERRORS)
+    assert issubclass(tf.errors.UnavailableError, internals.SERVICE_ERRORS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_that_is_gone_is_an_error_that_says_what_to_install(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("tensorflow.python.eager.context")
+    rest = SimpleNamespace(**{name: None for name in METHODS if name != method})
+    monkeypatch.setattr(module, "context", lambda: rest)
+    with pytest.raises(UnsupportedTensorFlow, match=f"{method}.*{internals.VERIFIED[0]}"):
+        CoordinationKeys()
+
+
+def test_an_iterator_has_a_resource_that_can_be_saved_and_restored() -> None:
+    iterator = iter(numbers())
+    assert hasattr(iterator, "_iterator_resource"), _changed("tf.data iterators have no _iterator_resource")
+    next(iterator)
+    state = internals.iterator_state(iterator)
+    assert state is not None, _changed("SerializeIterator no longer saves a plain iterator")
+    other = iter(numbers())
+    internals.restore_iterator(other, state)
+    assert int(next(other)) == 1, _changed("DeserializeIterator no longer goes on where the state was saved")
+
+
+@pytest.mark.parametrize("op", ["SerializeIterator", "DeserializeIterator"])
+def test_the_op_that_moves_an_iterators_state_is_there(op: str) -> None:
+    assert hasattr(tf.raw_ops, op), _changed(f"tf.raw_ops.{op} is gone")
+
+
+@pytest.mark.parametrize(
+    "stateful",
+    [
+        lambda data: data.map(lambda n: tf.py_function(lambda m: m, [n], tf.int64)),
+        lambda data: data.map(lambda n: tf.random.uniform(())),
+    ],
+    ids=["a python function", "a stateful random op"],
+)
+def test_an_iterator_whose_state_would_be_incomplete_has_none(stateful: Callable[[Any], Any]) -> None:
+    iterator = iter(stateful(numbers()))
+    next(iterator)
+    assert internals.iterator_state(iterator) is None, _changed(
+        "external_state_policy=2 no longer refuses a pipeline with state of its own"
+    )
+
+
+def test_a_strategys_iterator_has_no_state() -> None:
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+    iterator = iter(strategy.experimental_distribute_dataset(numbers().batch(2)))
+    assert internals.iterator_state(iterator) is None
+
+
+def test_what_is_no_state_is_refused() -> None:
+    with pytest.raises(ValueError, match="Was the pipeline changed"):
+        internals.restore_iterator(iter(numbers()), b"nothing")
+    with pytest.raises(UnsupportedTensorFlow, match="_iterator_resource"):
+        internals.restore_iterator(object(), b"nothing")
+
+
+def test_a_dataset_knows_its_inputs_and_a_shuffle_by_its_class() -> None:
+    dataset = numbers().shuffle(4, seed=1).map(lambda n: n)
+    (shuffle,) = dataset._inputs()
+    assert type(shuffle).__name__ == "_ShuffleDataset", _changed(f"a shuffle is now a {type(shuffle).__name__}")
+    assert type(shuffle._inputs()[0]).__name__ == "_RangeDataset", _changed("datasets have other inputs")
+
+
+@pytest.mark.parametrize(("seed", "unseeded"), [(None, 1), (7, 0)])
+def test_a_shuffle_knows_its_seeds(seed: int | None, unseeded: int) -> None:
+    tf.random.set_seed(None)  # with one, every shuffle has a seed
+    shuffle = numbers().shuffle(4, seed=seed)
+    for name in ("_seed", "_seed2"):
+        assert hasattr(shuffle, name), _changed(f"_ShuffleDataset.{name} is gone")
+    assert internals.unseeded_shuffles(shuffle.batch(2)) == unseeded, _changed(
+        "a shuffle without a seed no longer has the seeds 0 and 0"
+    )
+
+
+def test_the_state_of_a_shuffle_says_how_often_it_drew() -> None:
+    dataset = numbers().shuffle(4, seed=1).batch(4)
+    iterator = iter(dataset)
+    next(iterator)
+    state = internals.iterator_state(iterator)
+    assert state is not None
+    assert b"num_random_samples" in state, _changed("a shuffle's state has no num_random_samples any more")
+    assert internals.keeps_every_shuffle(state, dataset)
+    for _ in iterator:
+        pass
+    drained = internals.iterator_state(iterator)
+    assert drained is not None
+    assert not internals.keeps_every_shuffle(drained, dataset), _changed(
+        "a drained shuffle now keeps its reshuffling: `keeps_every_shuffle` can be simplified"
+    )
+
+
+def test_two_shuffles_are_counted_as_two() -> None:
+    dataset = numbers().shuffle(4, seed=1).map(lambda n: n).shuffle(4, seed=2)
+    iterator = iter(dataset)
+    untouched = internals.iterator_state(iterator)
+    next(iterator)
+    drawn = internals.iterator_state(iterator)
+    assert untouched is not None
+    assert drawn is not None
+    assert not internals.keeps_every_shuffle(untouched, dataset)  # the lower one is made at the first draw
+    assert internals.keeps_every_shuffle(drawn, dataset)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "drawn"),
+    [
+        (lambda data: data.shuffle(4, seed=1).map(lambda n: n).batch(2).prefetch(1), False),
+        (lambda data: data.batch(2), False),
+        (lambda data: data.shuffle(4, seed=1).repeat(2), True),
+        (lambda data: data.shuffle(4, seed=1).shuffle(4, seed=2), True),
+    ],
+    ids=["one shuffle", "no shuffle", "below a repeat", "below another"],
+)
+def test_shuffles_that_reshuffle_while_they_are_drawn_are_known(pipeline: Callable[[Any], Any], drawn: bool) -> None:
+    assert internals.reshuffles_while_drawn(pipeline(numbers())) is drawn, _changed("datasets have other class names")
+
+
+@pytest.mark.parametrize("name", sorted(internals._MADE_AT_ONCE))
+def test_a_kind_of_dataset_that_is_known_by_name_still_has_it(name: str) -> None:
+    made = [
+        numbers().map(lambda n: n),
+        numbers().map(lambda n: n, num_parallel_calls=2),
+        numbers().batch(2),
+        numbers().batch(2, num_parallel_calls=2),
+        numbers().prefetch(1),
+        numbers().filter(lambda n: True),
+        numbers().with_options(tf.data.Options()),
+    ]
+    assert name in {type(dataset).__name__ for dataset in made}, _changed(f"{name} has another name")
+
+
+def test_the_key_of_tensorflows_own_notice_is_what_it_was() -> None:
+    # Nothing in Python spells it; the C++ code does, and tests/cluster see it arrive.
+    assert internals.PREEMPTION_NOTICE_KEY == "TF_DEFAULT_PREEMPTION_NOTICE_KEY"
