@@ -13,6 +13,7 @@ from keras_preempt import environment, log
 from keras_preempt.checkpoint.store import open_store
 from keras_preempt.keras_repairs import enable_multi_worker_fit
 from keras_preempt.runtime import Runtime
+from keras_preempt.schedule import parse
 from keras_preempt.supervision import Supervision
 from keras_preempt.termination import TerminationConfig
 
@@ -30,7 +31,8 @@ class PreemptionCallback(keras.callbacks.Callback):
     Args:
         directory: Where the checkpoints are: a path that all workers share. One run of one model.
         termination: How notices arrive and how the job ends; None for SIGTERM and exit status 75.
-        save_every: A later release: saves while nothing happens. Only None works now.
+        save_every: When to save in the background while nothing happens: a number of optimizer steps,
+            "epoch", or a time such as "10min" or a `datetime.timedelta`. None: never.
         max_to_keep: How many committed checkpoints stay in the directory; at least 1.
         staging_dir: A later release: local disk for files on their way to a bucket. Only None works now.
 
@@ -53,12 +55,11 @@ class PreemptionCallback(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         log.show()
-        for name, value in (("save_every", save_every), ("staging_dir", staging_dir)):
-            if value is not None:
-                raise NotImplementedError(
-                    f"Expected {name}=None, since this release does not have it yet. Received: {value!r}. "
-                    "Leave it out."
-                )
+        if staging_dir is not None:
+            raise NotImplementedError(
+                f"Expected staging_dir=None, since this release does not have it yet. Received: {staging_dir!r}. "
+                "Leave it out."
+            )
         if isinstance(max_to_keep, bool) or not isinstance(max_to_keep, int) or max_to_keep < 1:
             raise ValueError(
                 f"Expected max_to_keep to be an integer of at least 1. Received: {max_to_keep!r}."
@@ -67,6 +68,7 @@ class PreemptionCallback(keras.callbacks.Callback):
             raise ValueError(f"Expected termination to be a TerminationConfig. Received: {termination!r}.")
         self._store = open_store(os.environ.get(environment.DIRECTORY) or directory)
         self._termination = termination or TerminationConfig()
+        self._schedule = parse(save_every)
         self._max_to_keep = max_to_keep
         self._supervision: Supervision | None = None
         self._runtime: Runtime | None = None  # Of the supervision; here as well, for the hot hooks.
@@ -87,7 +89,7 @@ class PreemptionCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Agrees with the other workers on a checkpoint and resumes from it."""
         last = _Last(self)
-        self._supervision = Supervision(self._store, self._termination, self._max_to_keep)
+        self._supervision = Supervision(self._store, self._termination, self._schedule, self._max_to_keep)
         # Whatever ends fit ends what was started for it, also an exception, of which no hook is told:
         # only fit's own list of callbacks holds `last`.
         self._on_abandon = weakref.finalize(last, Supervision.abandon, self._supervision)
@@ -100,15 +102,14 @@ class PreemptionCallback(keras.callbacks.Callback):
         if self._supervision is not None and self._runtime is not None:
             self._supervision.session.before_epoch()
             self._runtime.entered += 1
-            if self._runtime.attention:
-                self._boundary("epoch", 0)
+            self._boundary("epoch", 0)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """A boundary."""
         runtime = self._runtime
         if runtime is not None:
             runtime.entered += 1
-            if runtime.attention:
+            if runtime.attention or runtime.entered >= runtime.due:
                 self._boundary("train", batch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:

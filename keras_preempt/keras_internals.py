@@ -358,7 +358,7 @@ class RunningFit:
         self.feed = InputFeed(variables["epoch_iterator"])
         self.epochs: int = variables["epochs"]
         self.initial_epoch: int = variables["initial_epoch"]
-        self._sticky_epoch: int | None = None
+        self._earlier_start: list[int | None] = []
 
     def take_callbacks(self, first: Any, last: Any) -> list[Any]:
         """Makes `first` the first and `last` the last callback of this fit; returns the others.
@@ -373,15 +373,14 @@ class RunningFit:
 
     def start_at(self, epoch: int) -> None:
         """Makes fit begin at `epoch`; at or past `epochs`, it trains nothing."""
-        if self._sticky_epoch is None:
-            self._sticky_epoch = self._model._initial_epoch
+        if not self._earlier_start:
+            self._earlier_start.append(self._model._initial_epoch)
         self._model._initial_epoch = epoch
 
     def forget_start(self) -> None:
         """Undoes `start_at`: Keras would begin every later fit of the model there too."""
-        if self._sticky_epoch is not None:
-            self._model._initial_epoch = self._sticky_epoch
-            self._sticky_epoch = None
+        if self._earlier_start:
+            self._model._initial_epoch = self._earlier_start.pop()
 
     def logs_of_an_epoch_without_steps(self, logs: Mapping[str, Any]) -> None:
         """Gives the resumed epoch its training logs if not one of its steps is left to run.

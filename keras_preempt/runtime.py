@@ -9,6 +9,7 @@ why nobody passes the target or waits for ever is told, and decided, in `alignme
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,12 @@ logger = logging.getLogger("keras_preempt")
 ALIGNMENT_TIMEOUT = 30.0
 """Seconds that one message of a round may take. Answers come from watcher threads, not from training, so
 that they take milliseconds; only a dead or stopped process takes longer."""
+
+PLAN_MARGIN = 5.0
+"""Seconds that the others wait longer for a plan than the caller waits for their answers."""
+
+NEVER = sys.maxsize
+"""A boundary that no fit reaches."""
 
 ROUNDS_PER_REASON = 3
 """How often a reason calls a round again after one was aborted."""
@@ -45,6 +52,7 @@ class Runtime:
         entered: Boundaries entered since fit began. The main thread adds one at each, BEFORE it reads
             `attention`.
         attention: Whether a boundary has to look closer. The watcher sets it BEFORE it reads `entered`.
+        due: The boundary from which on the schedule of saves has to be looked at.
         notices: The notices that this process has got.
         fatal: Set once no agreement is possible any more: why.
     """
@@ -58,6 +66,7 @@ class Runtime:
     ) -> None:
         self.entered = 0
         self.attention = False
+        self.due = NEVER
         self.notices: list[Notice] = []
         self.fatal: str | None = None
         self.hold_seconds = 0.0
@@ -187,6 +196,11 @@ class Runtime:
         """Whether this worker's own call has been announced by `expect` and is not back yet."""
         return self._member.state is State.LISTENING and self._expected_round == self._member.round
 
+    def call_periodic(self) -> None:
+        """Calls a round for a save after which training goes on; does nothing if a round stands already."""
+        if self._open and self._member.state is State.LISTENING:
+            self._call(Kind.PERIODIC, "the time to save has come", None)
+
     def acted(self) -> None:
         """The plan is carried out and training goes on, ready for the next round."""
         with self._changed:
@@ -244,7 +258,7 @@ class Runtime:
         try:
             while self._one_round():
                 pass
-        except CoordinationLost as error:
+        except (CoordinationLost, CoordinationTimeout) as error:
             with self._changed:
                 self._lose(str(error))
         except alignment.ProtocolError as error:
@@ -289,7 +303,7 @@ class Runtime:
 
     def _await_plan(self, call: Call) -> Plan:
         try:
-            text = self._coordinator.wait_for(self._key("plan"), ALIGNMENT_TIMEOUT + 5)
+            text = self._coordinator.wait_for(self._key("plan"), ALIGNMENT_TIMEOUT + PLAN_MARGIN)
         except CoordinationTimeout:
             # Plan or abort: whatever is inserted first holds for everyone.
             plan = alignment.abort_plan(call, f"worker {call.member} called, and then made no plan")
@@ -303,7 +317,9 @@ class Runtime:
             return self._take_abort(plan.abort)
         with self._changed:
             self._advance(Event.PLAN, plan=plan)
-            finished_round = self._member.round - 1  # All have answered in this one, so all have left that one.
+            finished_round = (
+                self._member.round - 1
+            )  # All have answered in this one, so all have left that one.
         self._events.emit(
             "plan",
             target=plan.target,

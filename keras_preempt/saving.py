@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_preempt.alignment import Plan, Position
 from keras_preempt.checkpoint.commit import commit, wait_for_commit
-from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.errors import CheckpointError, SaveCancelled
 from keras_preempt.checkpoint.layout import attempt_directory
 from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
 from keras_preempt.checkpoint.retention import retain
@@ -68,6 +68,37 @@ class Content:
     overrides: Mapping[str, np.ndarray]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """All that one worker writes of a checkpoint, on the host.
+
+    Attributes:
+        attempt: Names the save.
+        plan: Who writes what.
+        position: Where the main thread stood.
+        finished: Whether training is over.
+        specs: All mirrored tensors.
+        mirrored: This worker's share of them.
+        local: Its own tensors.
+        state: Its own JSON state.
+    """
+
+    attempt: str
+    plan: Plan
+    position: Position
+    finished: bool
+    specs: list[TensorSpec]
+    mirrored: list[tuple[Slice, np.ndarray]]
+    local: dict[str, np.ndarray]
+    state: Mapping[str, Any]
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The position as JSON."""
+        at = self.position
+        return {"epoch": at.epoch, "phase": at.phase, "batch": at.batch, "step": at.step or 0}
+
+
 class Saver:
     """Writes the checkpoints of one fit.
 
@@ -99,38 +130,72 @@ class Saver:
         self._max_to_keep = max_to_keep
         self._events = events
 
-    def save(
-        self,
-        plan: Plan,
-        position: Position,
-        finished: bool,
-        content: Content,
-    ) -> Saved:
-        """Writes and commits; returns when the checkpoint is committed or cannot be.
+    def prepare(
+        self, attempt: str, plan: Plan, position: Position, finished: bool, content: Content, *, copy: bool
+    ) -> Prepared:
+        """Fetches what this worker has to write, and nothing else.
 
         Args:
-            plan: The plan of the round.
+            attempt: Names the save.
+            plan: Who writes what.
             position: Where the main thread stands; the same on every worker.
             finished: Whether training is over.
             content: What to write beside the variables.
+            copy: Whether training goes on before `write` is through.
+        """
+        specs = self._specs(content)
+        mirrored: list[tuple[Slice, np.ndarray]] = []
+        if self._member in plan.writers:
+            share = partition(specs, len(plan.writers))[plan.writers.index(self._member)]
+            known = {**content.mirrored, **content.overrides}
+            # Only this worker's share is fetched from the device.
+            wanted = dict.fromkeys(piece.tensor for piece in share if piece.tensor not in known)
+            values = {**known, **self._model.capture_mirrored(wanted, copy=copy)}
+            mirrored = [(piece, values[piece.tensor]) for piece in share]
+        local = self._model.capture_local(copy=copy)
+        local.update({name: value for name, value in content.overrides.items() if name in local})
+        local.update(content.arrays)
+        return Prepared(attempt, plan, position, finished, specs, mirrored, local, content.state)
+
+    def write(self, save: Prepared, cancelled: Callable[[], bool] = lambda: False) -> Saved:
+        """Writes and commits; returns when the checkpoint is committed or cannot be.
+
+        Args:
+            save: From `prepare`.
+            cancelled: Whether to give up: asked between two files and while others are waited for.
         """
         began = time.time()
-        step = position.step or 0
-        directory = attempt_directory(step, plan.attempt)
-        where = {"epoch": position.epoch, "phase": position.phase, "batch": position.batch, "step": step}
+        step = save.position.step or 0
+        directory = attempt_directory(step, save.attempt)
+
+        def check() -> None:
+            if cancelled():
+                raise SaveCancelled(f"The save of {directory} was given up for one that cannot wait.")
+
         try:
-            specs = self._specs(content)
-            self._write(plan, directory, where, content, specs)
+            write_part(
+                self._store,
+                directory,
+                self._member,
+                save.mirrored,
+                save.local,
+                dict(save.state),
+                save.where,
+                before_file=check,
+            )
             written = time.time()
-            self._events.emit("save", attempt=plan.attempt, step=step, seconds=written - began)
-            missing = self._commit(plan, directory, step, where, finished, specs)
+            self._events.emit("save", attempt=save.attempt, step=step, seconds=written - began)
+            missing = self._commit(save, directory, check)
+        except SaveCancelled as error:
+            logger.info("%s", error)
+            return Saved(None, time.time() - began)
         except (CheckpointError, OSError, TypeError, ValueError) as error:
-            self._events.emit("error", reason=f"not saved: {error}", attempt=plan.attempt, step=step)
+            self._events.emit("error", reason=f"not saved: {error}", attempt=save.attempt, step=step)
             logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
             return Saved(None, time.time() - began)
         seconds = time.time() - began
         self._events.emit(
-            "commit", attempt=plan.attempt, step=step, seconds=time.time() - written, missing=list(missing)
+            "commit", attempt=save.attempt, step=step, seconds=time.time() - written, missing=list(missing)
         )
         return Saved(directory, seconds, missing)
 
@@ -142,40 +207,17 @@ class Saver:
             TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
         ]
 
-    def _write(
-        self,
-        plan: Plan,
-        directory: str,
-        where: Mapping[str, Any],
-        content: Content,
-        specs: list[TensorSpec],
-    ) -> None:
-        mirrored: list[tuple[Slice, np.ndarray]] = []
-        if self._member in plan.writers:
-            share = partition(specs, len(plan.writers))[plan.writers.index(self._member)]
-            known = {**content.mirrored, **content.overrides}
-            # Only this worker's share is fetched from the device.
-            wanted = dict.fromkeys(piece.tensor for piece in share if piece.tensor not in known)
-            values = {**known, **self._model.capture_mirrored(wanted)}
-            mirrored = [(piece, values[piece.tensor]) for piece in share]
-        local = self._model.capture_local()
-        local.update({name: value for name, value in content.overrides.items() if name in local})
-        local.update(content.arrays)
-        write_part(self._store, directory, self._member, mirrored, local, dict(content.state), dict(where))
-
-    def _commit(
-        self,
-        plan: Plan,
-        directory: str,
-        step: int,
-        where: Mapping[str, Any],
-        finished: bool,
-        specs: list[TensorSpec],
-    ) -> tuple[int, ...]:
-        share = sum(spec.nbytes for spec in specs) / len(plan.writers)
+    def _commit(self, save: Prepared, directory: str, check: Callable[[], None]) -> tuple[int, ...]:
+        plan = save.plan
+        share = sum(spec.nbytes for spec in save.specs) / len(plan.writers)
         patience = COMMIT_PATIENCE + share / SLOWEST_WRITE
+
+        def pause(seconds: float) -> None:
+            check()
+            time.sleep(seconds)  # Other machines' files cannot be waited for, only looked for.
+
         if self._member != plan.writers[0]:
-            manifest = wait_for_commit(self._store, directory, timeout=patience)
+            manifest = wait_for_commit(self._store, directory, timeout=patience, wait=pause)
             if manifest is None:
                 raise CheckpointError(
                     f"Expected worker {plan.writers[0]} to commit {directory} within {patience:.0f} s. "
@@ -192,14 +234,15 @@ class Saver:
             timeout=patience,
             optional_timeout=DOOMED_TIMEOUT,
             incarnation=self._incarnation,
-            step=step,
-            position=dict(where),
-            attempt=plan.attempt,
+            step=save.position.step or 0,
+            position=save.where,
+            attempt=save.attempt,
             kind=plan.kind.value,
-            finished=finished,
+            finished=save.finished,
             reason=f"called by {plan.kind.value}",
-            specs=specs,
+            specs=save.specs,
             versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
+            wait=pause,
         )
         removed = retain(self._store, self._max_to_keep, self._incarnation)
         for name in removed:

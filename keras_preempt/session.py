@@ -13,10 +13,10 @@ import keras
 import numpy as np
 
 from keras_preempt import keras_internals
-from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.alignment import Position
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.keras_internals import InputFeed, RunningFit
-from keras_preempt.saving import Content, Saved, Saver
+from keras_preempt.saving import Content
 from keras_preempt.state import inputs, plain, randomness
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.model import ModelState
@@ -35,6 +35,7 @@ class Session:
 
     Attributes:
         logs: The logs of the last execution.
+        restored_name: The folder of the checkpoint that was restored; empty if none was.
         steps_at_start: Optimizer steps done before this fit ran its first one.
     """
 
@@ -54,7 +55,8 @@ class Session:
         self._evaluation_iterators = 0
         self._before_validation: _Captured | None = None
         self._resume: _Resume | None = None
-        self._restored_name = ""
+        self.restored_name = ""
+        self._checked = False
         self.logs: Mapping[str, Any] | None = None
         self.steps_at_start = keras_internals.steps_done(model)
 
@@ -71,6 +73,11 @@ class Session:
     def epochs(self) -> int:
         """The number of epochs that this fit was asked for."""
         return self._fit.epochs
+
+    @property
+    def steps_per_execution(self) -> int:
+        """Optimizer steps between two boundaries of training."""
+        return self._fit.feed.steps_per_execution
 
     @property
     def steps_run(self) -> int:
@@ -90,12 +97,13 @@ class Session:
         self._before_validation = self._capture_small(made)
         self._before_validation.overrides = self._model_state.capture_metrics_and_seeds()
 
-    def save(self, saver: Saver, plan: Plan, position: Position) -> Saved:
-        """Saves the state at `position`; a checkpoint just restored is not written again."""
-        if self._resume is not None and plan.kind is not Kind.FINISHED:
-            logger.info("Nothing was trained since %s was restored; it stands as it is.", self._restored_name)
-            return Saved(self._restored_name, 0.0)
-        finished = position.phase == "end"
+    @property
+    def resuming(self) -> bool:
+        """Whether nothing was trained since the checkpoint was restored."""
+        return self._resume is not None
+
+    def capture(self, position: Position) -> Content:
+        """Returns what a save at `position` holds beside the variables."""
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
             captured = self._capture_small(self._iterators_when_evaluated_next())
@@ -105,11 +113,9 @@ class Session:
         state = {
             **captured.state,
             "input": inputs.capture(feed, place, arrays),
-            "stopped": bool(finished and self._model.stop_training),
+            "stopped": bool(position.phase == "end" and self._model.stop_training),
         }
-        return saver.save(
-            plan, position, finished, Content(state, arrays, captured.mirrored, captured.overrides)
-        )
+        return Content(state, arrays, captured.mirrored, captured.overrides)
 
     def _iterators_when_evaluated_next(self) -> int:
         """Iterators over the validation data that will have been made when the next validation begins.
@@ -169,7 +175,7 @@ class Session:
             self._model_state.small(loaded.tensors),
             self._model_state.small(loaded.local),
         )
-        self._restored_name = name
+        self.restored_name = name
         self.steps_at_start = keras_internals.steps_done(self._model)
         return how
 
@@ -180,6 +186,10 @@ class Session:
 
     def after_epoch_begin(self) -> None:
         """Last thing in on_epoch_begin: a resumed epoch has begun before, so it must leave no trace."""
+        if not self._checked:
+            # State that cannot be saved is an error now, not when the machine is about to go.
+            self._callbacks.capture({})
+            self._checked = True
         if self._resume is None:
             return
         if self._resume.where["phase"] in ("train", "validation"):

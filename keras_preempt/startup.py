@@ -148,8 +148,7 @@ def _lead(
             token = incarnations.read(store, incarnation)["token"]
         handshake.say("claim", {"incarnation": incarnation, "token": token, "identity": _digest(described)})
         with handshake.telling("proposal/0"):
-            for other in range(1, members):
-                handshake.hear(f"sees/{other}", other)
+            _hear_all(handshake, members)
         return _propose(handshake, store, infos, incarnation)
     except Exception:
         # Nothing was written under this incarnation, so that nobody can miss it.
@@ -157,6 +156,18 @@ def _lead(
             with contextlib.suppress(CheckpointError):
                 store.delete(name)
         raise
+
+
+def _hear_all(handshake: _Handshake, members: int) -> None:
+    """Waits for what each worker sees, also after one has failed: the others must find what they look for."""
+    failed: StartError | None = None
+    for other in range(1, members):
+        try:
+            handshake.hear(f"sees/{other}", other, None if failed is None else 2 * SHARED_WAIT)
+        except StartError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def _propose(handshake: _Handshake, store: Store, infos: list[CheckpointInfo], incarnation: int) -> Start:

@@ -6,6 +6,7 @@ Everything that is started here is ended here: signal handlers, threads, the eve
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import logging
 import sys
@@ -23,10 +24,13 @@ from keras_preempt.coordination.service import ServiceCoordinator
 from keras_preempt.drill import Drill
 from keras_preempt.events import EventLog
 from keras_preempt.identity import describe
+from keras_preempt.interval import Interval
 from keras_preempt.listening import Listening
 from keras_preempt.place import Place, place
 from keras_preempt.runtime import Runtime
+from keras_preempt.saves import Saves
 from keras_preempt.saving import Saved, Saver
+from keras_preempt.schedule import Schedule
 from keras_preempt.session import Session
 from keras_preempt.state import inputs
 from keras_preempt.state.callbacks import CallbackStates
@@ -49,6 +53,7 @@ class Supervision:
     Args:
         store: The run's directory.
         termination: How notices arrive and how the job ends.
+        schedule: When to save while nothing happens.
         max_to_keep: How many checkpoints stay.
 
     Attributes:
@@ -58,10 +63,15 @@ class Supervision:
 
     runtime: Runtime
     session: Session
+    _saves: Saves
 
-    def __init__(self, store: Store, termination: TerminationConfig, max_to_keep: int) -> None:
+    def __init__(
+        self, store: Store, termination: TerminationConfig, schedule: Schedule, max_to_keep: int
+    ) -> None:
         self._store = store
         self._termination = termination
+        self._schedule = schedule
+        self._interval: Interval | None = None
         self._max_to_keep = max_to_keep
         self._place = Place()
         self._listening: Listening | None = None
@@ -124,7 +134,7 @@ class Supervision:
                 ", ".join(callbacks.unsaved),
             )
         self.session = Session(model, fit, model_states[0], callbacks)
-        self._saver = Saver(
+        saver = Saver(
             self._store,
             model_states[0],
             self._place.member,
@@ -133,6 +143,7 @@ class Supervision:
             self._max_to_keep,
             self._events,
         )
+        self._saves = Saves(self.session, saver, self._schedule, start.incarnation, self._place.members)
         self.runtime.start(start.incarnation)
         self._drill = Drill.from_environment(self._place.member)
         self._promise(fit, coordinator)
@@ -140,6 +151,11 @@ class Supervision:
         if start.restored is not None:
             self._restore(start)
         self.runtime.attention = self.runtime.attention or self._drill is not None
+        beginning = self.session.position(fit.initial_epoch, "epoch", 0)
+        self._saves.begin(beginning)
+        self._look_again(beginning)
+        if self._schedule.seconds is not None and self._place.member == 0:
+            self._interval = Interval(self._schedule.seconds, self.runtime.call_periodic)
         self._status.began_training()
 
     def _promise(self, fit: keras_internals.RunningFit, coordinator: Coordinator) -> None:
@@ -221,13 +237,20 @@ class Supervision:
             self._drill = None
         plan = self.runtime.boundary(position)
         if plan is None:
+            self._saves.scheduled(position)
             self.runtime.attention = self.runtime.attention or self._drill is not None
-            return
-        saved = self._save(plan, position)
-        if plan.goes_on:
+        elif plan.goes_on:
+            self._status.spent("save", self._saves.in_background(plan, position))
             self.runtime.acted()
-            return
-        self._leave(saved)
+        else:
+            self._leave(self._save(plan, position))
+        self._look_again(position)
+
+    def _look_again(self, position: Position) -> None:
+        """Sets the boundary at which the schedule is looked at next."""
+        self.runtime.due = self._saves.next_boundary(
+            self.runtime.entered, position, self.session.steps_per_execution
+        )
 
     def finish(self, epochs_done: int) -> None:
         """The last boundary: everyone knows that training is over, and the finished run is saved."""
@@ -244,7 +267,7 @@ class Supervision:
 
     def _save(self, plan: Plan, position: Position) -> Saved:
         self._status.aligned_at = time.time()
-        saved = self.session.save(self._saver, plan, position)
+        saved = self._saves.at_once(plan, position)
         self._status.spent("save", saved.seconds)
         self._status.committed_at = time.time()
         if saved.name is not None and plan.kind is not Kind.FINISHED:
@@ -303,16 +326,27 @@ class Supervision:
         if self._over:
             return
         self._over = True
-        if hasattr(self, "runtime"):
-            self.runtime.close(why)
-            self._status.notices = [notice.received_at for notice in self.runtime.notices]
-            self._status.spent("hold", self.runtime.hold_seconds)
-        if self._listening is not None:
-            self._listening.stop()
-        if hasattr(self, "session"):
-            self.session.end()
-            self._status.write(self._place.member, self._incarnation, self.session)
-        if self._events is not None:
-            self._events.close()
+        with contextlib.ExitStack() as closing:  # The last line first, and every one of them.
+            closing.callback(self._release_directory)
+            if self._events is not None:
+                closing.callback(self._events.close)
+            if hasattr(self, "session"):
+                closing.callback(self._write_status)
+                closing.callback(self.session.end)
+            if self._listening is not None:
+                closing.callback(self._listening.stop)
+            if hasattr(self, "runtime"):
+                closing.callback(self.runtime.close, why)
+            if hasattr(self, "_saves"):
+                closing.callback(self._saves.end)
+            if self._interval is not None:
+                closing.callback(self._interval.stop)
+
+    def _write_status(self) -> None:
+        self._status.notices = [notice.received_at for notice in self.runtime.notices]
+        self._status.spent("hold", self.runtime.hold_seconds)
+        self._status.write(self._place.member, self._incarnation, self.session)
+
+    def _release_directory(self) -> None:
         if _live.get(self._store.key) is self:
             del _live[self._store.key]

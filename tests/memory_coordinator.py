@@ -72,9 +72,13 @@ class MemoryService:
         with self._changed:
             return list(self._values)
 
-    def _await(self, look: Callable[[], list[str]] | Callable[[], list[tuple[int, str, str]]], count: int, what: str) -> list[str]:
+    def _await(
+        self, look: Callable[[], list[str]] | Callable[[], list[tuple[int, str, str]]], count: int, what: str
+    ) -> list[str]:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(look()) >= count, PATIENCE), f"{what}: {look()} of {count}"
+            assert self._changed.wait_for(lambda: len(look()) >= count, PATIENCE), (
+                f"{what}: {look()} of {count}"
+            )
             return [str(found) for found in look()]
 
     # -- What the members do ------------------------------------------------------------------------

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+from keras_preempt import runtime as runtime_module
 from keras_preempt.alignment import Plan, Position
 from keras_preempt.events import EventLog
 from keras_preempt.notices import Notice
@@ -183,3 +189,21 @@ class Job:
 
 def notice(member: int = 0, source: str = "signal") -> Notice:
     return Notice(source, f"SIGTERM to {member}", received_at=0.0)
+
+
+def the_plan(job: Job) -> Plan:
+    """Waits for the plan of the only round."""
+    (text,) = job.service.await_key("/plan")
+    return Plan.decode(text)
+
+
+@contextlib.contextmanager
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rounds give up soon; afterwards no thread is left."""
+    monkeypatch.setattr(runtime_module, "ALIGNMENT_TIMEOUT", 0.4)
+    yield
+    limit = time.monotonic() + PATIENCE
+    for thread in threading.enumerate():
+        if thread.name.startswith(("keras_preempt", "main-", "Thread-")):
+            thread.join(max(0.0, limit - time.monotonic()))
+            assert not thread.is_alive(), f"{thread.name} was left behind"

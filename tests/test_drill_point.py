@@ -36,7 +36,9 @@ def test_only_the_worker_that_is_meant_is_struck(monkeypatch: pytest.MonkeyPatch
     assert drill(monkeypatch, {"member": 1, "step": 10}, member=1) == Drill(10)
 
 
-@pytest.mark.parametrize("value", ["ten", "10", "[]", {"member": 0}, {"step": 1}, {"member": 0, "step": None}])
+@pytest.mark.parametrize(
+    "value", ["ten", "10", "[]", {"member": 0}, {"step": 1}, {"member": 0, "step": None}]
+)
 def test_anything_but_a_drill_is_refused_by_the_name_of_the_variable(
     monkeypatch: pytest.MonkeyPatch, value: Any
 ) -> None:

@@ -48,7 +48,9 @@ class Looking(keras.callbacks.Callback):
         setattr(self, hook, called)
 
 
-def fit(hook: str, look: Callable[[keras.Model], None], data: Any = DATA, **arguments: Any) -> keras.callbacks.History:
+def fit(
+    hook: str, look: Callable[[keras.Model], None], data: Any = DATA, **arguments: Any
+) -> keras.callbacks.History:
     looking = Looking(hook, look)
     history = new_model().fit(data, verbose=0, shuffle=False, callbacks=[looking], **arguments)
     assert looking.looks
@@ -70,7 +72,9 @@ def test_fit_holds_this_in_a_local_variable_while_it_calls_its_callbacks(name: s
 def test_the_running_fit_is_found_from_its_first_callback() -> None:
     found: list[Any] = []
     fit("on_train_begin", lambda model: found.append(running_fit(model)), epochs=3, initial_epoch=1)
-    assert (found[0].epochs, found[0].initial_epoch) == (3, 1), _changed("fit's epochs, initial_epoch mean something else")
+    assert (found[0].epochs, found[0].initial_epoch) == (3, 1), _changed(
+        "fit's epochs, initial_epoch mean something else"
+    )
     assert isinstance(found[0].feed, InputFeed)
 
 
@@ -88,7 +92,7 @@ def test_fit_calls_the_callbacks_of_the_list_that_its_container_has_then() -> No
     last = Looking("on_epoch_end", lambda model: None)
     last_model = new_model()
 
-    class First(keras.callbacks.Callback):  # type: ignore[misc]
+    class First(keras.callbacks.Callback):
         def on_train_begin(self, logs: Any = None) -> None:
             last.set_model(self.model)
             others = running_fit(self.model).take_callbacks(self, last)
@@ -146,7 +150,9 @@ def test_epoch_iterators_look_up_their_steps_on_the_instance() -> None:
     [(DATA, None, [1, 2, 3, 4]), (DATA.repeat(), 3, [1, 1]), (DATA.filter(lambda x, y: True), None, [1, 2])],
     ids=["known length", "endless", "unknown length"],
 )
-def test_epoch_iterators_make_as_many_iterators_as_they_did(data: Any, steps_per_epoch: int | None, made: list[int]) -> None:
+def test_epoch_iterators_make_as_many_iterators_as_they_did(
+    data: Any, steps_per_epoch: int | None, made: list[int]
+) -> None:
     iterator = new_iterator(data, steps_per_epoch)
     iterator.reset()
     feed = InputFeed(iterator)
@@ -159,7 +165,9 @@ def test_epoch_iterators_make_as_many_iterators_as_they_did(data: Any, steps_per
                         found.append(feed.iterators)
                     next(live)
             found.append(feed.iterators)
-    assert sorted(set(found)) == sorted(set(made)), _changed(f"TFEpochIterator makes other iterators: {found}")
+    assert sorted(set(found)) == sorted(set(made)), _changed(
+        f"TFEpochIterator makes other iterators: {found}"
+    )
 
 
 def test_epoch_iterators_count_an_execution_before_they_hand_it_out() -> None:
@@ -170,7 +178,9 @@ def test_epoch_iterators_count_an_execution_before_they_hand_it_out() -> None:
 
 
 def test_a_known_length_is_in_num_batches() -> None:
-    assert new_iterator()._num_batches == 4, _changed("TFEpochIterator._num_batches is not the number of batches")
+    assert new_iterator()._num_batches == 4, _changed(
+        "TFEpochIterator._num_batches is not the number of batches"
+    )
     assert new_iterator(DATA.repeat(), 3)._num_batches is None
 
 
@@ -194,7 +204,9 @@ def test_the_validation_of_a_fit_has_its_own_epoch_iterator() -> None:
         epochs=2,
     )
     assert isinstance(found[0], TFEpochIterator), _changed("Trainer._eval_epoch_iterator is gone")
-    assert found[0] is found[1], _changed("Trainer._eval_epoch_iterator is no longer kept between validations")
+    assert found[0] is found[1], _changed(
+        "Trainer._eval_epoch_iterator is no longer kept between validations"
+    )
     assert keras_internals.evaluation_iterator(new_model()) is None
 
 
@@ -223,7 +235,9 @@ def test_the_optimizer_counts_every_step() -> None:
     model = new_model(steps_per_execution=3)
     assert hasattr(model.optimizer, "_iterations"), _changed("Optimizer._iterations is gone")
     model.fit(DATA, verbose=0, shuffle=False)
-    assert keras_internals.steps_done(model) == 4, _changed("Optimizer._iterations no longer counts single steps")
+    assert keras_internals.steps_done(model) == 4, _changed(
+        "Optimizer._iterations no longer counts single steps"
+    )
 
 
 def test_the_global_seed_is_kept_under_its_name() -> None:
@@ -233,11 +247,15 @@ def test_the_global_seed_is_kept_under_its_name() -> None:
         assert keras_internals.global_seed_state() is None
         keras.random.uniform((1,))
         state = keras_internals.global_seed_state()
-        assert state is not None, _changed("Keras keeps its global seed elsewhere than in 'global_seed_generator'")
+        assert state is not None, _changed(
+            "Keras keeps its global seed elsewhere than in 'global_seed_generator'"
+        )
         assert state is seed_generator.global_seed_generator().state
         before = np.array(state)
         keras.random.uniform((1,))
-        assert not np.array_equal(before, np.array(state)), _changed("the global seed's state no longer advances")
+        assert not np.array_equal(before, np.array(state)), _changed(
+            "the global seed's state no longer advances"
+        )
     finally:
         global_state.set_global_attribute("global_seed_generator", kept)
 

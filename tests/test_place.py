@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_preempt.place import Place, place
 
 
-class Workers(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
+class Workers(tf.distribute.MultiWorkerMirroredStrategy):
     """Has the cluster that TF_CONFIG describes, and starts no server for it."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Workers(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
         return tf.distribute.cluster_resolver.TFConfigClusterResolver()
 
 
-class ParameterServers(tf.distribute.ParameterServerStrategy):  # type: ignore[misc]
+class ParameterServers(tf.distribute.ParameterServerStrategy):
     def __init__(self) -> None:
         """No strategy is made."""
 

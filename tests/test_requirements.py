@@ -85,7 +85,9 @@ assert not {"tensorflow", "keras"} & set(sys.modules), "it was imported"
 
 
 def test_importing_the_package_loads_neither_even_if_both_are_there() -> None:
-    run = python("import keras_preempt, keras_preempt.cli.main; assert not {'tensorflow', 'keras'} & set(sys.modules)")
+    run = python(
+        "import keras_preempt, keras_preempt.cli.main; assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
     assert run.returncode == 0, run.stderr
 
 

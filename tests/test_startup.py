@@ -182,7 +182,9 @@ def test_a_directory_that_is_not_shared_is_an_error_on_all_workers(tmp_path: Pat
         assert isinstance(outcome, (CheckpointError, StartError))
         assert "all workers share" in str(outcome)
     assert not (tmp_path / "yours").exists()
-    assert snapshot(tmp_path / "mine") == {}  # so that the same command works in another directory, and here too
+    assert (
+        snapshot(tmp_path / "mine") == {}
+    )  # so that the same command works in another directory, and here too
 
 
 def test_two_old_runs_with_the_same_numbers_are_not_taken_for_one_shared_directory(tmp_path: Path) -> None:

@@ -113,7 +113,9 @@ def test_what_is_no_state_is_refused() -> None:
 def test_a_dataset_knows_its_inputs_and_a_shuffle_by_its_class() -> None:
     dataset = numbers().shuffle(4, seed=1).map(lambda n: n)
     (shuffle,) = dataset._inputs()
-    assert type(shuffle).__name__ == "_ShuffleDataset", _changed(f"a shuffle is now a {type(shuffle).__name__}")
+    assert type(shuffle).__name__ == "_ShuffleDataset", _changed(
+        f"a shuffle is now a {type(shuffle).__name__}"
+    )
     assert type(shuffle._inputs()[0]).__name__ == "_RangeDataset", _changed("datasets have other inputs")
 
 
@@ -167,8 +169,12 @@ def test_two_shuffles_are_counted_as_two() -> None:
     ],
     ids=["one shuffle", "no shuffle", "below a repeat", "below another"],
 )
-def test_shuffles_that_reshuffle_while_they_are_drawn_are_known(pipeline: Callable[[Any], Any], drawn: bool) -> None:
-    assert internals.reshuffles_while_drawn(pipeline(numbers())) is drawn, _changed("datasets have other class names")
+def test_shuffles_that_reshuffle_while_they_are_drawn_are_known(
+    pipeline: Callable[[Any], Any], drawn: bool
+) -> None:
+    assert internals.reshuffles_while_drawn(pipeline(numbers())) is drawn, _changed(
+        "datasets have other class names"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(internals._MADE_AT_ONCE))

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import requests
+from google.cloud.storage.exceptions import InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 METADATA_SECONDS = 60.0
@@ -27,12 +29,17 @@ _FIRST_DELAY = 0.25  # seconds between two tries, doubled up to the longest
 _LONGEST_DELAY = 2.0  # seconds
 
 
+def _no_deadline() -> float | None:
+    return None
+
+
 class Budget:
     """The time that one call has left.
 
     Args:
         seconds: what it may take if nothing else limits it.
-        deadline: seconds since 1970 at which everything must be over; None for no such moment.
+        deadline: returns the seconds since 1970 at which everything must be over, None for no such moment; asked
+            again and again, since a notice may come while the call is under way.
         now: returns seconds since 1970.
         clock: returns monotonic seconds.
     """
@@ -40,26 +47,36 @@ class Budget:
     def __init__(
         self,
         seconds: float,
-        deadline: float | None = None,
+        deadline: Callable[[], float | None] = _no_deadline,
         *,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if deadline is not None:
-            seconds = min(seconds, deadline - now())
-        self.seconds = max(seconds, LAST_CHANCE)
+        self._deadline = deadline
+        self._now = now
         self._clock = clock
-        self._end = clock() + self.seconds
+        begun = clock()
+        self._first_end = begun + LAST_CHANCE
+        self._end = begun + seconds
 
     @classmethod
-    def for_transfer(cls, size: int, deadline: float | None = None) -> Budget:
+    def for_transfer(cls, size: int, deadline: Callable[[], float | None] = _no_deadline) -> Budget:
         """Returns the budget of a call that moves `size` bytes."""
         return cls(METADATA_SECONDS + size / SLOWEST_TRANSFER, deadline)
+
+    def share(self, fraction: float) -> Budget:
+        """Returns a budget of a fraction of what is left."""
+        return Budget(self.left * fraction, self._deadline, now=self._now, clock=self._clock)
 
     @property
     def left(self) -> float:
         """Seconds, never below 0."""
-        return max(self._end - self._clock(), 0.0)
+        time_now = self._clock()
+        left = self._end - time_now
+        deadline = self._deadline()
+        if deadline is not None:
+            left = min(left, deadline - self._now())
+        return max(left, self._first_end - time_now, 0.0)
 
     def timeout(self, payload: int = 0) -> tuple[float, float]:
         """Returns the seconds for connecting and for waiting for an answer, as `requests` takes them.
@@ -68,7 +85,9 @@ class Budget:
         leaves on the socket while it sends; so it grows with the `payload` in bytes.
         """
         left = max(self.left, LAST_CHANCE)
-        return min(max(_CONNECT, 4 * payload / SLOWEST_TRANSFER), left / 2), min(_READ, left / 3)
+        if payload:
+            return min(max(_CONNECT, 4 * payload / SLOWEST_TRANSFER), left / 2), min(_READ, left / 3)
+        return min(_CONNECT, left / 3), min(_READ, left / 3)
 
     def retry(self, payload: int = 0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Returns what the client library takes for a retry policy.
@@ -78,12 +97,28 @@ class Budget:
         """
 
         def within_budget(request: Callable[..., Any]) -> Callable[..., Any]:
-            # The last try begins early enough to end in time.
-            seconds = max(self.left - sum(self.timeout(payload)), 0.0)
+            # The last try begins early enough to end in time, if it waits for one thing only.
+            seconds = max(self.left - max(self.timeout(payload)), 0.0)
             policy = DEFAULT_RETRY.with_timeout(seconds).with_delay(
                 initial=_FIRST_DELAY, maximum=_LONGEST_DELAY, multiplier=2.0
             )
-            wrapped: Callable[..., Any] = policy(request)
+            wrapped: Callable[..., Any] = policy(_read_to_its_end(request))
             return wrapped
 
         return within_budget
+
+
+def _read_to_its_end(request: Callable[..., Any]) -> Callable[..., Any]:
+    """Frees the connection of an answer that is an error, which the client leaves open for ever on a download."""
+
+    def attempt(*arguments: Any, **options: Any) -> Any:
+        try:
+            return request(*arguments, **options)
+        except InvalidResponse as error:
+            try:
+                error.response.content  # noqa: B018 (the attribute reads it)
+            except requests.RequestException:
+                error.response.close()
+            raise
+
+    return attempt

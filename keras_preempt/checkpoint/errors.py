@@ -96,6 +96,10 @@ class CommitFailed(CheckpointError):
     """A checkpoint was not committed; nothing refers to its parts."""
 
 
+class SaveCancelled(CheckpointError):
+    """A save in the background was given up, because one that cannot wait came."""
+
+
 class Fenced(CheckpointError):
     """A newer incarnation of the run has claimed the directory; this one must not commit any more."""
 

@@ -44,6 +44,8 @@ def cause_of(error: BaseException) -> BaseException:
 def is_uncertain(error: BaseException) -> bool:
     """Returns whether a write that failed so may have taken effect nevertheless."""
     error = cause_of(error)
+    if isinstance(error, auth.GoogleAuthError):  # nothing was sent
+        return False
     status = status_of(error)
     return status is None or status >= 500 or status in (408, 429)
 
@@ -107,7 +109,7 @@ def _cure(error: BaseException, doing: str, url: str, endpoint: str) -> str:
     if isinstance(error, auth.DefaultCredentialsError):
         return f"There are no Google Cloud credentials. {_LOGIN}"
     if isinstance(error, auth.GoogleAuthError) and not isinstance(error, auth.TransportError):
-        return f"The credentials are not valid any more. {_LOGIN}"
+        return f"The credentials were not accepted, or are not valid any more. {_LOGIN}"
     status = status_of(error)
     if status == 401:
         return f"The credentials were not accepted. {_LOGIN}"

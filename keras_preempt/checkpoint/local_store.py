@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -43,11 +44,15 @@ class LocalStore:
 
     Args:
         path: the directory; '~' is expanded. It need not exist before `prepare`.
+
+    Attributes:
+        deadline: see `Store.deadline`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._url = os.fspath(path)
         self._root = Path(os.path.realpath(os.path.expanduser(self._url)))
+        self.deadline: float | None = None
 
     @property
     def url(self) -> str:
@@ -84,6 +89,16 @@ class LocalStore:
                 f"({error.strerror or error}). Correct its permissions or free space, or pass another "
                 "directory."
             ) from error
+
+    def check_space(self, size: int) -> None:
+        """See `Store.check_space`."""
+        with self._explained(""):
+            free = shutil.disk_usage(self._root).free
+        if free < size:
+            raise StoreUnavailable(
+                f"Expected {size / 1e6:,.1f} MB of free space in {self._url}. Received: {free / 1e6:,.1f} MB. "
+                "Free some, or pass a directory on a larger file system."
+            )
 
     def read(self, name: str, *, limit: int) -> bytes:
         """See `Store.read`."""
@@ -127,6 +142,11 @@ class LocalStore:
             temporary.unlink(missing_ok=True)
         with self._explained(name):
             flush_folder(target.parent)
+
+    @contextlib.contextmanager
+    def overlapped(self) -> Iterator[None]:
+        """See `Store.overlapped`; each file is durable at the end of its own block."""
+        yield
 
     def open(self, name: str) -> BinaryIO:
         """See `Store.open`."""
@@ -191,6 +211,9 @@ class LocalStore:
         with self._explained(name):
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             return _FileLog(self, name, open_in_folder(path, flags))
+
+    def close(self) -> None:
+        """See `Store.close`; there is nothing to end."""
 
     def _resolve(self, name: str, *, follow: bool = True) -> Path:
         """Returns where `name` lies, once it is sure that this is below the root."""

@@ -111,6 +111,10 @@ class Store(Protocol):
     below it ('a' for 'a/b', not for 'ab'). Every method may raise `StoreUnavailable` and `UnsafeName`.
     """
 
+    deadline: float | None
+    """Seconds since 1970 by which every call should be over; None for no such moment. A store of local files
+    cannot cut a write short and pays no attention to it."""
+
     @property
     def url(self) -> str:
         """How a user names the place, for messages."""
@@ -126,6 +130,14 @@ class Store(Protocol):
 
         Raises:
             StoreUnavailable: it cannot; the message names the place and the cure.
+        """
+        ...
+
+    def check_space(self, size: int) -> None:
+        """Makes sure that files of `size` bytes find room on the disk that they are written or staged on.
+
+        Raises:
+            StoreUnavailable: they do not; the message says how much is free.
         """
         ...
 
@@ -150,6 +162,14 @@ class Store(Protocol):
         """Streams a file, which becomes durable and visible when the block ends without an exception.
 
         After an exception nothing of it is left. Raises `AlreadyExists` like `create`.
+        """
+        ...
+
+    def overlapped(self) -> AbstractContextManager[None]:
+        """Lets files that this thread writes with `writer` become durable later: at the end of this block.
+
+        Several are then on their way at once where the storage can do that. The block ends when all are durable;
+        it raises what writing one of them has failed of, if no `writer` in it has raised that already.
         """
         ...
 
@@ -181,16 +201,25 @@ class Store(Protocol):
         """Opens a log at its end, making it if need be."""
         ...
 
+    def close(self) -> None:
+        """Ends what the store keeps running or on local disk; a later call starts it again.
 
-def open_store(url: str | os.PathLike[str]) -> Store:
+        Raises:
+            StoreUnavailable: lines of a log could not be handed over; all else is ended nevertheless.
+        """
+        ...
+
+
+def open_store(url: str | os.PathLike[str], *, staging_dir: str | os.PathLike[str] | None = None) -> Store:
     """Returns the store that a directory argument names; touches no storage.
 
     Args:
-        url: a local or shared path.
+        url: a local or shared path, or ``gs://bucket/prefix``.
+        staging_dir: a directory on local disk for files on their way to or from a bucket; None for the
+            system's temporary directory.
 
     Raises:
-        ValueError: it is empty, no path, or has a scheme that is not known.
-        NotImplementedError: it names a Google Cloud Storage bucket.
+        ValueError: it is empty, no path, no place in a bucket, or has a scheme that is not known.
     """
     if not isinstance(url, (str, os.PathLike)):
         raise ValueError(
@@ -203,19 +232,17 @@ def open_store(url: str | os.PathLike[str]) -> Store:
             f"Expected a non-empty directory. Received: {place!r}. "
             "Pass the path of a directory that all workers share."
         )
+    # Imported below because they build on this module, and the client of a bucket only for a bucket.
     scheme = _SCHEME.match(place)
-    if scheme is not None:
-        if scheme.group(1).lower() == "gs":
-            raise NotImplementedError(
-                f"Expected a local or shared path. Received: {place!r}. Google Cloud Storage is not "
-                "supported "
-                "yet; it arrives in a later release. Until then pass a path that all workers share."
-            )
-        raise ValueError(
-            f"Expected a local or shared path. Received: {place!r}, whose scheme {scheme.group(0)!r} is not "
-            "known. Pass the path of a directory that all workers share."
-        )
-    # Imported here because local_store builds on this module.
-    from keras_preempt.checkpoint.local_store import LocalStore
+    if scheme is None:
+        from keras_preempt.checkpoint.local_store import LocalStore
 
-    return LocalStore(place)
+        return LocalStore(place)
+    if scheme.group(1).lower() == "gs":
+        from keras_preempt.checkpoint.gcs_store import GcsStore
+
+        return GcsStore(place, staging_dir=staging_dir)
+    raise ValueError(
+        f"Expected a local or shared path, or gs://bucket/prefix. Received: {place!r}, whose scheme "
+        f"{scheme.group(0)!r} is not known. Pass the path of a directory that all workers share."
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_preempt import failpoints
@@ -26,6 +26,7 @@ def write_part(
     local: Mapping[str, Array],
     state: Mapping[str, Any],
     position: Mapping[str, Any],
+    before_file: Callable[[], None] = lambda: None,
 ) -> Part:
     """Writes a worker's tensors, and then the list of them, which declares the part complete.
 
@@ -38,6 +39,7 @@ def write_part(
         local: the tensors that only this worker has, by name.
         state: JSON, see `Part`.
         position: JSON, see `Part`.
+        before_file: called before each file; what it raises ends the save.
 
     Returns:
         The part as it was written; all of it is durable.
@@ -70,6 +72,7 @@ def write_part(
     for file, tensors in pending:
         if files:
             failpoints.point("save.between-parts")
+        before_file()
         files.append(write_tensors(store, directory, file, tensors))
     part = Part(
         member=member,

@@ -71,15 +71,22 @@ class ModelState:
             unique = f"{name}#{number}"
         return unique
 
-    def capture_mirrored(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-        """Returns this worker's copy of those mirrored variables, or of all, shaped like the variables."""
-        names = self.mirrored if names is None else names
-        return {name: self._components(self.mirrored[name])[0].numpy() for name in names}
+    def capture_mirrored(
+        self, names: Iterable[str] | None = None, *, copy: bool = False
+    ) -> dict[str, np.ndarray]:
+        """Returns this worker's values of those mirrored variables, or of all, shaped like the variables.
 
-    def capture_local(self) -> dict[str, np.ndarray]:
+        Args:
+            names: Which.
+            copy: Whether they must outlive the next assignment to the variables.
+        """
+        names = self.mirrored if names is None else names
+        return {name: _value(self._components(self.mirrored[name])[0], copy) for name in names}
+
+    def capture_local(self, *, copy: bool = False) -> dict[str, np.ndarray]:
         """Returns every replica's value of every local variable, as "name@replica"."""
         return {
-            f"{name}@{index}": component.numpy()
+            f"{name}@{index}": _value(component, copy)
             for name, variable in self._local_now().items()
             for index, component in enumerate(self._components(variable))
         }
@@ -142,3 +149,8 @@ class ModelState:
 
     def _components(self, variable: Any) -> tuple[Any, ...]:
         return tuple(self._strategy.experimental_local_results(variable.value))
+
+
+def _value(component: Any, copy: bool) -> np.ndarray:
+    value: np.ndarray = component.numpy()
+    return np.array(value) if copy else value

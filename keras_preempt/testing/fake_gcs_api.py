@@ -17,9 +17,17 @@ from keras_preempt.testing import fake_gcs_errors as errors
 from keras_preempt.testing.fake_gcs_generation import Preconditions, StoredObject, integer
 from keras_preempt.testing.fake_gcs_listing import page
 from keras_preempt.testing.fake_gcs_objects import Buckets
-from keras_preempt.testing.fake_gcs_uploads import Session, Sessions, checksums, parse_multipart, parse_resource
+from keras_preempt.testing.fake_gcs_uploads import (
+    Session,
+    Sessions,
+    checksums,
+    parse_multipart,
+    parse_resource,
+)
 
-_PATH = re.compile(r"(/upload|/download)?/storage/v1/b(?:/([^/]+)(?:/(o|iam/testPermissions)(?:/([^/]+))?)?)?")
+_PATH = re.compile(
+    r"(/upload|/download)?/storage/v1/b(?:/([^/]+)(?:/(o|iam/testPermissions)(?:/([^/]+))?)?)?"
+)
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -115,7 +123,9 @@ class Api:
         """Carries a call out."""
         try:
             if self.unauthenticated:
-                raise errors.plain_error(401, {"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'})
+                raise errors.plain_error(
+                    401, {"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'}
+                )
             return self._route(call)
         except errors.GcsError as error:
             return Reply.of_error(error, media=call.sort == "media")
@@ -133,15 +143,14 @@ class Api:
                 return Reply(499)
             case ("" | "/download", "GET", "o", True):
                 found = self.buckets.get(call.bucket, call.name, call.query)
-                return download(found, call) if call.sort == "media" else Reply.of(self._resource(found))
+                return download(found, call) if call.sort == "media" else self._object(found.resource())
             case ("", "DELETE", "o", True):
                 self.buckets.delete(call.bucket, call.name, call.query)
                 return Reply(204)
             case ("", "PATCH", "o", True):
                 changes = parse_resource(call.body)
-                return Reply.of(
-                    self._resource(self.buckets.update(call.bucket, call.name, call.query, changes))
-                )
+                updated = self.buckets.update(call.bucket, call.name, call.query, changes)
+                return self._object(updated.resource())
             case ("", "GET", "o", False):
                 objects = self.buckets.objects(call.bucket)
                 self.buckets.require("list", "bucket")
@@ -167,13 +176,10 @@ class Api:
                 )
         raise errors.not_built(f"{call.method} {call.path}")
 
-    def _resource(self, stored: StoredObject) -> dict[str, Any]:
-        place = f"/storage/v1/b/{quote(stored.bucket, safe='')}/o/{quote(stored.name, safe='')}"
-        return {
-            **stored.resource(),
-            "selfLink": f"{self.endpoint}{place}",
-            "mediaLink": f"{self.endpoint}/download{place}?generation={stored.generation}&alt=media",
-        }
+    def _object(self, resource: dict[str, Any]) -> Reply:
+        place = f"/storage/v1/b/{quote(resource['bucket'], safe='')}/o/{quote(resource['name'], safe='')}"
+        media = f"{self.endpoint}/download{place}?generation={resource['generation']}&alt=media"
+        return Reply.of({**resource, "selfLink": f"{self.endpoint}{place}", "mediaLink": media})
 
     def _announced(self, call: Call) -> tuple[dict[str, Any], bytes]:
         """The resource that an upload begins with, and its content."""
@@ -196,9 +202,8 @@ class Api:
         conditions = Preconditions.of(call.query)
         if call.query["uploadType"] != "resumable":
             fields = {**fields, **checksums(call.headers)}
-            return Reply.of(
-                self._resource(self.buckets.insert(call.bucket, name, content, fields, conditions))
-            )
+            stored = self.buckets.insert(call.bucket, name, content, fields, conditions)
+            return self._object(stored.resource())
         self.buckets.check_insert(call.bucket, name, conditions)
         total = integer(call.headers, "x-upload-content-length")
         session = self.sessions.begin(call.bucket, name, fields, conditions, total)
@@ -209,7 +214,7 @@ class Api:
     def _piece(self, call: Call) -> Reply:
         session = self.sessions.find(call.query.get("upload_id", ""))
         stored = session.receive(self.buckets, call.headers, call.body, whole=call.whole)
-        return Reply.of(self._resource(stored)) if stored else incomplete(session)
+        return incomplete(session) if stored is None else self._object(stored)
 
 
 def incomplete(session: Session) -> Reply:
@@ -251,4 +256,3 @@ def download(stored: StoredObject, call: Call) -> Reply:
         )
     headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     return Reply(206, stored.content[start:end], headers, media=True)
-

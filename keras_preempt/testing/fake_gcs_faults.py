@@ -30,8 +30,8 @@ request; ``chunk`` is a piece of a resumable upload; ``write`` is any other chan
 FAULT_KINDS = tuple(sorted(frozenset[str]().union(*APPLICABLE.values())))
 """Every kind of fault: HTTP statuses as text, and what can happen to a connection.
 
-- ``"401"``, ``"403"``, ``"408"``, ``"429"`` (with Retry-After), ``"500"``, ``"502"``, ``"503"``, ``"504"``: answered at once, nothing
-  takes effect.
+- ``"401"``, ``"403"``, ``"408"``, ``"429"`` (with Retry-After), ``"500"``, ``"502"``, ``"503"``, ``"504"``: answered
+  at once, nothing takes effect.
 - ``"reset"``: the connection is reset half-way through the request. Nothing takes effect, except that a resumable
   upload keeps the whole multiples of 256 KiB that had arrived.
 - ``"stall"``: silence for some seconds; then the request is carried out, whether or not somebody still waits.

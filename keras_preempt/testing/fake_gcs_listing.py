@@ -64,6 +64,6 @@ def _entry(name: str, query: Query) -> tuple[str | None, bool]:
 
 def _decode(token: str) -> str:
     try:
-        return base64.urlsafe_b64decode(token).decode()
+        return base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except ValueError as error:
         raise errors.invalid(f"Invalid page token: {token!r:.80}") from error

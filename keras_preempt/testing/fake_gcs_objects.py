@@ -31,7 +31,6 @@ OPERATIONS = ("bucket", "create", "delete", "get", "list", "update")
 """What permission can be denied for: reading a bucket's metadata, and the five things done with objects."""
 
 
-
 @dataclass
 class Bucket:
     """A bucket: its place, and its live objects by name."""

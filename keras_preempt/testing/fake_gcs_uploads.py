@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from keras_preempt.testing import fake_gcs_errors as errors
-from keras_preempt.testing.fake_gcs_generation import Preconditions, StoredObject
+from keras_preempt.testing.fake_gcs_generation import Preconditions
 from keras_preempt.testing.fake_gcs_objects import Buckets
 
 QUANTUM = 256 * 1024
@@ -78,7 +78,10 @@ def checksums(headers: Headers) -> dict[str, str]:
 
 @dataclass
 class Session:
-    """A resumable upload under way. `pieces` are what has arrived and is kept: `size` bytes."""
+    """A resumable upload. `pieces` are what has arrived and is kept: `size` bytes; `stored` is the object's resource.
+
+    The content is not held here once it is stored: an object that is deleted leaves no memory behind.
+    """
 
     id: str
     bucket: str
@@ -89,12 +92,19 @@ class Session:
     lock: Lock = field(default_factory=Lock)
     pieces: list[bytes] = field(default_factory=list)
     size: int = 0
-    stored: StoredObject | None = None
+    stored: dict[str, Any] | None = None
     refused: errors.GcsError | None = None
     lost: bool = False
 
-    def receive(self, buckets: Buckets, headers: Headers, body: bytes, *, whole: bool) -> StoredObject | None:
-        """Takes a piece; returns the object if that completes it, else None.
+    @property
+    def under_way(self) -> bool:
+        """Whether it can still become an object."""
+        return self.stored is None and self.refused is None and not self.lost
+
+    def receive(
+        self, buckets: Buckets, headers: Headers, body: bytes, *, whole: bool
+    ) -> dict[str, Any] | None:
+        """Takes a piece; returns the object's resource if that completes it, else None.
 
         Args:
             buckets: where the object is stored in the end.
@@ -126,10 +136,11 @@ class Session:
             self.pieces = []
             fields = {**self.fields, **checksums(headers)}
             try:
-                self.stored = buckets.insert(self.bucket, self.name, content, fields, self.conditions)
+                stored = buckets.insert(self.bucket, self.name, content, fields, self.conditions)
             except errors.GcsError as error:
                 self.refused = error  # For good: asked again, the answer is the same.
                 raise
+            self.stored = stored.resource()
             return self.stored
 
     def _agree_on_total(self, total: str) -> None:
@@ -181,7 +192,7 @@ class Sessions:
     def lose(self, upload_id: str | None = None) -> int:
         """Makes the service forget one upload, or all that are not complete; returns how many."""
         with self._lock:
-            sessions = [s for s in self._sessions.values() if upload_id in (None, s.id) and s.stored is None]
+            sessions = [s for s in self._sessions.values() if upload_id in (None, s.id) and s.under_way]
         for session in sessions:
             session.lost, session.pieces = True, []
         return len(sessions)

@@ -26,7 +26,9 @@ def results(cluster: ClusterResult) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("result ")) for line in lines]
 
 
-def test_each_of_many_keys_was_inserted_by_exactly_one_and_both_read_the_same(results: list[dict[str, Any]]) -> None:
+def test_each_of_many_keys_was_inserted_by_exactly_one_and_both_read_the_same(
+    results: list[dict[str, Any]],
+) -> None:
     first, second = results
     assert sorted(first["won"] + second["won"]) == list(range(200))
     assert first["values"] == second["values"]
@@ -35,7 +37,9 @@ def test_each_of_many_keys_was_inserted_by_exactly_one_and_both_read_the_same(re
     assert second["won"]
 
 
-def test_a_blocking_wait_lets_python_run_and_returns_what_the_other_inserted(results: list[dict[str, Any]]) -> None:
+def test_a_blocking_wait_lets_python_run_and_returns_what_the_other_inserted(
+    results: list[dict[str, Any]],
+) -> None:
     for member, result in enumerate(results):
         assert result["counted"] > 1000
         assert result["early"] == []
@@ -61,7 +65,9 @@ def test_an_error_that_one_reports_ends_the_collectives_of_the_other(results: li
     assert results[0]["collective ended after"] < 30
 
 
-def test_when_the_leader_is_gone_every_insert_and_wait_says_that_coordination_is_lost(cluster: ClusterResult) -> None:
+def test_when_the_leader_is_gone_every_insert_and_wait_says_that_coordination_is_lost(
+    cluster: ClusterResult,
+) -> None:
     lost = [line for line in cluster.outputs[1].splitlines() if line.startswith("lost ")]
     assert lost == ["lost put_if_absent", "lost wait_for"]
 

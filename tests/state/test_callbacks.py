@@ -119,12 +119,12 @@ def test_callbacks_whose_state_is_lost_are_named_and_others_are_not() -> None:
 
 
 def test_a_users_subclass_with_more_state_than_keras_knows_is_named() -> None:
-    class Counting(keras.callbacks.EarlyStopping):  # type: ignore[misc]
+    class Counting(keras.callbacks.EarlyStopping):
         def __init__(self) -> None:
             super().__init__()
             self.counted = 0
 
-    class Scheduled(keras.callbacks.LearningRateScheduler):  # type: ignore[misc]
+    class Scheduled(keras.callbacks.LearningRateScheduler):
         def __init__(self) -> None:
             super().__init__(lambda epoch, rate: rate)
             self.counted = 0

@@ -40,7 +40,10 @@ PIPELINES: dict[str, tuple[Callable[[], tf.data.Dataset], int | None]] = {
         lambda: numbers().shuffle(N, seed=3, reshuffle_each_iteration=False).batch(2),
         None,
     ),
-    "two shuffles": (lambda: numbers().shuffle(5, seed=3).map(lambda n: n * 2).batch(2).shuffle(3, seed=4), None),
+    "two shuffles": (
+        lambda: numbers().shuffle(5, seed=3).map(lambda n: n * 2).batch(2).shuffle(3, seed=4),
+        None,
+    ),
     "shuffled, prefetched": (lambda: numbers().shuffle(N, seed=3).batch(2).prefetch(2), None),
     "cached, shuffled, prefetched": (lambda: numbers().cache().shuffle(N, seed=3).batch(2).prefetch(1), None),
     "shuffled, mapped in parallel": (
@@ -57,17 +60,26 @@ PIPELINES: dict[str, tuple[Callable[[], tf.data.Dataset], int | None]] = {
     "endless": (lambda: numbers().shuffle(N, seed=3).repeat().batch(2), 4),
     "endless, prefetched": (lambda: numbers().shuffle(N, seed=3).repeat().batch(2).prefetch(3), 4),
     "interleaved": (
-        lambda: numbers().shuffle(N, seed=3).interleave(lambda n: tf.data.Dataset.from_tensors(n).repeat(2), 3).batch(4),
+        lambda: (
+            numbers()
+            .shuffle(N, seed=3)
+            .interleave(lambda n: tf.data.Dataset.from_tensors(n).repeat(2), 3)
+            .batch(4)
+        ),
         None,
     ),
     "one shuffle of two inputs": (
-        lambda: tf.data.Dataset.zip((numbers().shuffle(N, seed=3), numbers().shuffle(N, seed=5)))
-        .map(lambda one, other: one * 100 + other)
-        .batch(3),
+        lambda: (
+            tf.data.Dataset.zip((numbers().shuffle(N, seed=3), numbers().shuffle(N, seed=5)))
+            .map(lambda one, other: one * 100 + other)
+            .batch(3)
+        ),
         None,
     ),
     "a python function": (
-        lambda: numbers().shuffle(N, seed=3).map(lambda n: tf.py_function(lambda m: m, [n], tf.int64)).batch(2),
+        lambda: (
+            numbers().shuffle(N, seed=3).map(lambda n: tf.py_function(lambda m: m, [n], tf.int64)).batch(2)
+        ),
         None,
     ),
 }
@@ -110,6 +122,10 @@ def run(
     return drawn
 
 
+def noting(steps: list[int]) -> Callable[[int, int, int], None]:
+    return lambda epoch, step, drawn: steps.append(step)
+
+
 def captured(feed: InputFeed) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays: dict[str, np.ndarray] = {}
     state = inputs.capture(feed, feed.position(pending=True), arrays)
@@ -126,7 +142,13 @@ def test_restored_between_executions_of_several_steps_the_rest_is_the_same(name:
     check_everywhere(name, 2)
 
 
-_REPLAYED = ("shuffled, prefetched", "two shuffles", "repeated twice", "unknown length", "endless, prefetched")
+_REPLAYED = (
+    "shuffled, prefetched",
+    "two shuffles",
+    "repeated twice",
+    "unknown length",
+    "endless, prefetched",
+)
 
 
 @pytest.mark.parametrize("name", _REPLAYED)
@@ -149,16 +171,18 @@ def check_everywhere(name: str, per_execution: int) -> None:
     )
     assert sum(map(len, whole)) >= 6
     again, _ = feed_of(name, per_execution)
-    assert run(again, EPOCHS, per_execution, lambda *_: None) == whole  # else nothing below would mean anything
+    assert (
+        run(again, EPOCHS, per_execution, lambda *_: None) == whole
+    )  # else nothing below would mean anything
     for epoch, step, drawn, (state, arrays) in saves:
         if epoch > 1:  # the last has no later ones to compare
             continue
         iterator, feed = feed_of(name, per_execution)
         inputs.restore(feed, state, arrays, batch=step)
-        first: list[int] = []
-        rest = run(iterator, EPOCHS - epoch, per_execution, lambda e, s, d: first.append(s))
+        steps: list[int] = []
+        rest = run(iterator, EPOCHS - epoch, per_execution, noting(steps))
         where = f"epoch {epoch}, step {step}: {state['way']}"
-        assert first[0] == step, where
+        assert steps[0] == step, where
         assert rest == [whole[epoch][drawn:], *whole[epoch + 1 :]], where
 
 
@@ -188,17 +212,15 @@ def test_a_position_that_was_restored_can_be_saved_and_restored_again() -> None:
             iterator, feed = feed_of(name)
             if state is not None:
                 inputs.restore(feed, *state, batch=step - 1 if step else 0)
-            kept: list[Any] = []
-            run_to = step
+            kept: dict[tuple[int, int], Any] = {}
 
-            def keep(epoch: int, at: int, drawn: int) -> None:
-                if epoch == 0 and at == run_to:
-                    kept.append(captured(feed))  # noqa: B023
+            def keep(epoch: int, at: int, drawn: int, feed: Any = feed, kept: Any = kept) -> None:
+                kept[epoch, at] = captured(feed)
 
             rest = run(iterator, 2, 1, keep)
             assert rest[0] == whole[0][max(0, step - 1) :], (name, step)
             assert rest[1] == whole[1], (name, step)
-            state = kept[0]
+            state = kept[0, step]
 
 
 def test_between_epochs_the_next_epoch_is_the_same() -> None:
@@ -241,7 +263,11 @@ def test_damaged_state_is_refused() -> None:
     saves: list[Any] = []
     run(iterator, 1, 1, lambda *_: saves.append(captured(feed)))
     state, arrays = saves[1]
-    for damaged in (arrays["input/state"][:100], arrays["input/state"][:0], arrays["input/state"][::-1].copy()):
+    for damaged in (
+        arrays["input/state"][:100],
+        arrays["input/state"][:0],
+        arrays["input/state"][::-1].copy(),
+    ):
         _, feed = feed_of("shuffled")
         with pytest.raises(ValueError, match="saved position"):
             inputs.restore(feed, state, {**arrays, "input/state": damaged}, batch=1)

@@ -48,7 +48,9 @@ def arrays(draw: st.DrawFn) -> np.ndarray:
 # Every 64 bits are a float: with sign and payload where they are not a number.
 floats = st.binary(min_size=8, max_size=8).map(lambda bits: struct.unpack("<d", bits)[0])
 leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.text(), floats, numpy_scalars(), arrays())
-simple_keys = st.one_of(st.text(max_size=4), st.integers(), st.booleans(), st.none(), st.sampled_from(["$", "a/b", "/"]))
+simple_keys = st.one_of(
+    st.text(max_size=4), st.integers(), st.booleans(), st.none(), st.sampled_from(["$", "a/b", "/"])
+)
 keys = st.one_of(simple_keys, st.tuples(simple_keys, simple_keys))
 values = st.recursive(
     leaves,
@@ -95,7 +97,9 @@ def through_json(value: Any) -> Any:
 @example({"$": "array", "name": "elsewhere"})
 @example({1: "one", "1": "text", 2: None})
 @example(((), [], {}, [()], {"$": {"$": ()}}))
-@example([0.1 + 0.2, 5e-324, -0.0, float("inf"), -float("inf"), struct.unpack("<d", b"\1\0\0\0\0\0\xf8\xff")[0]])
+@example(
+    [0.1 + 0.2, 5e-324, -0.0, float("inf"), -float("inf"), struct.unpack("<d", b"\1\0\0\0\0\0\xf8\xff")[0]]
+)
 @example({(1, ("a", None)): np.float32(-0.0), np.int64(3): 1})
 def test_every_bit_of_plain_data_comes_back(value: Any) -> None:
     assert_same(through_json(value), value)
@@ -110,7 +114,18 @@ def test_a_value_is_not_changed_by_encoding_it() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), {1, 2}, b"bytes", len, 1j, np.complex128(1j), np.void(b"abc"), np.bytes_(b"x"), np.array([object()], object), [{"deep": (object(),)}]],
+    [
+        object(),
+        {1, 2},
+        b"bytes",
+        len,
+        1j,
+        np.complex128(1j),
+        np.void(b"abc"),
+        np.bytes_(b"x"),
+        np.array([object()], object),
+        [{"deep": (object(),)}],
+    ],
     ids=repr,
 )
 def test_what_cannot_come_back_is_refused_when_it_is_saved_not_when_it_is_restored(value: Any) -> None:
@@ -125,11 +140,14 @@ def test_the_refusal_says_where() -> None:
 
 json_data = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["$", "dtype", "bytes", "name", "items", "value", "x"]),
-        inner | st.sampled_from(["scalar", "float", "array", "tuple", "pairs", "object", "float32", "00"]),
-        max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["$", "dtype", "bytes", "name", "items", "value", "x"]),
+            inner
+            | st.sampled_from(["scalar", "float", "array", "tuple", "pairs", "object", "float32", "00"]),
+            max_size=4,
+        )
     ),
     max_leaves=8,
 )

@@ -26,7 +26,8 @@ def captured() -> tuple[Any, dict[str, np.ndarray]]:
     arrays: dict[str, np.ndarray] = {}
     state = json.loads(json.dumps(randomness.capture(arrays)))
     return state, {
-        name: np.frombuffer(value.tobytes(), value.dtype).reshape(value.shape) for name, value in arrays.items()
+        name: np.frombuffer(value.tobytes(), value.dtype).reshape(value.shape)
+        for name, value in arrays.items()
     }
 
 

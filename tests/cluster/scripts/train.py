@@ -34,6 +34,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--stop-early", action="store_true")
     parser.add_argument("--marks", action="store_true", help="print a line at every hook")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds each training step takes longer")
+    parser.add_argument("--save-every", help="a number of steps, 'epoch' or a time")
     parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
     return parser.parse_args()
 
@@ -115,8 +116,9 @@ def main() -> None:
     )
     plateau = keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.5, min_delta=0.2, cooldown=1)
     callbacks = [marks, early]
+    save_every = int(ARGS.save_every) if (ARGS.save_every or "").isdigit() else ARGS.save_every
     if not ARGS.plain:
-        callbacks.append(keras_preempt.PreemptionCallback(ARGS.directory))
+        callbacks.append(keras_preempt.PreemptionCallback(ARGS.directory, save_every=save_every))
     callbacks.append(plateau)
     history = model.fit(
         train,

@@ -1,0 +1,308 @@
+"""A store in a bucket of Google Cloud Storage.
+
+A file is one object, which the service makes visible when all of it is there and only if there was none: what
+a local store does with links and flushes, the service does itself. A streamed file is staged on local disk
+first, because its sum must be known before it is sent, and because a failed upload has to begin again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from io import BytesIO
+from typing import IO, Any, BinaryIO, cast
+
+import google_crc32c
+
+from keras_preempt.checkpoint import gcs_client
+from keras_preempt.checkpoint.budget import Budget
+from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge
+from keras_preempt.checkpoint.gcs_client import GcsBucket, ObjectInfo
+from keras_preempt.checkpoint.gcs_download import get, get_bytes
+from keras_preempt.checkpoint.gcs_log import GcsLog
+from keras_preempt.checkpoint.gcs_place import GcsPlace, is_safe
+from keras_preempt.checkpoint.gcs_upload import put
+from keras_preempt.checkpoint.gcs_writing import Overlap, StagedWriter
+from keras_preempt.checkpoint.staging import StagingDirectory
+from keras_preempt.checkpoint.store import (
+    FileInfo,
+    FileInfos,
+    LineSink,
+    Names,
+    Writer,
+    check_name,
+)
+
+CONNECTIONS = 8
+"""Transfers at a time; the client keeps up to ten connections."""
+
+_PREPARE_SECONDS = 30.0
+_IN_MEMORY = 8 << 20  # bytes; a smaller file is read without a detour over the disk
+_REMEMBERED = 4096  # files that were looked at and may be opened next
+
+
+class GcsStore:
+    """Files below a prefix of a bucket.
+
+    Args:
+        url: ``gs://bucket/prefix``; the prefix may be missing.
+        staging_dir: where to stage files, on local disk; None for the system's temporary directory.
+        connect: returns the `google.cloud.storage.Client` to use; called at the first call.
+
+    Attributes:
+        deadline: seconds since 1970 by which every call must be over; None for no such moment.
+
+    Raises:
+        ValueError: `url` names no place in a bucket.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        staging_dir: str | os.PathLike[str] | None = None,
+        connect: Callable[[], Any] = gcs_client.connect,
+    ) -> None:
+        self._place = GcsPlace(url)
+        self._bucket = GcsBucket(self._place.bucket, url, connect)
+        self._staging_dir = staging_dir
+        self._lock = threading.Lock()
+        self._staging: StagingDirectory | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._logs: list[GcsLog] = []
+        self._seen: OrderedDict[str, ObjectInfo] = OrderedDict()
+        self._overlap = threading.local()
+        self.deadline: float | None = None
+
+    @property
+    def url(self) -> str:
+        """The place as it was given."""
+        return self._place.url
+
+    @property
+    def key(self) -> str:
+        """See `Store.key`."""
+        return self._place.key
+
+    def prepare(self) -> None:
+        """Creates, reads, lists and deletes a small object, and makes the staging directory.
+
+        Raises:
+            StoreUnavailable: one of that is not possible.
+        """
+        self._stage()
+        probe = self._place.temporary(f"probe-{secrets.token_hex(8)}")
+        # Shorter than other calls: here a person waits for a clear answer.
+        budget = Budget(_PREPARE_SECONDS, lambda: self.deadline)
+        data = b"probe"
+        try:
+            info = put(self._bucket, probe, BytesIO(data), len(data), google_crc32c.value(data), budget)
+        except AlreadyExists as error:
+            raise StoreUnavailable(
+                f"Expected a server that keeps conditions at {self._bucket.endpoint}. Received: a new random "
+                f"name in {self._place.url} that is said to be taken. Use Google Cloud Storage itself."
+            ) from error
+        try:
+            get_bytes(self._bucket, self._bucket.stat(probe, budget), budget)
+            self._bucket.folders(self._place.folder_of(""), budget)
+        except BaseException:
+            with contextlib.suppress(StoreUnavailable):
+                self._bucket.delete(info, budget)
+            raise
+        self._bucket.delete(info, budget)
+
+    def check_space(self, size: int) -> None:
+        """See `Store.check_space`: on the disk of the staging directory."""
+        self._stage().needs(size)
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        """See `Store.read`."""
+        target = self._place.object_of(name)
+        with self._named(name):
+            info = self._bucket.stat(target, self._budget())
+            if info.size > limit:
+                raise TooLarge(name, info.size, limit)
+            return get_bytes(self._bucket, info, self._budget(info.size))
+
+    def create(self, name: str, data: bytes) -> FileInfo:
+        """See `Store.create`."""
+        target = self._place.object_of(name)
+        with self._named(name):
+            budget = self._budget(len(data))
+            put(self._bucket, target, BytesIO(data), len(data), google_crc32c.value(data), budget)
+        return FileInfo(name, len(data))
+
+    def writer(self, name: str) -> AbstractContextManager[Writer]:
+        """See `Store.writer`."""
+        return self._written(name)
+
+    @contextlib.contextmanager
+    def _written(self, name: str) -> Iterator[Writer]:
+        target = self._place.object_of(name)
+        group: Overlap | None = getattr(self._overlap, "group", None)
+        if group is not None:
+            group.wait_for_room()
+        file = self._stage().file()
+        try:
+            writer = StagedWriter(file, name)
+            yield writer
+        except BaseException:
+            file.close()
+            raise
+        if group is None:
+            self._send(name, target, file, writer.size, writer.crc32c)
+        else:
+            upload = self._threads().submit(self._send, name, target, file, writer.size, writer.crc32c)
+            group.add(upload, file)
+
+    def _send(self, name: str, target: str, file: IO[bytes], size: int, crc32c: int) -> None:
+        with file, self._named(name):
+            put(self._bucket, target, file, size, crc32c, self._budget(size))
+
+    @contextlib.contextmanager
+    def overlapped(self) -> Iterator[None]:
+        """See `Store.overlapped`: up to `CONNECTIONS` files are uploaded while the next is staged."""
+        outer = getattr(self._overlap, "group", None)
+        group = self._overlap.group = Overlap(CONNECTIONS)
+        try:
+            yield
+        except BaseException:
+            group.abandon()
+            raise
+        else:
+            group.finish()
+        finally:
+            self._overlap.group = outer
+
+    def open(self, name: str) -> BinaryIO:
+        """See `Store.open`; the whole file was fetched and compared with its sum when this returns.
+
+        A file that was just looked at is read as it was then.
+
+        Raises:
+            CorruptCheckpoint: several downloads differed from what is stored.
+        """
+        target = self._place.object_of(name)
+        with self._named(name):
+            with self._lock:
+                info = self._seen.pop(name, None)
+            info = info or self._bucket.stat(target, self._budget())
+            budget = self._budget(info.size)
+            if info.size <= _IN_MEMORY:
+                return BytesIO(get_bytes(self._bucket, info, budget))
+            file = self._stage().file()
+            try:
+                get(self._bucket, info, file, self._threads(), budget)
+            except BaseException:
+                file.close()
+                raise
+            file.seek(0)
+            return cast(BinaryIO, file)
+
+    def stat(self, name: str) -> FileInfo:
+        """See `Store.stat`."""
+        target = self._place.object_of(name)
+        with self._named(name):
+            info = self._bucket.stat(target, self._budget())
+        self._remember(name, info)
+        return FileInfo(name, info.size)
+
+    def list(self, prefix: str) -> FileInfos:
+        """See `Store.list`; objects whose names no store would give are left out."""
+        folder = self._place.folder_of(prefix)
+        found: FileInfos = []
+        for info in self._bucket.list(folder, self._budget()):
+            name = self._place.name_of(info.name)
+            if name is not None:
+                found.append(FileInfo(name, info.size))
+        return sorted(found, key=lambda info: info.name)
+
+    def children(self, prefix: str) -> Names:
+        """See `Store.children`."""
+        names = {
+            name.rstrip("/") for name in self._bucket.folders(self._place.folder_of(prefix), self._budget())
+        }
+        return sorted(name for name in names if is_safe(name))
+
+    def delete(self, name: str) -> None:
+        """See `Store.delete`; only the object that is there now is removed, not one that replaces it."""
+        target = self._place.object_of(name)
+        with self._named(name):
+            self._bucket.delete(self._bucket.stat(target, self._budget()), self._budget())
+
+    def delete_tree(self, prefix: str) -> None:
+        """See `Store.delete_tree`; only objects that are there now are removed, several at a time."""
+        check_name(prefix)
+        found = self._bucket.list(self._place.folder_of(prefix), self._budget())
+        with contextlib.suppress(NotFound):
+            found.append(self._bucket.stat(self._place.object_of(prefix), self._budget()))
+        futures = [self._threads().submit(self._bucket.delete, info, self._budget()) for info in found]
+        for future in futures:
+            future.exception()
+        for future in futures:
+            future.result()
+
+    def append_log(self, name: str) -> LineSink:
+        """See `Store.append_log`; lines are handed over within a second, in segments ``<name>-0001.jsonl``."""
+        self._place.object_of(name)
+        log = GcsLog(self, name)
+        with self._lock:
+            self._logs.append(log)
+        return log
+
+    def close(self) -> None:
+        """Sends what logs still hold, ends the threads and removes the staging directory.
+
+        Raises:
+            StoreUnavailable: lines of a log could not be sent; everything was closed nevertheless.
+        """
+        with self._lock:
+            logs, self._logs = self._logs, []
+            pool, self._pool = self._pool, None
+            staging, self._staging = self._staging, None
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._bucket.close)
+            if staging is not None:
+                stack.callback(staging.remove)
+            if pool is not None:
+                stack.callback(pool.shutdown, cancel_futures=True)
+            for log in logs:
+                stack.callback(log.close)
+
+    def _budget(self, size: int = 0) -> Budget:
+        return Budget.for_transfer(size, lambda: self.deadline)
+
+    def _stage(self) -> StagingDirectory:
+        with self._lock:
+            if self._staging is None:
+                self._staging = StagingDirectory(self._staging_dir)
+            return self._staging
+
+    def _threads(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="keras-preempt-gcs")
+            return self._pool
+
+    def _remember(self, name: str, info: ObjectInfo) -> None:
+        with self._lock:
+            self._seen[name] = info
+            self._seen.move_to_end(name)
+            while len(self._seen) > _REMEMBERED:
+                self._seen.popitem(last=False)
+
+    @contextlib.contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """Lets errors name the file, as the caller does, and not the object."""
+        try:
+            yield
+        except NotFound as error:
+            raise NotFound(name, self._place.url) from error
+        except AlreadyExists as error:
+            raise AlreadyExists(name, self._place.url) from error

@@ -1,0 +1,114 @@
+"""The saves of one fit, in their order: at once when the fit is to end, in the background when it goes on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.background import BackgroundSave
+from keras_preempt.checkpoint.layout import attempt_name
+from keras_preempt.runtime import NEVER
+from keras_preempt.saving import Prepared, Saved, Saver
+from keras_preempt.schedule import Schedule
+from keras_preempt.session import Session
+
+logger = logging.getLogger("keras_preempt")
+
+
+class Saves:
+    """Decides when and how this fit is saved.
+
+    Every worker makes the same saves at the same boundaries, so that their number names them.
+
+    Args:
+        session: What to save.
+        saver: Writes it.
+        schedule: When to save while nothing happens.
+        incarnation: The number of this start.
+        members: How many processes take part.
+    """
+
+    def __init__(
+        self, session: Session, saver: Saver, schedule: Schedule, incarnation: int, members: int
+    ) -> None:
+        self._session = session
+        self._saver = saver
+        self._schedule = schedule
+        self._incarnation = incarnation
+        self._everyone = tuple(range(members))
+        self._background = BackgroundSave()
+        self._count = 0
+        self._started: Position | None = None
+
+    def begin(self, position: Position | None) -> None:
+        """Tells where the fit begins: there is nothing to save before it has come further."""
+        self._started = position
+
+    def at_once(self, plan: Plan, position: Position) -> Saved:
+        """Saves, and returns when that is done. A save in flight gives way, unless it is as good."""
+        finishing = position.phase == "end"  # Whoever called the round: the end is always saved as such.
+        if self._session.resuming and not finishing:
+            logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
+            return Saved(self._session.restored_name, 0.0)
+        if finishing:
+            self._background.wait()
+        elif (in_flight := self._background.position) is not None and in_flight.step == position.step:
+            began = time.time()
+            saved = self._background.wait()
+            if saved is not None and saved.name is not None:
+                return Saved(saved.name, time.time() - began, saved.missing)
+        else:
+            self._background.cancel()
+        return self._saver.write(self._prepare(plan, position, copy=False))
+
+    def in_background(self, plan: Plan, position: Position) -> float:
+        """Copies the state to host memory, and writes it while training goes on.
+
+        Returns:
+            How long training was held up, in seconds.
+        """
+        began = time.time()
+        self._background.wait()  # At most one: memory for one copy, and the order of saves.
+        prepared = self._prepare(plan, position, copy=True)
+
+        def write(cancelled: Callable[[], bool]) -> Saved:
+            return self._saver.write(prepared, cancelled)
+
+        self._background.start(position, write)
+        return time.time() - began
+
+    def scheduled(self, position: Position) -> bool:
+        """Makes the save that the schedule asks for at this boundary, if it does; every worker comes here."""
+        if self._session.resuming or not self._schedule.due(
+            position, self._background.position or self._started
+        ):
+            return False
+        self.in_background(Plan(0, Kind.PERIODIC, self._everyone, (), "scheduled"), position)
+        return True
+
+    def next_boundary(self, entered: int, position: Position, steps_per_execution: int) -> int:
+        """The number of the first boundary that may be due.
+
+        Args:
+            entered: Boundaries entered so far.
+            position: Where the main thread stands, at the last of them.
+            steps_per_execution: Optimizer steps between two boundaries of training.
+        """
+        left = self._schedule.steps_left(position.step or 0)
+        if left is None:
+            return NEVER
+        if position.phase != "train":
+            return entered + 1  # The next one may be training's, at this very step.
+        return entered + -(-left // steps_per_execution)
+
+    def _prepare(self, plan: Plan, position: Position, *, copy: bool) -> Prepared:
+        attempt = attempt_name(self._incarnation, self._count)
+        self._count += 1
+        content = self._session.capture(position)
+        return self._saver.prepare(attempt, plan, position, position.phase == "end", content, copy=copy)
+
+    def end(self) -> None:
+        """Gives up the save in flight, if the fit is left during one; what it raised is raised here."""
+        self._background.cancel()

@@ -1,0 +1,258 @@
+"""The wire: connections, bodies at a pace, and the faults that happen to them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer
+from typing import Any
+
+from keras_preempt.testing.fake_gcs_api import Api, Call, Reply
+from keras_preempt.testing.fake_gcs_errors import ERROR_STATUSES, plain_error
+from keras_preempt.testing.fake_gcs_faults import Fault, FaultPlan, Pace
+from keras_preempt.testing.fake_gcs_records import Request, RequestLog
+
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing discards and sends RST
+_JOIN_SECONDS = 10.0
+
+
+class GcsServer(TCPServer):
+    """Serves an `Api` on 127.0.0.1; `stop` ends every connection and every thread.
+
+    Args:
+        port: where to listen; 0 for any free port.
+        plan: decides what goes wrong.
+        log: where requests are noted.
+    """
+
+    request_queue_size = 256
+    allow_reuse_address = True
+
+    def __init__(self, port: int, plan: FaultPlan, log: RequestLog) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.plan = plan
+        self.log = log
+        self.api: Api  # Given by the owner, who needs the port first to know its endpoint.
+        self.bytes_per_second: float | None = None
+        self.stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._reset: set[socket.socket] = set()
+        self._serving: set[threading.Thread] = set()
+        self._accepting = threading.Thread(target=self._accept, name="fake-gcs", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.socket.getsockname()[1])
+
+    def start(self) -> None:
+        """Begins to accept connections, in a thread."""
+        self._accepting.start()
+
+    def _accept(self) -> None:
+        self.serve_forever(poll_interval=0.02)
+
+    def stop(self) -> None:
+        """Closes everything; returns when no thread is left.
+
+        Raises:
+            RuntimeError: a thread did not end within 10 seconds.
+        """
+        self.stopping.set()
+        self.shutdown()
+        self.server_close()
+        with self._lock:
+            threads = [self._accepting, *self._serving]
+            for connection in self._open:
+                _shut(connection)
+        for thread in threads:
+            thread.join(_JOIN_SECONDS)
+            if thread.is_alive():
+                raise RuntimeError(
+                    f"Expected every thread of FakeGcs to end within {_JOIN_SECONDS:.0f} s. Received: {thread.name} "
+                    "is still alive. This is a bug in FakeGcs; please report it."
+                )
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Hands a connection to a thread of its own, which `stop` waits for."""
+        thread = threading.Thread(
+            target=self._serve, args=(request, client_address), name="fake-gcs-connection", daemon=True
+        )
+        with self._lock:
+            self._open.add(request)
+            self._serving.add(thread)
+        thread.start()
+
+    def _serve(self, request: socket.socket, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except OSError:
+            pass  # The client went away, or a fault closed the connection: nobody is left to tell.
+        finally:
+            self.shutdown_request(request)
+            with self._lock:
+                self._serving.discard(threading.current_thread())
+
+    def reset(self, connection: socket.socket) -> None:
+        """Lets the connection end with a reset instead of an orderly close."""
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        with self._lock:
+            self._reset.add(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection, with a reset if one was asked for."""
+        with self._lock:
+            self._open.discard(request)
+            reset = request in self._reset
+            self._reset.discard(request)
+        if not reset:
+            _shut(request)
+        request.close()
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # It is closed already.
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection: any number of requests, one after the other."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "FakeGcs"
+    disable_nagle_algorithm = True
+    server: GcsServer
+
+    def setup(self) -> None:
+        super().setup()
+        self.pace = Pace(self.server.bytes_per_second, self.server.stopping)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing: `FakeGcs.requests` tells what happened."""
+
+    def _serve(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        call = Call(self.command, self.path, headers)
+        length = headers.get("content-length", "0")
+        if "transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
+            self.send_error(411, "Expected a Content-Length")
+            self.close_connection = True
+            return
+        usual, size = self.pace, int(length)
+        if (
+            call.sort == "chunk"
+        ):  # Its object is known before its body is read, so that a reset can cut it short.
+            request, fault = self._note(call)
+            self._receive(call, size, request, fault)
+        else:
+            self._receive(call, size, None, None)
+            request, fault = self._note(call)
+            request.bytes += len(call.body)
+        if call.whole:
+            self._carry_out(call, request, fault)
+        else:
+            if call.sort == "chunk":
+                self.server.api.answer(call)  # What arrived is kept, as far as it makes whole pieces.
+            self._break(reset=fault is not None)
+        self.pace = usual
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
+
+    def _note(self, call: Call) -> tuple[Request, Fault | None]:
+        target = self.server.api.target(call)
+        asked = "&".join(f"{name}={value}" for name, value in call.pairs)
+        request = Request(call.method, f"{call.path}?{asked}" if asked else call.path, target)
+        self.server.log.add(request)
+        fault = self.server.plan.choose(call.sort, f"{call.method} {call.path} {target}", request.text)
+        if fault is not None:
+            request.fault = fault.kind
+            if fault.kind == "slow":
+                self.pace = Pace(self.server.plan.seeded.slow_bytes_per_second, self.server.stopping)
+        return request, fault
+
+    def _receive(self, call: Call, size: int, request: Request | None, fault: Fault | None) -> None:
+        """Reads the body, or half of it if a reset is due."""
+        wanted = size // 2 if fault is not None and fault.kind == "reset" else size
+        pieces, arrived = [], 0
+        while arrived < wanted:
+            try:
+                piece = self.rfile.read(min(self.pace.slice, wanted - arrived))
+            except ConnectionError:
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+            arrived += len(piece)
+            if request is not None:
+                request.bytes = arrived
+            self.pace.spend(len(piece))
+        call.body, call.whole = b"".join(pieces), arrived == size
+
+    def _carry_out(self, call: Call, request: Request, fault: Fault | None) -> None:
+        kind = fault.kind if fault else ""
+        if fault is not None and kind == "stall":
+            self.server.stopping.wait(fault.seconds)
+        if self.server.stopping.is_set() or kind == "reset":
+            self._break(reset=True)
+            return
+        if kind.isdigit() and int(kind) in ERROR_STATUSES:
+            wait = {"Retry-After": str(self.server.plan.seeded.retry_after)} if kind == "429" else None
+            self._send(Reply.of_error(plain_error(int(kind), wait), media=call.sort == "media"), request, "")
+            return
+        if kind == "corrupted-upload":
+            call.body = _with_one_bit_flipped(call.body, _content_middle(call))
+        elif kind == "session-lost":
+            self.server.api.sessions.lose(call.query.get("upload_id", ""))
+        reply = self.server.api.answer(call)
+        if kind == "lost-response":
+            self._break(reset=True)
+        else:
+            self._send(reply, request, kind)
+
+    def _send(self, reply: Reply, request: Request, kind: str) -> None:
+        body = reply.body
+        if kind == "corrupted" and reply.media and body:
+            body = _with_one_bit_flipped(body, len(body) // 2)
+        request.status = reply.status
+        request.bytes += len(body)
+        self.send_response(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        if reply.status not in (204, 304):
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        cut = len(body) // 2 if kind == "truncated" and reply.media else len(body)
+        view = memoryview(body)[:cut]
+        while view:
+            size = min(self.pace.slice, len(view))
+            self.wfile.write(view[:size])
+            view = view[size:]
+            self.pace.spend(size)
+            if self.server.stopping.is_set():
+                break
+        if view or cut < len(body):
+            self._break(reset=False)
+
+    def _break(self, *, reset: bool) -> None:
+        """Ends the connection after this request."""
+        self.close_connection = True
+        if reset:
+            self.server.reset(self.connection)
+
+
+def _content_middle(call: Call) -> int:
+    """A place within the content that an upload carries, whatever is wrapped around it."""
+    if call.query.get("uploadType") != "multipart":
+        return len(call.body) // 2
+    start = call.body.find(b"\r\n\r\n", call.body.find(b"\r\n\r\n") + 4) + 4
+    return (start + call.body.rfind(b"\r\n--")) // 2
+
+
+def _with_one_bit_flipped(body: bytes, place: int) -> bytes:
+    if not body:
+        return body
+    return body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]

@@ -1,0 +1,287 @@
+"""Generations, preconditions, checksums, ranges and permissions, as the google-cloud-storage client meets them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import google_crc32c
+import pytest
+from google.api_core import exceptions
+from google.auth.exceptions import InvalidOperation
+from google.cloud.exceptions import NotFound
+
+from keras_preempt.testing import FakeGcs
+
+
+def crc32c(content):
+    return base64.b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode()
+
+
+def upload(bucket, name, content=b"content", **conditions):
+    blob = bucket.blob(name)
+    blob.upload_from_string(content, checksum="crc32c", retry=None, **conditions)
+    return blob
+
+
+@pytest.mark.parametrize("name", ["plain", "a/b/c", "sp ace ü ☃ ?#&%25+", "a//b", "x" * 1024])
+def test_an_object_comes_back_whole_under_any_name(gcs, bucket, name):
+    blob = bucket.blob(name)
+    blob.metadata = {"token": "7"}
+    blob.upload_from_string(b"hello", content_type="text/plain", checksum="crc32c", if_generation_match=0)
+    again = bucket.get_blob(name)
+    assert (again.name, again.size, again.crc32c) == (name, 5, crc32c(b"hello"))
+    assert (again.metadata, again.content_type) == ({"token": "7"}, "text/plain")
+    assert (again.generation, again.metageneration) == (blob.generation, 1)
+    assert again.download_as_bytes(checksum="crc32c") == b"hello"
+    assert gcs.objects("bucket") == {name: (blob.generation, 5, crc32c(b"hello"), {"token": "7"})}
+    assert gcs.content("bucket", name) == b"hello"
+
+
+def test_content_that_looks_like_a_multipart_boundary_is_kept_as_it_is(gcs, bucket):
+    content = b"\r\n--===============0==\r\n\r\n--\r\n\r\n" * 3 + b"\r\n--"
+    upload(bucket, "a", content)
+    assert gcs.content("bucket", "a") == content
+
+
+def test_generations_rise_over_replacement_and_deletion(bucket):
+    seen = []
+    for _ in range(3):
+        seen.append(upload(bucket, "a").generation)
+        seen.append(upload(bucket, "a").generation)
+        bucket.blob("a").delete()
+    assert seen == sorted(set(seen))
+
+
+def test_a_conditional_create_never_replaces_an_object(gcs, bucket):
+    upload(bucket, "a", b"first", if_generation_match=0)
+    with pytest.raises(exceptions.PreconditionFailed):
+        upload(bucket, "a", b"second", if_generation_match=0)
+    assert gcs.content("bucket", "a") == b"first"
+    bucket.blob("a").delete()
+    upload(bucket, "a", b"third", if_generation_match=0)
+    assert gcs.content("bucket", "a") == b"third"
+
+
+def test_a_write_pinned_to_a_generation_replaces_only_that_one(gcs, bucket):
+    first = upload(bucket, "a", b"first").generation
+    second = upload(bucket, "a", b"second", if_generation_match=first).generation
+    with pytest.raises(exceptions.PreconditionFailed):
+        upload(bucket, "a", b"third", if_generation_match=first)
+    with pytest.raises(exceptions.PreconditionFailed):
+        upload(bucket, "a", b"third", if_generation_not_match=second)
+    with pytest.raises(exceptions.PreconditionFailed):
+        upload(bucket, "missing", if_generation_not_match=0)
+    assert gcs.content("bucket", "a") == b"second"
+
+
+def test_reads_honour_generations_and_preconditions(bucket):
+    blob = upload(bucket, "a")
+    live = blob.generation
+    assert bucket.blob("a", generation=live).download_as_bytes(if_generation_match=live) == b"content"
+    for name, generation in (("a", live - 1), ("a", live + 1), ("missing", None)):
+        with pytest.raises(NotFound):
+            bucket.blob(name, generation=generation).download_as_bytes()
+        assert bucket.get_blob(name, generation=generation) is None
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.blob("a").download_as_bytes(if_generation_match=live - 1)
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.blob("a").reload(if_metageneration_match=2)
+    with pytest.raises(exceptions.NotModified):
+        bucket.blob("a").reload(if_generation_not_match=live)
+    with pytest.raises(exceptions.NotModified):
+        bucket.blob("a").download_as_bytes(if_metageneration_not_match=1)
+
+
+def test_a_delete_pinned_to_a_generation_spares_any_other(gcs, bucket):
+    first = upload(bucket, "a").generation
+    second = upload(bucket, "a").generation
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.blob("a").delete(if_generation_match=first)
+    with pytest.raises(NotFound):
+        bucket.blob("a", generation=first).delete()
+    assert gcs.objects("bucket")["a"].generation == second
+    bucket.blob("a").delete(if_generation_match=second)
+    assert gcs.objects("bucket") == {}
+    with pytest.raises(NotFound):
+        bucket.blob("a").delete(if_generation_match=second)
+
+
+def test_of_racing_conditional_writes_exactly_one_wins(gcs):
+    barrier = threading.Barrier(10)
+
+    def write(bucket, name, number):
+        barrier.wait(10)
+        try:
+            upload(bucket, name, str(number).encode(), if_generation_match=0)
+        except exceptions.PreconditionFailed:
+            return None
+        return number
+
+    buckets = [gcs.client().bucket("bucket") for _ in range(10)]
+    with ThreadPoolExecutor(10) as pool:
+        for turn in range(5):
+            name = f"race{turn}"
+            winners = set(pool.map(write, buckets, [name] * 10, range(10))) - {None}
+            assert {gcs.content("bucket", name)} == {str(winner).encode() for winner in winners}
+
+
+def test_a_changed_resource_has_a_new_metageneration_and_the_same_generation(bucket):
+    blob = upload(bucket, "a")
+    generation = blob.generation
+    blob.metadata = {"k": "v", "gone": "1"}
+    blob.patch(if_metageneration_match=1)
+    blob.metadata = {"gone": None}
+    blob.patch()
+    again = bucket.get_blob("a")
+    assert (again.generation, again.metageneration, again.metadata) == (generation, 3, {"k": "v"})
+    with pytest.raises(exceptions.PreconditionFailed):
+        blob.patch(if_metageneration_match=1)
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+@pytest.mark.parametrize("kind", ["crc32c", "md5_hash"])
+def test_an_upload_with_the_wrong_checksum_is_refused(gcs, bucket, kind, resumable):
+    blob = bucket.blob("a", chunk_size=256 * 1024 if resumable else None)
+    setattr(blob, kind, "AAAAAA==" if kind == "crc32c" else base64.b64encode(bytes(16)).decode())
+    with pytest.raises(exceptions.BadRequest, match="doesn't match calculated"):
+        blob.upload_from_file(io.BytesIO(b"content"), checksum=None, retry=None)
+    assert gcs.objects("bucket") == {}
+
+
+def test_md5_is_known_of_objects_whose_writer_sent_it(bucket):
+    blob = bucket.blob("a")
+    blob.upload_from_string(b"content", checksum="md5")
+    assert bucket.get_blob("a").download_as_bytes(checksum="md5") == b"content"
+    assert bucket.get_blob("a").md5_hash == blob.md5_hash is not None
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [(0, 3, b"0123"), (5, None, b"56789"), (8, 100, b"89"), (9, 9, b"9"), (-3, None, b"789")],
+)
+def test_a_range_is_exactly_that(gcs, bucket, start, end, expected):
+    upload(bucket, "a", b"0123456789")
+    assert bucket.blob("a").download_as_bytes(start=start, end=end) == expected
+    assert [r.status for r in gcs.requests if r.path.startswith("/download")] == [206]
+
+
+def test_a_range_beyond_the_end_cannot_be_had(bucket):
+    upload(bucket, "a", b"0123456789")
+    with pytest.raises(exceptions.RequestRangeNotSatisfiable):
+        bucket.blob("a").download_as_bytes(start=10)
+
+
+def test_an_empty_object_is_an_object(gcs, bucket):
+    upload(bucket, "a", b"")
+    assert bucket.blob("a").download_as_bytes(checksum="crc32c") == b""
+    assert gcs.objects("bucket")["a"].size == 0
+
+
+def test_a_missing_bucket_is_told_from_a_missing_object(gcs):
+    missing = gcs.client().bucket("missing")
+    for call in (
+        lambda: upload(missing, "a"),
+        lambda: missing.blob("a").delete(),
+        lambda: list(missing.list_blobs()),
+        lambda: missing.reload(),
+    ):
+        with pytest.raises(NotFound, match="bucket does not exist"):
+            call()
+    with pytest.raises(NotFound, match="No such object"):
+        gcs.client().bucket("bucket").blob("a").delete()
+    with pytest.raises(KeyError, match="Expected a bucket"):
+        gcs.objects("missing")
+
+
+def test_buckets_are_made_and_removed(gcs):
+    client = gcs.client()
+    client.create_bucket("second")
+    with pytest.raises(exceptions.Conflict):
+        client.create_bucket("second")
+    upload(client.bucket("second"), "a")
+    with pytest.raises(exceptions.Conflict):
+        client.bucket("second").delete()
+    client.bucket("second").blob("a").delete()
+    client.bucket("second").delete()
+    assert not client.bucket("second").exists()
+    assert client.get_bucket("bucket").location == "US"
+
+
+def test_a_denied_operation_is_forbidden_and_no_other(gcs, bucket):
+    upload(bucket, "a")
+    calls = {
+        "bucket": bucket.reload,
+        "create": lambda: upload(bucket, "new"),
+        "delete": lambda: bucket.blob("a").delete(),
+        "get": lambda: bucket.blob("a").download_as_bytes(),
+        "list": lambda: list(bucket.list_blobs()),
+        "update": lambda: bucket.blob("a").patch(),
+    }
+    for operation, call in calls.items():
+        gcs.deny.add(operation)
+        with pytest.raises(exceptions.Forbidden, match=r"storage\.\w+\.\w+"):
+            call()
+        gcs.deny.clear()
+    for operation in ("bucket", "create", "get", "list", "update", "delete"):
+        calls[operation]()
+
+
+def test_replacing_an_object_takes_permission_to_delete(gcs, bucket):
+    upload(bucket, "a")
+    gcs.deny.add("delete")
+    upload(bucket, "b")
+    with pytest.raises(exceptions.Forbidden, match="delete"):
+        upload(bucket, "a")
+    permissions = ["storage.objects.create", "storage.objects.delete"]
+    assert bucket.test_iam_permissions(permissions) == ["storage.objects.create"]
+
+
+def test_without_permission_to_list_nobody_learns_that_an_object_is_missing(gcs, bucket):
+    gcs.deny.add("list")
+    with pytest.raises(exceptions.Forbidden):
+        bucket.blob("missing").download_as_bytes()
+
+
+def test_without_credentials_everything_is_refused(gcs, bucket):
+    gcs.unauthenticated = True
+    for call in (lambda: upload(bucket, "a"), lambda: list(bucket.list_blobs()), bucket.reload):
+        # Told 401, the client tries to refresh its credentials; anonymous ones cannot be.
+        with pytest.raises(InvalidOperation, match="cannot be refreshed"):
+            call()
+    refused = [request for request in gcs.requests if request.status == 401]
+    assert {request.method for request in refused} == {"POST", "GET"}
+    assert len(refused) >= 3
+    gcs.unauthenticated = False
+    upload(bucket, "a")
+
+
+def test_what_is_not_imitated_is_refused_rather_than_ignored(bucket):
+    upload(bucket, "a")
+    for call in (
+        lambda: bucket.copy_blob(bucket.blob("a"), bucket, "b"),
+        lambda: bucket.blob("c").compose([bucket.blob("a")]),
+        lambda: list(bucket.list_blobs(versions=True, retry=None)),
+        lambda: list(bucket.list_blobs(match_glob="*", retry=None)),
+    ):
+        with pytest.raises(exceptions.MethodNotImplemented, match="does not imitate"):
+            call()
+
+
+def test_things_can_change_behind_the_client(gcs, bucket):
+    generation = gcs.put("bucket", "a", b"theirs")
+    assert bucket.get_blob("a").generation == generation
+    gcs.remove("bucket", "a")
+    assert not bucket.blob("a").exists()
+    gcs.put("bucket", "a", b"theirs")
+    gcs.remove_bucket("bucket")
+    with pytest.raises(NotFound, match="bucket"):
+        upload(bucket, "a")
+
+
+@pytest.mark.parametrize("arguments", [{"deny": ("read",)}, {"bytes_per_second": 0}])
+def test_nonsense_is_refused(arguments):
+    with pytest.raises(ValueError, match=r"Expected .* Received: .* Correct"):
+        FakeGcs(**arguments)

@@ -1,0 +1,154 @@
+"""Resumable uploads: pieces, lost sessions, and what is kept of a piece that was cut short."""
+
+from __future__ import annotations
+
+import io
+import random
+
+import pytest
+import requests
+from google.api_core import exceptions
+
+from tests.testing.conftest import QUICK
+
+QUANTUM = 256 * 1024
+CONTENT = random.Random(1).randbytes(5 * QUANTUM + 12345)
+BIG = random.Random(2).randbytes(33 * QUANTUM + 12345)
+"""More than 8 MiB: of less the client sends all in one request, if it knows the size."""
+
+
+SIZE = len(CONTENT)
+
+
+def start(gcs, name="a", total=SIZE, **query):
+    response = requests.post(
+        f"{gcs.endpoint}/upload/storage/v1/b/bucket/o",
+        params={"uploadType": "resumable", **query},
+        json={"name": name},
+        headers={} if total is None else {"X-Upload-Content-Length": str(total)},
+        timeout=10,
+    )
+    response.raise_for_status()
+    return response.headers["Location"]
+
+
+def send(where, first, data, total=SIZE):
+    place = f"bytes {first}-{first + len(data) - 1}/{total}" if data else f"bytes */{total}"
+    return requests.put(where, data=data, headers={"Content-Range": place}, timeout=10)
+
+
+@pytest.mark.parametrize("size", [QUANTUM, 8 * QUANTUM, 40 * QUANTUM])
+@pytest.mark.parametrize("known", [True, False])
+def test_an_upload_in_pieces_of_any_size_is_stored_whole(gcs, bucket, size, known):
+    blob = bucket.blob("a", chunk_size=size)
+    blob.metadata = {"token": "7"}
+    total = len(BIG) if known else None
+    blob.upload_from_file(io.BytesIO(BIG), size=total, checksum="crc32c", if_generation_match=0)
+    assert gcs.content("bucket", "a") == BIG
+    assert gcs.objects("bucket")["a"].metadata == {"token": "7"}
+    pieces = [request for request in gcs.requests if request.method == "PUT"]
+    assert [request.status for request in pieces] == [308] * (len(BIG) // size) + [200]
+
+
+def test_a_streamed_file_is_stored_when_it_is_closed(gcs, bucket):
+    with bucket.blob("a", chunk_size=QUANTUM).open("wb") as file:
+        for at in range(0, len(CONTENT), 100_000):
+            file.write(CONTENT[at : at + 100_000])
+        assert gcs.objects("bucket") == {}
+    assert gcs.content("bucket", "a") == CONTENT
+
+
+def test_an_empty_resumable_upload_is_an_empty_object(gcs, bucket):
+    bucket.blob("a", chunk_size=QUANTUM).upload_from_file(io.BytesIO(b""), checksum="crc32c")
+    assert gcs.content("bucket", "a") == b""
+
+
+def test_the_service_says_how_much_it_keeps(gcs):
+    where = start(gcs)
+    status = send(where, 0, b"", "*")
+    assert (status.status_code, "Range" in status.headers) == (308, False)
+    assert send(where, 0, CONTENT[:QUANTUM]).headers["Range"] == f"bytes=0-{QUANTUM - 1}"
+    assert (
+        send(where, QUANTUM, CONTENT[QUANTUM : 2 * QUANTUM + 5]).headers["Range"]
+        == f"bytes=0-{2 * QUANTUM - 1}"
+    )
+    assert send(where, 0, b"", "*").headers["Range"] == f"bytes=0-{2 * QUANTUM - 1}"
+    assert send(where, 3 * QUANTUM, CONTENT[3 * QUANTUM :]).status_code == 400
+    assert send(where, QUANTUM, CONTENT[QUANTUM:]).status_code == 200
+    assert gcs.content("bucket", "a") == CONTENT
+
+
+def test_the_end_may_be_sent_or_asked_for_again(gcs):
+    where = start(gcs)
+    first = send(where, 0, CONTENT).json()
+    assert send(where, 0, b"", "*").json() == first
+    assert send(where, 0, CONTENT).json() == first
+    assert gcs.objects("bucket")["a"].generation == int(first["generation"])
+
+
+def test_more_or_other_than_was_announced_is_refused(gcs):
+    where = start(gcs, total=10)
+    assert send(where, 0, b"0123456789a", 11).status_code == 400
+    assert send(where, 0, b"0123456789a", "*").status_code == 400
+    bad = requests.put(where, data=b"01", headers={"Content-Range": "bytes 0-9/10"}, timeout=10)
+    assert bad.status_code == 400
+    assert requests.put(where, data=b"01", headers={"Content-Range": "2 to 3"}, timeout=10).status_code == 400
+    assert gcs.objects("bucket") == {}
+
+
+def test_a_precondition_is_checked_at_the_start_and_again_at_the_end(gcs, bucket):
+    where = start(gcs, ifGenerationMatch="0")
+    send(where, 0, CONTENT[:QUANTUM])
+    gcs.put("bucket", "a", b"theirs")
+    for _ in range(2):
+        assert send(where, QUANTUM, CONTENT[QUANTUM:]).status_code == 412
+    assert gcs.content("bucket", "a") == b"theirs"
+    gcs.remove("bucket", "a")
+    assert send(where, QUANTUM, CONTENT[QUANTUM:]).status_code == 412  # Refused once, refused for good.
+    assert gcs.objects("bucket") == {}
+    gcs.put("bucket", "a", b"theirs")
+    before = len(gcs.requests)
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.blob("a", chunk_size=QUANTUM).upload_from_file(
+            io.BytesIO(CONTENT), if_generation_match=0, retry=None
+        )
+    assert "PUT" not in {request.method for request in gcs.requests[before:]}
+
+
+def test_a_cancelled_or_unknown_session_takes_nothing(gcs):
+    where = start(gcs)
+    assert requests.delete(where, timeout=10).status_code == 499
+    assert send(where, 0, CONTENT).status_code == 410
+    assert send(where + "x", 0, CONTENT).status_code == 404
+    assert gcs.objects("bucket") == {}
+
+
+def test_a_lost_session_is_gone_for_good(gcs):
+    where = start(gcs)
+    send(where, 0, CONTENT[:QUANTUM])
+    assert gcs.lose_sessions() == 1
+    for _ in range(2):
+        assert send(where, QUANTUM, CONTENT[QUANTUM:]).status_code == 410
+    done = start(gcs, "b")
+    send(done, 0, CONTENT)
+    assert gcs.lose_sessions() == 0
+    assert send(done, 0, b"", "*").status_code == 200
+
+
+def test_a_piece_that_was_cut_short_is_kept_in_whole_multiples(gcs):
+    where = start(gcs)
+    gcs.fail_next("reset", match="PUT")
+    with pytest.raises(requests.ConnectionError):
+        send(where, 0, CONTENT)
+    kept = len(CONTENT) // 2 // QUANTUM * QUANTUM
+    assert send(where, 0, b"", "*").headers["Range"] == f"bytes=0-{kept - 1}"
+    assert send(where, kept, CONTENT[kept:]).status_code == 200
+    assert gcs.content("bucket", "a") == CONTENT
+
+
+def test_the_client_gets_a_resumable_upload_through_resets(gcs, bucket):
+    gcs.fail_next("reset", times=3, match="PUT")
+    blob = bucket.blob("a", chunk_size=2 * QUANTUM)
+    blob.upload_from_file(io.BytesIO(CONTENT), checksum="crc32c", if_generation_match=0, retry=QUICK)
+    assert gcs.pending_faults == 0
+    assert gcs.content("bucket", "a") == CONTENT
