@@ -66,7 +66,13 @@ class PreemptionCallback(keras.callbacks.Callback):
             )
         if termination is not None and not isinstance(termination, TerminationConfig):
             raise ValueError(f"Expected termination to be a TerminationConfig. Received: {termination!r}.")
-        self._store = open_store(os.environ.get(environment.DIRECTORY) or directory)
+        place = os.environ.get(environment.DIRECTORY) or directory
+        if str(place).lower().startswith("gs://"):
+            raise NotImplementedError(
+                f"Expected a local or shared path. Received: {str(place)!r}. Google Cloud Storage comes with a later "
+                "release: pass a directory that all workers share."
+            )
+        self._store = open_store(place)
         self._termination = termination or TerminationConfig()
         self._schedule = parse(save_every)
         self._max_to_keep = max_to_keep

@@ -205,12 +205,9 @@ class Supervision:
         )
         self._status.spent("restore", time.time() - began)
         logger.info(
-            "Continuing from %s: %s %d, %s batch %d (the newest that verified%s). Input: %s.",
+            "Continuing from %s: %s (the newest that verified%s). Input: %s.",
             start.name,
-            "finished at epoch" if where["phase"] == "end" else "epoch",
-            where["epoch"],
-            where["phase"],
-            where["batch"],
+            Position(where["epoch"], where["phase"], where["batch"], where["step"]),
             f"; not used: {'; '.join(start.skipped)}" if start.skipped else "",
             how,
         )
@@ -271,14 +268,7 @@ class Supervision:
         self._status.spent("save", saved.seconds)
         self._status.committed_at = time.time()
         if saved.name is not None and plan.kind is not Kind.FINISHED:
-            logger.warning(
-                "Saved %s at epoch %d, %s batch %d (step %s).",
-                saved.name,
-                position.epoch,
-                position.phase,
-                position.batch,
-                position.step,
-            )
+            logger.warning("Saved %s: %s.", saved.name, position)
         if saved.missing:
             logger.warning(
                 "Worker(s) %s did not write their own part in time; what is missing is named at the restore.",

@@ -82,7 +82,7 @@ class GcsLog:
                 return
             self._lines += data
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="keras-preempt-events", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="keras_preempt-events", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 

@@ -287,7 +287,7 @@ class GcsStore:
     def _threads(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="keras-preempt-gcs")
+                self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="keras_preempt-gcs")
             return self._pool
 
     def _remember(self, name: str, info: ObjectInfo) -> None:

@@ -74,7 +74,7 @@ def test_a_commit_waits_for_a_late_part(store: LocalStore, time: FakeTime) -> No
     time.events.append((2.0, lambda: write_parts(store, DIRECTORY, 3, members=(1,))))
     assert commit_parts(store, DIRECTORY, 3, **timed(time)).missing == ()
     assert time.pauses[0] == 0.01
-    assert max(time.pauses) == 0.2
+    assert 0.01 < max(time.pauses) <= 0.25, "rarely enough for a bucket, often enough for a grace period"
 
 
 def test_a_missing_writer_prevents_the_commit_and_is_named(store: LocalStore, time: FakeTime) -> None:

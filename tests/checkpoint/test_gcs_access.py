@@ -139,7 +139,9 @@ def test_an_emulator_needs_neither_credentials_nor_a_project(
         store.prepare()
         store.create("a", b"data")
         assert gcs.content("bucket", "run/a") == b"data"
+        staging = store._stage()  # type: ignore[attr-defined]
         store.close()
+        assert not staging.path.exists()
 
 
 def test_a_staging_directory_that_does_not_work_is_found_at_the_start(tmp_path: Path) -> None:

@@ -82,6 +82,18 @@ def test_a_large_file_is_stored_once_whatever_happens_to_any_of_its_chunks(
     assert len(gcs.objects("bucket")) == 1
 
 
+@pytest.mark.parametrize("size", [1000, LARGE])
+def test_what_is_damaged_on_the_way_up_is_refused_and_never_visible(
+    store: GcsStore, gcs: FakeGcs, size: int
+) -> None:
+    data = _large()[:size]
+    gcs.fail_next("corrupted-upload", match="upload_id=" if size == LARGE else "uploadType=multipart")
+    _write(store, "a", data)
+    assert gcs.content("bucket", "run/a") == data
+    # Had it been stored, the client would have had to take it away again.
+    assert [request for request in gcs.requests if request.method == "DELETE"] == []
+
+
 def test_a_write_whose_answer_was_lost_is_not_taken_for_somebody_elses(store: GcsStore, gcs: FakeGcs) -> None:
     gcs.fail_next("lost-response", match="run/a")
     store.create("a", b"data")

@@ -153,6 +153,13 @@ sys.stdin.readline()
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_fork_that_python_was_not_told_of_removes_nothing_either(tmp_path: Path) -> None:
+    with StagingDirectory(tmp_path) as directory:
+        staging._remove(directory.path, directory._lock, os.getpid() + 1)
+        assert directory.path.exists()
+        assert sweep(tmp_path) == []
+
+
 def test_a_process_pools_forked_workers_leave_it_alone(tmp_path: Path) -> None:
     with StagingDirectory(tmp_path) as directory:
         process = multiprocessing.get_context("fork").Process(target=sys.exit)
@@ -165,11 +172,10 @@ def test_a_process_pools_forked_workers_leave_it_alone(tmp_path: Path) -> None:
 
 def test_a_forked_child_that_outlives_its_killed_parent_does_not_keep_it(tmp_path: Path) -> None:
     then = """
-if os.fork() == 0:
-    os.close(2)
+if os.fork() == 0:  # only when this process runs has it let go of the lock
+    print(directory.path, flush=True)
     sys.stdin.readline()
     os._exit(0)
-print(directory.path, flush=True)
 time.sleep(60)
 """
     child = _child(tmp_path, then)

@@ -55,7 +55,7 @@ def _everything_is_given_back() -> Iterator[None]:
         ({"max_to_keep": 0}, ValueError, "max_to_keep .* at least 1"),
         ({"max_to_keep": True}, ValueError, "max_to_keep"),
         ({"max_to_keep": 1.5}, ValueError, "max_to_keep"),
-        ({"save_every": 10}, NotImplementedError, "save_every"),
+        ({"save_every": "often"}, ValueError, "save_every"),
         ({"staging_dir": "/staging"}, NotImplementedError, "staging_dir"),
         ({"termination": "SIGTERM"}, ValueError, "TerminationConfig"),
     ],

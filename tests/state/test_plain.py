@@ -126,7 +126,7 @@ def test_a_value_is_not_changed_by_encoding_it() -> None:
         np.array([object()], object),
         [{"deep": (object(),)}],
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_cannot_come_back_is_refused_when_it_is_saved_not_when_it_is_restored(value: Any) -> None:
     with pytest.raises(TypeError, match=r"Expected plain data at state.*Received"):

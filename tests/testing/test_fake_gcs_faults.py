@@ -84,12 +84,12 @@ def test_a_passing_fault_is_overcome_by_the_clients_own_retries(gcs, bucket, kin
 
 def test_a_reset_reaches_the_client_and_nothing_takes_effect(gcs, bucket):
     gcs.fail_next("reset")
-    with pytest.raises(requests.ConnectionError, match=r"reset|aborted"):
+    with pytest.raises(requests.ConnectionError, match="ConnectionResetError"):
         upload(bucket)
     assert gcs.objects("bucket") == {}
     gcs.put("bucket", "a", CONTENT)
     gcs.fail_next("reset")
-    with pytest.raises(requests.ConnectionError, match=r"reset|aborted"):
+    with pytest.raises(requests.ConnectionError, match="ConnectionResetError"):
         bucket.blob("a").download_as_bytes(retry=None)
     assert [request.status for request in seen(gcs, "reset")] == [None, None]
 
