@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -22,7 +21,8 @@ import google_crc32c
 
 from keras_preempt.checkpoint import gcs_client
 from keras_preempt.checkpoint.budget import Budget
-from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge
+from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, TooLarge
+from keras_preempt.checkpoint.gcs_access import prove_access
 from keras_preempt.checkpoint.gcs_client import GcsBucket, ObjectInfo
 from keras_preempt.checkpoint.gcs_download import get, get_bytes
 from keras_preempt.checkpoint.gcs_log import GcsLog
@@ -42,7 +42,6 @@ from keras_preempt.checkpoint.store import (
 CONNECTIONS = 8
 """Transfers at a time; the client keeps up to ten connections."""
 
-_PREPARE_SECONDS = 30.0
 _IN_MEMORY = 8 << 20  # bytes; a smaller file is read without a detour over the disk
 _REMEMBERED = 4096  # files that were looked at and may be opened next
 
@@ -97,25 +96,7 @@ class GcsStore:
             StoreUnavailable: one of that is not possible.
         """
         self._stage()
-        probe = self._place.temporary(f"probe-{secrets.token_hex(8)}")
-        # Shorter than other calls: here a person waits for a clear answer.
-        budget = Budget(_PREPARE_SECONDS, lambda: self.deadline)
-        data = b"probe"
-        try:
-            info = put(self._bucket, probe, BytesIO(data), len(data), google_crc32c.value(data), budget)
-        except AlreadyExists as error:
-            raise StoreUnavailable(
-                f"Expected a server that keeps conditions at {self._bucket.endpoint}. Received: a new random "
-                f"name in {self._place.url} that is said to be taken. Use Google Cloud Storage itself."
-            ) from error
-        try:
-            get_bytes(self._bucket, self._bucket.stat(probe, budget), budget)
-            self._bucket.folders(self._place.folder_of(""), budget)
-        except BaseException:
-            with contextlib.suppress(StoreUnavailable):
-                self._bucket.delete(info, budget)
-            raise
-        self._bucket.delete(info, budget)
+        prove_access(self._bucket, self._place, lambda: self.deadline)
 
     def check_space(self, size: int) -> None:
         """See `Store.check_space`: on the disk of the staging directory."""
@@ -242,7 +223,11 @@ class GcsStore:
         found = self._bucket.list(self._place.folder_of(prefix), self._budget())
         with contextlib.suppress(NotFound):
             found.append(self._bucket.stat(self._place.object_of(prefix), self._budget()))
-        futures = [self._threads().submit(self._bucket.delete, info, self._budget()) for info in found]
+        # The time of each begins when it does: there may be more than can be removed at once.
+        futures = [
+            self._threads().submit(lambda info: self._bucket.delete(info, self._budget()), info)
+            for info in found
+        ]
         for future in futures:
             future.exception()
         for future in futures:

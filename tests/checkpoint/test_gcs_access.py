@@ -12,7 +12,7 @@ from google.auth.exceptions import DefaultCredentialsError, RefreshError
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
-from keras_preempt.checkpoint import budget, gcs_client, gcs_store
+from keras_preempt.checkpoint import budget, gcs_access, gcs_client
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.gcs_place import GcsPlace
 from keras_preempt.checkpoint.gcs_store import GcsStore
@@ -23,7 +23,7 @@ from keras_preempt.testing import FakeGcs
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
-    monkeypatch.setattr(gcs_store, "_PREPARE_SECONDS", 2.0)
+    monkeypatch.setattr(gcs_access, "_SECONDS", 2.0)
 
 
 def _refused(gcs: FakeGcs, tmp_path: Path, url: str = "gs://bucket/run", **options: Any) -> str:
