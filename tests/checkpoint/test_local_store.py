@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -49,38 +48,6 @@ def test_a_name_taken_while_a_file_is_written_stays_as_it_is(store: LocalStore) 
     with pytest.raises(AlreadyExists):
         write_slowly()
     assert snapshot(store.path) == {"a": b"fast"}
-
-
-def test_one_of_many_racing_creators_wins(store: LocalStore) -> None:
-    won: list[int] = []
-    start = threading.Barrier(8)
-
-    def create(number: int) -> None:
-        start.wait()
-        try:
-            store.create("folder/a", str(number).encode())
-        except AlreadyExists:
-            return
-        won.append(number)
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(won) == 1
-    assert snapshot(store.path) == {"folder/a": str(won[0]).encode()}
-
-
-def test_a_streamed_file_is_invisible_until_it_is_complete(store: LocalStore) -> None:
-    with store.writer("folder/a") as writer:
-        writer.write(memoryview(b"one "))
-        assert store.list("") == []
-        assert store.children("folder") == []
-        with pytest.raises(NotFound):
-            store.stat("folder/a")
-        writer.write(bytearray(b"two"))
-    assert store.read("folder/a", limit=100) == b"one two"
 
 
 def test_an_interrupted_write_leaves_nothing_behind(store: LocalStore) -> None:
