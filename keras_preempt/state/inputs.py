@@ -57,6 +57,12 @@ def promise(feed: InputFeed) -> tuple[bool, str]:
         )
     if isinstance(feed.dataset, tf.data.Dataset):
         return True, "from the saved state of its iterator, or by replay where TensorFlow cannot save that"
+    if feed.batches is None:
+        return False, (
+            "the length of the training data is not known, and with several replicas a restart at the very end of "
+            "an epoch of such data can shuffle the epochs after it differently. Tell the length, by "
+            "dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass steps_per_epoch"
+        )
     return (
         True,
         "by replay: the batches already used are drawn again, in the same order if nothing in it is random",

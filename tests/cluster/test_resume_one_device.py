@@ -87,6 +87,12 @@ def test_a_process_preempted_at_every_moment_ends_as_if_nothing_had_happened(
     kind: str, data: str, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     args = (*KINDS[kind], *INPUTS[data])
+    if (kind, data) == (
+        "mirrored",
+        "unknown",
+    ):  # The one that is not exact at the very end of an epoch: it says so.
+        assert "NOT exact after a preemption" in Training(tmp_path, args=args).finish().outputs[0]
+        return
     moments = MOMENTS
     if "--spe" in args:  # It begins with an even batch, ends with an odd one.
         moments = [m for m in moments if m not in ("batch 0 3", "batch 0 5", "test_end 1", "batch 3 5")]
