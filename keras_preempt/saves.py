@@ -79,14 +79,11 @@ class Saves:
         self._background.start(position, write)
         return time.time() - began
 
-    def scheduled(self, position: Position) -> bool:
+    def scheduled(self, position: Position) -> None:
         """Makes the save that the schedule asks for at this boundary, if it does; every worker comes here."""
-        if self._session.resuming or not self._schedule.due(
-            position, self._background.position or self._started
-        ):
-            return False
-        self.in_background(Plan(0, Kind.PERIODIC, self._everyone, (), "scheduled"), position)
-        return True
+        last = self._background.position or self._started
+        if not self._session.resuming and self._schedule.due(position, last):
+            self.in_background(Plan(0, Kind.PERIODIC, self._everyone, (), "scheduled"), position)
 
     def next_boundary(self, entered: int, position: Position, steps_per_execution: int) -> int:
         """The number of the first boundary that may be due.

@@ -17,6 +17,7 @@ import keras
 
 from keras_preempt import keras_internals, startup
 from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.store import Store
 from keras_preempt.coordination import Coordinator
 from keras_preempt.coordination.local import LocalCoordinator
@@ -123,7 +124,7 @@ class Supervision:
         self._incarnation = start.incarnation
         self._events.open(
             start.incarnation,
-            self._store.append_log(f"events/{start.incarnation:05d}.w{self._place.member:05d}.jsonl"),
+            self._store.append_log(f"{EVENTS}/{start.incarnation:05d}.w{self._place.member:05d}.jsonl"),
         )
         self._events.emit("start", incarnation=start.incarnation, members=self._place.members)
         callbacks = CallbackStates(others)
