@@ -15,6 +15,8 @@ class Notice:
         received_at: When it was recorded, in seconds since 1970.
         deadline: When the machine goes, in seconds since 1970, or None if the source does not say.
         cancellable: Whether the source can take it back.
+        id: Which event it is at its source: a later notice with the same one replaces this one.
+        hint: Whether it only says that a notice may follow: a reason to save, none to leave.
     """
 
     source: str
@@ -22,3 +24,5 @@ class Notice:
     received_at: float
     deadline: float | None = None
     cancellable: bool = False
+    id: str = ""
+    hint: bool = False

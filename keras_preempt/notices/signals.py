@@ -98,6 +98,7 @@ class SignalNotices:
         self._on_signal = on_signal
         self._earlier: dict[signal.Signals, object] = {}
         self._earlier_fd = -1
+        self._wakeup_fd = -1
         self._thread: threading.Thread | None = None
         self._reader: socket.socket | None = None
         self._writer: socket.socket | None = None
@@ -115,7 +116,8 @@ class SignalNotices:
             return
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
-        self._earlier_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._wakeup_fd = self._writer.fileno()
+        self._earlier_fd = signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
         for number in self._signals:
             self._earlier[number] = signal.signal(number, self._handle)
         self._owner = os.getpid()
@@ -143,12 +145,23 @@ class SignalNotices:
         self._writer.close()
 
     def _put_handlers_back(self) -> None:
+        # A fit that was left by an exception ends when the exception is forgotten, and another may have begun by then:
+        # that one inherits what this one has found.
         _listening.discard(self)
+        later = list(_listening)
         for number, handler in self._earlier.items():
+            heirs = [source for source in later if source._earlier.get(number) == self._handle]
+            if heirs:
+                heirs[0]._earlier[number] = handler
+                continue
             # A handler that was not set from Python (TensorFlow's) reads as None and cannot be put back
             # from here; the default action is what a process without TensorFlow would have.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # type: ignore[arg-type]
-        signal.set_wakeup_fd(self._earlier_fd, warn_on_full_buffer=False)
+        heirs = [source for source in later if source._earlier_fd == self._wakeup_fd]
+        if heirs:
+            heirs[0]._earlier_fd = self._earlier_fd
+        else:
+            signal.set_wakeup_fd(self._earlier_fd, warn_on_full_buffer=False)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._stopped:

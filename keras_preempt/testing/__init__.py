@@ -12,13 +12,28 @@ if TYPE_CHECKING:
     from keras_preempt.testing.fake_gcs import FakeGcs
     from keras_preempt.testing.fake_gcs_faults import FAULT_KINDS, Faults
     from keras_preempt.testing.fake_gcs_records import ObjectSummary, Request
+    from keras_preempt.testing.fake_metadata import FakeMetadata
+    from keras_preempt.testing.fake_metadata_faults import METADATA_FAULTS
+    from keras_preempt.testing.fake_metadata_http import MetadataRequest
 
-__all__ = ["FAULT_KINDS", "FakeGcs", "Faults", "ObjectSummary", "Request"]
+__all__ = [
+    "FAULT_KINDS",
+    "METADATA_FAULTS",
+    "FakeGcs",
+    "FakeMetadata",
+    "Faults",
+    "MetadataRequest",
+    "ObjectSummary",
+    "Request",
+]
 
 _HOMES = {
     "FAULT_KINDS": "keras_preempt.testing.fake_gcs_faults",
     "FakeGcs": "keras_preempt.testing.fake_gcs",
+    "FakeMetadata": "keras_preempt.testing.fake_metadata",
     "Faults": "keras_preempt.testing.fake_gcs_faults",
+    "METADATA_FAULTS": "keras_preempt.testing.fake_metadata_faults",
+    "MetadataRequest": "keras_preempt.testing.fake_metadata_http",
     "ObjectSummary": "keras_preempt.testing.fake_gcs_records",
     "Request": "keras_preempt.testing.fake_gcs_records",
 }

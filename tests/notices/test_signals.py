@@ -241,3 +241,23 @@ print(len(notices))
         [sys.executable, "-c", program, forked_in], capture_output=True, text=True, timeout=60
     )
     assert run.stdout == "1\n", run.stderr
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 1, 0), (2, 0, 1)])
+def test_sources_may_stop_in_any_order_and_the_last_one_that_began_hears_until_it_stops(
+    order: tuple[int, int, int],
+) -> None:
+    """A fit that was left by an exception stops when the exception is forgotten: perhaps during the next fit."""
+    heard = [Heard() for _ in order]
+    sources = [SignalNotices(SIGNALS, each.notice, each.signal) for each in heard]
+    for source in sources:
+        source.start()
+    listening = set(order)
+    for count, stopped in enumerate(order):
+        newest = max(listening)
+        before = len(heard[newest].notices)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        heard[newest].wait(before + 1)
+        sources[stopped].stop()
+        listening.discard(stopped)
+        assert len(listening) == len(order) - count - 1

@@ -1,0 +1,165 @@
+"""Notices of Amazon EC2 Spot: the interruption, two minutes ahead, and the hint that one has become likely."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from keras_preempt.notices.backoff import Backoff
+from keras_preempt.notices.metadata_address import Address, aws_address
+from keras_preempt.notices.metadata_client import Answer, MetadataClient
+from keras_preempt.notices.notice import Notice
+from keras_preempt.notices.source_thread import SourceThread
+from keras_preempt.notices.stopping import Stopping
+
+_ACTIONS = ("terminate", "stop", "hibernate")
+_ANSWER_SECONDS = 3.0
+
+
+class AwsSpot:
+    """Listens for the interruption of this Spot instance, from `start` until `stop`.
+
+    An interruption is never taken back. A rebalance recommendation comes as one notice that is only a hint.
+
+    Args:
+        on_notice: Called in the source's thread with each notice.
+        on_withdrawn: Never called; here because all sources take it.
+        address: Where the instance metadata service is; as the environment says by default.
+        poll_seconds: The time between two questions, in seconds.
+        token_seconds: For how long one session token is asked for, in whole seconds, 1 to 21600.
+        answer_seconds: How long one answer may take, in seconds.
+        backoff: How long to wait after failures.
+
+    Raises:
+        ValueError: The environment names no address.
+    """
+
+    def __init__(
+        self,
+        on_notice: Callable[[Notice], None],
+        *,
+        on_withdrawn: Callable[[Notice], None],
+        address: Address | None = None,
+        poll_seconds: float = 5.0,
+        token_seconds: int = 21600,
+        answer_seconds: float = _ANSWER_SECONDS,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._on_notice = on_notice
+        self._poll_seconds = poll_seconds
+        self._service = ImdsV2(address or aws_address(), token_seconds, answer_seconds)
+        self._announced: tuple[str, float] | None = None
+        self._hinted = False
+        self._thread = SourceThread("AWS Spot", self._ask, backoff or Backoff())
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread, within a second; no notice is delivered after this. Can be called twice."""
+        self._thread.stop()
+
+    def _ask(self, stopping: Stopping) -> float:
+        self._hear_interruption(self._service.get("spot/instance-action", stopping))
+        if not self._hinted and self._announced is None:
+            self._hear_recommendation(self._service.get("events/recommendations/rebalance", stopping))
+        return self._poll_seconds
+
+    def _hear_interruption(self, answer: Answer | None) -> None:
+        if answer is None:
+            return
+        said = answer.json()
+        action = said.get("action")
+        if action not in _ACTIONS:
+            raise answer.unexpected(f"an action out of {', '.join(_ACTIONS)}", repr(action)[:60])
+        interruption = action, _instant(answer, said, "time")
+        if interruption != self._announced:
+            self._announced = interruption
+            # One id: there is one instance, and what comes later replaces what was said before.
+            self._on_notice(
+                Notice(
+                    "AWS Spot", f"interruption: {action}", time.time(), interruption[1], id="instance-action"
+                )
+            )
+
+    def _hear_recommendation(self, answer: Answer | None) -> None:
+        if answer is None:
+            return
+        _instant(answer, answer.json(), "noticeTime")  # Otherwise it is no recommendation.
+        self._hinted = True
+        self._on_notice(
+            Notice("AWS Spot", "rebalance recommendation", time.time(), id="rebalance", hint=True)
+        )
+
+
+class ImdsV2:
+    """Amazon's instance metadata service, version 2: each question carries a token that was asked for before.
+
+    Args:
+        address: Where it is.
+        token_seconds: For how long a token is asked for.
+        answer_seconds: How long one answer may take, in seconds.
+    """
+
+    def __init__(self, address: Address, token_seconds: int, answer_seconds: float) -> None:
+        self._client = MetadataClient(address)
+        self._token_seconds = token_seconds
+        self._answer_seconds = answer_seconds
+        self._token = ""
+        self._renew_at = 0.0
+
+    def get(self, path: str, stopping: Stopping) -> Answer | None:
+        """What is at a path below ``/latest/meta-data/``, or None if there is nothing.
+
+        Raises:
+            MetadataError: The service does not answer as documented.
+            Stopped: `stopping` was set.
+        """
+        answer = self._with_token(path, stopping)
+        if answer.status == 401:
+            # The token has run out before its time: the clocks or the machine have jumped.
+            self._token = ""
+            answer = self._with_token(path, stopping)
+        if answer.status == 404:
+            return None
+        answer.check_status()
+        return answer
+
+    def _with_token(self, path: str, stopping: Stopping) -> Answer:
+        if not self._token or time.monotonic() >= self._renew_at:
+            self._renew(stopping)
+        return self._client.ask(
+            f"/latest/meta-data/{path}",
+            stopping,
+            headers={"X-aws-ec2-metadata-token": self._token},
+            timeout=self._answer_seconds,
+        )
+
+    def _renew(self, stopping: Stopping) -> None:
+        asked = time.monotonic()
+        answer = self._client.ask(
+            "/latest/api/token",
+            stopping,
+            method="PUT",
+            headers={"X-aws-ec2-metadata-token-ttl-seconds": str(self._token_seconds)},
+            timeout=self._answer_seconds,
+        )
+        answer.check_status()
+        token = answer.text()
+        if not (token.isascii() and token.isprintable() and 0 < len(token) <= 1024):
+            raise answer.unexpected("a token", f"{len(answer.body)} bytes of something else")
+        self._token = token
+        self._renew_at = asked + 0.9 * self._token_seconds
+
+
+def _instant(answer: Answer, said: dict[str, Any], name: str) -> float:
+    """A time such as 2017-09-18T08:22:00Z, in seconds since 1970."""
+    text = said.get(name)
+    try:
+        instant = datetime.fromisoformat(text.replace("Z", "+00:00"))  # type: ignore[union-attr]
+        return instant.replace(tzinfo=instant.tzinfo or timezone.utc).timestamp()
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        raise answer.unexpected(f"{name!r} such as 2017-09-18T08:22:00Z", repr(text)[:60]) from None

@@ -1,0 +1,193 @@
+"""Asks a metadata server one thing over HTTP, and waits for the answer as long as one must, and no longer.
+
+Python's own http.client, since it does so little: no proxy, no redirect, no retry, no pool. Metadata servers hand
+out credentials and decide about the end of a run, so a question must go where it is addressed, or nowhere.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import select
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from keras_preempt.notices.metadata_address import Address
+from keras_preempt.notices.stopping import Stopping
+
+LONGEST_BODY = 64 * 1024  # bytes; the documents that are asked for have one or two KiB
+_CONNECT_SECONDS = 2.0  # The server is on the same machine, or on its host.
+
+
+class MetadataError(Exception):
+    """The metadata server does not answer, or not as its documentation says. The message is a sentence."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server said.
+
+    Attributes:
+        question: What was asked, for messages.
+        status: The HTTP status; a redirect is not followed.
+        headers: By name in lower case.
+        body: At most `LONGEST_BODY` bytes.
+    """
+
+    question: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def check_status(self) -> None:
+        """Raises MetadataError unless the status is 200."""
+        if self.status != 200:
+            raise self.unexpected("status 200", f"status {self.status}")
+
+    def text(self) -> str:
+        """The body as text, without the space around it. Raises MetadataError if it is none."""
+        try:
+            return self.body.decode().strip()
+        except UnicodeDecodeError:
+            raise self.unexpected("text", _excerpt(self.body)) from None
+
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object. Raises MetadataError if it is none."""
+        try:
+            value = json.loads(self.body)
+        except (ValueError, RecursionError):
+            raise self.unexpected("a JSON object", _excerpt(self.body)) from None
+        if not isinstance(value, dict):
+            raise self.unexpected("a JSON object", _excerpt(self.body))
+        return value
+
+    def unexpected(self, expected: str, received: str) -> MetadataError:
+        """An error that names the question."""
+        return MetadataError(f"Expected {expected} from {self.question}. Received: {received}.")
+
+
+def _excerpt(body: bytes) -> str:
+    return repr(body[:60]) + (" and more" if len(body) > 60 else "")
+
+
+class MetadataClient:
+    """Asks one server.
+
+    Args:
+        address: Where it is.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def ask(
+        self,
+        path: str,
+        stopping: Stopping,
+        *,
+        headers: Mapping[str, str],
+        timeout: float,
+        method: str = "GET",
+    ) -> Answer:
+        """Asks, and returns the answer whatever its status.
+
+        Args:
+            path: What to ask for, with its query.
+            stopping: Ends the wait.
+            headers: What the server wants to see.
+            timeout: How long everything together may take, in seconds.
+            method: The HTTP method.
+
+        Raises:
+            MetadataError: There is no answer in time, or it is no HTTP, broken off, or too long.
+            Stopped: `stopping` was set.
+        """
+        question = f"{method} http://{self._address}{path}"
+        deadline = time.monotonic() + timeout
+        connection = http.client.HTTPConnection(*self._address)
+        try:
+            with _connect(self._address, stopping, deadline) as line:
+                connection.sock = cast(socket.socket, _Line(line, stopping, deadline))
+                connection.request(method, path, headers={**headers, "Connection": "close"})
+                response = connection.getresponse()
+                body = response.read(LONGEST_BODY + 1)
+                if response.length:
+                    raise http.client.IncompleteRead(body)
+        except TimeoutError:
+            raise MetadataError(f"Expected an answer from {question}. Received: none in time.") from None
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
+            # UnicodeError: a host that cannot be a name.
+            said = f"{type(error).__name__}: {error}"
+            raise MetadataError(f"Expected an answer from {question}. Received: {said[:200]}.") from error
+        finally:
+            connection.close()
+        answer = Answer(
+            question, response.status, {name.lower(): value for name, value in response.getheaders()}, body
+        )
+        if len(body) > LONGEST_BODY:
+            raise answer.unexpected(f"at most {LONGEST_BODY} bytes", "more")
+        return answer
+
+
+def _connect(address: Address, stopping: Stopping, deadline: float) -> socket.socket:
+    deadline = min(deadline, time.monotonic() + _CONNECT_SECONDS)
+    failure = OSError(f"no address of {address.host}")
+    for family, kind, protocol, _, where in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+        line = socket.socket(family, kind, protocol)
+        try:
+            line.setblocking(False)
+            line.connect_ex(where)
+            stopping.wait_for(line, select.POLLOUT, deadline)
+            error = line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        except BaseException:
+            line.close()
+            raise
+        if not error:
+            return line
+        line.close()
+        failure = OSError(error, "cannot connect")
+    raise failure
+
+
+class _Line:
+    """A connection as http.client wants it, where every wait ends at the deadline or when told to stop.
+
+    A socket's own timeout starts anew with each byte, so a server that trickles could hold a thread for days.
+    """
+
+    def __init__(self, connection: socket.socket, stopping: Stopping, deadline: float) -> None:
+        self._connection = connection
+        self._stopping = stopping
+        self._deadline = deadline
+
+    def sendall(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            self._stopping.wait_for(self._connection, select.POLLOUT, self._deadline)
+            left = left[self._connection.send(left) :]
+
+    def receive_into(self, buffer: bytearray) -> int:
+        self._stopping.wait_for(self._connection, select.POLLIN, self._deadline)
+        return self._connection.recv_into(buffer)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Reader(self))
+
+    def close(self) -> None:
+        """Nothing: http.client closes before it has read the answer, relying on the reader to hold the socket."""
+
+
+class _Reader(io.RawIOBase):
+    def __init__(self, line: _Line) -> None:
+        super().__init__()
+        self._line = line
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._line.receive_into(buffer)
