@@ -6,7 +6,18 @@ module imports nothing: the command line needs the names without waiting for Ten
 
 from __future__ import annotations
 
-__all__ = ["DIRECTORY", "DRILL", "INCARNATION", "STATUS_DIR", "TF_CONFIG"]
+__all__ = [
+    "AWS_METADATA_ENDPOINT",
+    "AZURE_METADATA_HOST",
+    "DIRECTORY",
+    "DRILL",
+    "GCE_METADATA_HOST",
+    "GCE_METADATA_IP",
+    "INCARNATION",
+    "PLATFORM",
+    "STATUS_DIR",
+    "TF_CONFIG",
+]
 
 TF_CONFIG = "TF_CONFIG"
 """TensorFlow's own cluster description (JSON): set for each worker when there are two or more."""
@@ -22,3 +33,18 @@ DRILL = "KERAS_PREEMPT_DRILL"
 
 INCARNATION = "KERAS_PREEMPT_LAUNCHER_INCARNATION"
 """How many times this launcher started the cluster before, counted from 0. For logs and test scripts only."""
+
+PLATFORM = "KERAS_PREEMPT_PLATFORM"
+"""Names the platform instead of having it detected, such as "gce-gpu" or "slurm"; "generic": no metadata."""
+
+GCE_METADATA_HOST = "GCE_METADATA_HOST"
+"""Host or host:port of Compute Engine's metadata server, as Google's own libraries read it."""
+
+GCE_METADATA_IP = "GCE_METADATA_IP"
+"""The same, as TensorFlow reads it; `GCE_METADATA_HOST` wins."""
+
+AWS_METADATA_ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+"""URL of EC2's metadata server, as Amazon's own libraries read it."""
+
+AZURE_METADATA_HOST = "KERAS_PREEMPT_AZURE_METADATA_HOST"
+"""Host or host:port of Azure's metadata server; Azure's own libraries have no such variable."""
