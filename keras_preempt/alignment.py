@@ -48,7 +48,6 @@ from enum import Enum
 
 from keras_preempt.alignment_messages import At, Call, Kind, Plan, Position, ProtocolError
 from keras_preempt.alignment_plan import abort_plan, answer, make_plan
-from keras_preempt.grace import has_room, reserve, second_call_at
 
 __all__ = [
     "TRANSITIONS",
@@ -68,14 +67,11 @@ __all__ = [
     "answer",
     "decide",
     "finishing",
-    "has_room",
     "held_decision",
     "key",
     "make_plan",
     "outcome",
     "overshot",
-    "reserve",
-    "second_call_at",
 ]
 
 

@@ -136,7 +136,6 @@ class Plan:
         kind: The kind of the call that it answers.
         writers: Members that write the mirrored state, ascending.
         doomed: Members under notice, ascending; they write only what they alone hold.
-        attempt: Names this save in storage.
         abort: Why nothing comes of this round, else None.
         deadline: The caller's, in Unix seconds, where known.
         goes_on: Training goes on after the save, into the next round.
@@ -146,7 +145,6 @@ class Plan:
     kind: Kind
     writers: tuple[int, ...]
     doomed: tuple[int, ...]
-    attempt: str
     abort: str | None = None
     deadline: float | None = None
     goes_on: bool = False
@@ -158,22 +156,19 @@ class Plan:
     @classmethod
     def decode(cls, text: str) -> Plan:
         """The message that `encode` wrote. Raises `ProtocolError` for anything else."""
-        names = ("target", "kind", "writers", "doomed", "attempt", "abort", "deadline", "goes_on")
+        names = ("target", "kind", "writers", "doomed", "abort", "deadline", "goes_on")
         read = _Reader("plan", text, names)
         plan = cls(
             read.integer("target"),
             read.kind(),
             read.members("writers"),
             read.members("doomed"),
-            read.text("attempt"),
             read.optional_text("abort"),
             read.seconds("deadline"),
             read.truth("goes_on"),
         )
-        if plan.abort is None and not (plan.target and plan.writers and plan.attempt):
-            raise read.refuse(
-                "a target of at least 1, writers and an attempt in a plan without 'abort'", text
-            )
+        if plan.abort is None and not (plan.target and plan.writers):
+            raise read.refuse("a target of at least 1 and writers in a plan without 'abort'", text)
         return plan
 
 

@@ -20,7 +20,7 @@ def answer(member: int, entered: int, held: bool, position: Position | None, doo
     return At(member, entered if held else entered + 1, position if held else None, doomed)
 
 
-def make_plan(call: Call, answers: Sequence[At], members: Sequence[int], attempt: str) -> Plan:
+def make_plan(call: Call, answers: Sequence[At], members: Sequence[int]) -> Plan:
     """The plan that the caller publishes once every member has answered.
 
     The mirrored state is written by the members that are not under notice, or by all if all are. Members that
@@ -30,15 +30,12 @@ def make_plan(call: Call, answers: Sequence[At], members: Sequence[int], attempt
         call: The call that stands.
         answers: One per member, in any order.
         members: Indices of all members.
-        attempt: Names the save in storage; not empty.
 
     Raises:
         ProtocolError: `answers` are not exactly one per member, or the call is one that no plan follows.
     """
-    if call.kind is Kind.FAILED or not attempt:
-        raise ProtocolError(
-            f"Expected a call that a plan follows, and an attempt. Received: {call}, {attempt!r}."
-        )
+    if call.kind is Kind.FAILED:
+        raise ProtocolError(f"Expected a call that a plan follows. Received: {call}.")
     answered = sorted(at.member for at in answers)
     if answered != sorted(members):
         raise ProtocolError(
@@ -59,11 +56,9 @@ def make_plan(call: Call, answers: Sequence[At], members: Sequence[int], attempt
     writers = [member for member in answered if member not in doomed] or answered
     target = max(at.boundary for at in answers)
     goes_on = call.goes_on or call.kind is Kind.PERIODIC
-    return Plan(
-        target, call.kind, tuple(writers), tuple(sorted(doomed)), attempt, None, call.deadline, goes_on
-    )
+    return Plan(target, call.kind, tuple(writers), tuple(sorted(doomed)), None, call.deadline, goes_on)
 
 
 def abort_plan(call: Call, why: str) -> Plan:
     """The plan of a round that nothing comes of; inserted by whoever stops waiting first."""
-    return Plan(0, call.kind, (), (), "", why or "no reason given", call.deadline)
+    return Plan(0, call.kind, (), (), why or "no reason given", call.deadline)

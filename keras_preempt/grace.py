@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+
+MARGIN = 1.5
+"""Seconds of the reserve for what is not measured: clocks that differ, threads that wake late, leaving."""
 
 
 def reserve(
-    save_seconds: float, slowest_step_seconds: float, alignment_seconds: float, margin: float = 2.0
+    save_seconds: float, slowest_step_seconds: float, alignment_seconds: float, margin: float = MARGIN
 ) -> float:
     """Seconds before a deadline by which the final round has to be called.
 
+    A save and a step may each take twice as long as any that was seen: the call can come right after such a
+    step has begun.
+
     Args:
-        save_seconds: Measured time of a save.
-        slowest_step_seconds: Slowest recent step; a call can come right after a step began, hence twice.
+        save_seconds: Measured time of a save, until it is committed.
+        slowest_step_seconds: Slowest recent step; what lies between two boundaries.
         alignment_seconds: Time from a call to the end of everyone's hold, without the steps.
-        margin: Further seconds, for clocks that differ and for leaving.
+        margin: Further seconds.
 
     Raises:
         ValueError: An argument is negative or not finite.
@@ -23,7 +28,7 @@ def reserve(
     parts = (save_seconds, slowest_step_seconds, alignment_seconds, margin)
     if any(not math.isfinite(part) or part < 0 for part in parts):
         raise ValueError(f"Expected finite seconds, none negative. Received: {parts}.")
-    return 1.5 * save_seconds + 2 * slowest_step_seconds + alignment_seconds + margin
+    return 2 * save_seconds + 2 * slowest_step_seconds + alignment_seconds + margin
 
 
 def has_room(deadline: float, now: float, reserve: float) -> bool:
@@ -31,10 +36,18 @@ def has_room(deadline: float, now: float, reserve: float) -> bool:
     return deadline - now > 3 * reserve
 
 
-def second_call_at(deadlines: Iterable[float], reserve: float) -> float | None:
-    """When to call the final round, in Unix seconds: `reserve` before the earliest deadline that stands.
+def last_call_at(deadline: float, reserve: float) -> float:
+    """When to call the final round, in Unix seconds."""
+    return deadline - reserve
 
-    None if no notice is left (all were cancelled): no call is due.
+
+def too_late(deadline: float, now: float, save_seconds: float, step_seconds: float) -> float:
+    """Seconds by which a save at the next boundary is expected to miss the deadline; 0 if it should not.
+
+    Args:
+        deadline: When the machine goes, in Unix seconds.
+        now: In Unix seconds.
+        save_seconds: Expected time of a save.
+        step_seconds: Expected time until the next boundary.
     """
-    earliest = min(deadlines, default=None)
-    return None if earliest is None else earliest - reserve
+    return max(0.0, now + step_seconds + save_seconds - deadline)

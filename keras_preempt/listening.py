@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 from collections.abc import Iterable
+from typing import Protocol
 
 from keras_preempt.coordination import Coordinator
 from keras_preempt.notices import Notice
+from keras_preempt.notices.aws import AwsSpot
+from keras_preempt.notices.azure import AzureScheduledEvents
 from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member
+from keras_preempt.notices.gce import GceMaintenance, GcePreemption
+from keras_preempt.notices.polled import PolledNotices
 from keras_preempt.notices.signals import SignalNotices
 from keras_preempt.place import Place
+from keras_preempt.platform import AWS, AZURE, GCE
 from keras_preempt.runtime import Runtime
+from keras_preempt.termination import Termination
 
 logger = logging.getLogger("keras_preempt")
 
 
+class _Source(Protocol):
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
 class Listening:
-    """The sources of one fit.
+    """The sources of one fit. What comes without a network is heard from now on.
 
     Args:
         runtime: Takes the notices.
@@ -31,11 +44,12 @@ class Listening:
     ) -> None:
         self._runtime = runtime
         self._place = place
-        self._sources: list[SignalNotices | CoordinationKeyNotices] = []
+        self._sources: list[_Source] = []
+        signals = tuple(signals)
         clustered = place.members > 1
         if SignalNotices.possible():
-            self._sources.append(SignalNotices(signals, runtime.notify, runtime.expect))
-        elif not clustered:
+            self._hear(SignalNotices(signals, runtime.notify, runtime.expect))
+        elif signals and not clustered:
             logger.warning(
                 "fit runs outside the main thread of a single process, where Python cannot hear signals: a "
                 "termination signal will NOT be heard. Call fit from the main thread."
@@ -43,14 +57,35 @@ class Listening:
         if clustered:
             # Also beside the signals: what came before this fit went to TensorFlow's own handler, and the
             # key appears up to a second after the signal.
-            self._sources.append(CoordinationKeyNotices(coordinator, self._about_a_task))
-        for source in self._sources:
-            source.start()
+            self._hear(CoordinationKeyNotices(coordinator, self._about_a_task))
+
+    def hear_platform(self, termination: Termination) -> None:
+        """Listens to the sources of the platform and to the user's function as well.
+
+        Raises:
+            ValueError: A variable that is to say where a metadata server is does not.
+        """
+        notify, withdraw = self._runtime.notify, self._runtime.withdraw
+        if GCE in termination.sources:
+            lead = termination.platform.maintenance_lead
+            self._hear(GceMaintenance(notify, on_withdrawn=withdraw, lead_seconds=lead))
+            self._hear(GcePreemption(notify, on_withdrawn=withdraw))
+        if AWS in termination.sources:
+            self._hear(AwsSpot(notify, on_withdrawn=withdraw))
+        if AZURE in termination.sources:
+            self._hear(AzureScheduledEvents(notify, on_withdrawn=withdraw))
+        if termination.termination_watcher_fn is not None:
+            self._hear(PolledNotices(termination.termination_watcher_fn, notify, on_withdrawn=withdraw))
 
     def stop(self) -> None:
         """Ends all sources. Can be called twice."""
-        for source in self._sources:
-            source.stop()
+        with contextlib.ExitStack() as stopping:
+            for source in self._sources:
+                stopping.callback(source.stop)
+
+    def _hear(self, source: _Source) -> None:
+        self._sources.append(source)
+        source.start()
 
     def _about_a_task(self, notice: Notice) -> None:
         if names_member(notice, self._place.task):

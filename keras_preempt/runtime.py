@@ -1,9 +1,10 @@
 """One fit of one process: notices come in, the workers agree on a boundary, the state is saved, the fit ends.
 
-Three threads. The *main* thread trains and passes boundaries; while nothing happens a boundary costs it an
+Four threads. The *main* thread trains and passes boundaries; while nothing happens a boundary costs it an
 addition and a test. The *listener* turns notices into calls. The *watcher* sits in one blocking wait on the
 key of the next call, answers it for the main thread, and brings the plan back. What the messages mean and
-why nobody passes the target or waits for ever is told, and decided, in `alignment`.
+why nobody passes the target or waits for ever is told, and decided, in `alignment`. The *countdown*, there
+only after a notice that leaves time to train on, calls the last round when that time is used up.
 """
 
 from __future__ import annotations
@@ -17,26 +18,21 @@ from collections.abc import Callable
 from keras_preempt import alignment
 from keras_preempt.alignment import Call, Decision, Event, Kind, Plan, Position, State
 from keras_preempt.coordination import CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.countdown import Countdown
 from keras_preempt.events import EventLog
+from keras_preempt.grace import has_room, last_call_at, too_late
 from keras_preempt.notices import Notice
+from keras_preempt.pace import Pace
+from keras_preempt.rounds import ALIGNMENT_TIMEOUT, Rounds
+from keras_preempt.standing import Standing
 
 logger = logging.getLogger("keras_preempt")
-
-ALIGNMENT_TIMEOUT = 30.0
-"""Seconds that one message of a round may take. Answers come from watcher threads, not from training, so
-that they take milliseconds; only a dead or stopped process takes longer."""
-
-PLAN_MARGIN = 5.0
-"""Seconds that the others wait longer for a plan than the caller waits for their answers."""
 
 NEVER = sys.maxsize
 """A boundary that no fit reaches."""
 
 ROUNDS_PER_REASON = 3
 """How often a reason calls a round again after one was aborted."""
-
-LEADER_WAIT = 5.0
-"""Seconds that the coordination leader waits for the others to leave first: without it their calls fail."""
 
 
 class Runtime:
@@ -46,14 +42,21 @@ class Runtime:
         coordinator: How the workers talk to each other.
         events: Where to write what happened.
         fit: The number of this fit in this process; the same on every worker.
+        grace: See `standing.Standing`.
+        on_end_known: Called with the moment at which this machine goes, in seconds since 1970, or None, whenever
+            that changes.
         clock: Returns seconds since 1970.
 
     Attributes:
         entered: Boundaries entered since fit began. The main thread adds one at each, BEFORE it reads
             `attention`.
-        attention: Whether a boundary has to look closer. The watcher sets it BEFORE it reads `entered`.
+        attention: Whether a boundary has to look closer. The watcher sets it BEFORE it reads `entered`. Who
+            else wants it may set it, and never clears it: the watcher may have set it a moment ago.
+        every_boundary: Whether to look closer at every boundary, whatever happens.
         due: The boundary from which on the schedule of saves has to be looked at.
-        notices: The notices that this process has got.
+        notices: The notices that this process has got, also those that were withdrawn since.
+        pace: How fast this fit moves and saves.
+        at_risk: Returns what is lost if no save succeeds from now on, in words.
         fatal: Set once no agreement is possible any more: why.
     """
 
@@ -62,41 +65,47 @@ class Runtime:
         coordinator: Coordinator,
         events: EventLog,
         fit: int,
+        grace: float | None = None,
+        on_end_known: Callable[[float | None], None] = lambda ends_at: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.entered = 0
         self.attention = False
+        self.every_boundary = False
         self.due = NEVER
         self.notices: list[Notice] = []
         self.fatal: str | None = None
         self.hold_seconds = 0.0
+        self.pace = Pace(clock)
+        self.at_risk: Callable[[], str] = lambda: "what was trained since the last save"
         self._coordinator = coordinator
         self._events = events
-        self._fit = fit
+        self._rounds = Rounds(coordinator, fit, clock)
+        self._on_end_known = on_end_known
         self._clock = clock
-        self._incarnation = 0
+        self._standing = Standing(grace)
+        self._trains_on = False  # Saved for the notices that stand, with time left: the countdown runs.
         self._open = False
         self._calls = 0
         self._called_round = -1
-        self._served = 0
         self._expected_round = -1
         self._held: Position | None = None
         self._member = alignment.Member(index=coordinator.member)
         self._changed = threading.Condition()
+        self._countdown = Countdown(self._changed, self._due, self._call_for_notice, clock)
         self._watcher = threading.Thread(target=self._watch, name="keras_preempt-watcher", daemon=True)
 
     # -- The beginning ------------------------------------------------------------------------------
 
-    def start(self, incarnation: int) -> None:
+    def start(self) -> None:
         """Starts to take part in rounds. Notices that came before are acted on now."""
         with self._changed:
-            self._incarnation = incarnation
             self._open = True
-            waiting = list(self.notices)
+            waiting = bool(self._standing)
         self._watcher.start()
         if waiting:
             self.expect()
-            self._call(Kind.PREEMPTED, waiting[0].reason, waiting[0].deadline)
+            self._call_for_notice()
 
     def expect(self) -> None:
         """Makes the main thread hold at its next boundary, since a notice is on its way to `notify`.
@@ -105,7 +114,9 @@ class Runtime:
         and only sets two attributes. Without it, the main thread could begin further steps in the
         millisecond until the call comes back.
         """
-        if self._open:
+        if (
+            self._open and not self._trains_on
+        ):  # During the countdown a further notice need not end in a call.
             self._expected_round = self._member.round
             self.attention = True
 
@@ -113,10 +124,15 @@ class Runtime:
         """Takes a notice. Called by the listener threads; never by a signal handler."""
         with self._changed:
             self.notices.append(notice)
+            new = notice.hint or self._standing.add(notice)
             listening = self._open and self._member.state in (State.LISTENING, State.ANSWERED)
             over = self._open and self._member.state in (State.FINISHED, State.LEFT)
-        if listening:
-            self._call(Kind.PREEMPTED, notice.reason, notice.deadline)
+            call = listening and not notice.hint and not self._trains_on
+            self._changed.notify_all()  # The countdown has to look at its time again.
+        if call:
+            self._call_for_notice()
+        elif notice.hint and listening:
+            self._call(Kind.PERIODIC, notice.reason, None)
         self._events.emit(
             "notice",
             source=notice.source,
@@ -129,17 +145,88 @@ class Runtime:
             logger.info(
                 "%s came when training was over already; there is nothing left to save.", notice.reason
             )
-            return
+        elif notice.hint:
+            logger.warning("%s: saving now, in case a notice follows. Training goes on.", notice.reason)
+        elif not new:
+            logger.info("%s changes nothing: an earlier notice leaves less time.", notice.reason)
+        else:
+            self._tell(notice)
+            self._on_end_known(self._standing.ends_at)
+
+    def _tell(self, notice: Notice) -> None:
+        now = self._clock()
+        left = self._standing.gone_by - now
         logger.warning(
-            "%s: worker %d is about to be ended. All workers save at the same step.",
+            "%s: worker %d is about to be ended%s. All workers save at the same step.",
             notice.reason,
             self._coordinator.member,
+            f" in {left:.0f} s" if left > 0 else "",
         )
+        ends_at = self._standing.ends_at
+        if ends_at is None:
+            return
+        step, save = self.pace.slowest(self.entered), self.pace.save_seconds
+        late = too_late(ends_at, now, save, step)
+        if late > 0:
+            logger.error(
+                "This notice comes too late: the next step is expected to take %.1f s and saving it %.1f s, which "
+                "is %.1f s more than there is. If that comes true, %s is lost.",
+                step,
+                save,
+                late,
+                self.at_risk(),
+            )
+
+    def withdraw(self, notice: Notice) -> None:
+        """A source says that what it announced will not happen. A call that was made already stands."""
+        with self._changed:
+            if not self._standing.withdraw(notice):
+                return
+            still = bool(self._standing)
+            called = self._open and self._member.plan is not None and not self._member.plan.goes_on
+            self._trains_on = self._trains_on and still
+            self._look()
+            self._changed.notify_all()
+            ends_at = self._standing.ends_at
+        self._on_end_known(ends_at)
+        self._events.emit("withdrawn", source=notice.source, reason=notice.reason, boundary=self.entered)
+        if still:
+            logger.warning("%s was withdrawn; another notice stands.", notice.reason)
+        elif called:
+            logger.warning("%s was withdrawn, but the workers have agreed to leave already.", notice.reason)
+        else:
+            logger.warning("%s was withdrawn: training goes on, nothing is lost.", notice.reason)
 
     @property
     def doomed(self) -> bool:
         """Whether this process is under notice."""
-        return bool(self.notices)
+        return bool(self._standing)
+
+    @property
+    def trains_on_for(self) -> float | None:
+        """Seconds until the countdown of this process calls, as it looks now; None if there is no countdown."""
+        with self._changed:
+            due = self._due()
+        return None if due is None else max(0.0, due - self._clock())
+
+    def _due(self) -> float | None:
+        """When the countdown calls; None for never, or not before something changes. With the lock held."""
+        if not (self._open and self._trains_on and self._standing and self._member.state is State.LISTENING):
+            return None
+        if self._called_round == self._member.round:
+            return None  # On its way.
+        return last_call_at(self._standing.gone_by, self.pace.reserve(self.entered))
+
+    def _call_for_notice(self) -> None:
+        """Calls for the notices that stand: to save and train on if there is time, else to save and leave."""
+        with self._changed:
+            if not self._standing:
+                return
+            first, gone_by = self._standing.first, self._standing.gone_by
+            kind = Kind.DEADLINE if self._trains_on else Kind.PREEMPTED
+            room = has_room(gone_by, self._clock(), self.pace.reserve(self.entered))
+            ends_at = self._standing.ends_at
+        self._call(kind, first.reason, ends_at, goes_on=room and kind is Kind.PREEMPTED)
 
     # -- The main thread ----------------------------------------------------------------------------
 
@@ -152,7 +239,13 @@ class Runtime:
         Raises:
             alignment.ProtocolError: The fit has passed the boundary that was agreed on.
         """
-        return self._hold(position, last=False, asked=None)
+        if self.pace.enter(self.entered) and self._trains_on:
+            with self._changed:
+                self._changed.notify_all()  # The reserve has grown.
+        plan = self._hold(position, last=False, asked=None)
+        if plan is None:
+            self.pace.leave(self.entered)
+        return plan
 
     def finish(self, position: Position) -> Plan | None:
         """Enters the last boundary: training is over, and everyone has to know it in the same way.
@@ -184,7 +277,6 @@ class Runtime:
             self._held = None  # In one step with the decision: see alignment.
             plan = self._member.plan if decision is Decision.ACT else None
             if plan is not None:
-                self._served = len(self.notices)
                 self._advance(Event.REACHED)
             waited = self._clock() - began
             self.hold_seconds += waited
@@ -204,11 +296,21 @@ class Runtime:
     def acted(self) -> None:
         """The plan is carried out and training goes on, ready for the next round."""
         with self._changed:
+            plan = self._member.plan
+            self._calls = 0
+            # A notice of which that plan knew is served: what is left to do for it is the last call.
+            served = (
+                plan is not None and plan.kind is Kind.PREEMPTED and self._coordinator.member in plan.doomed
+            )
+            self._trains_on = bool(self._standing) and (self._trains_on or served)
             self._advance(Event.ACTED)
-            came_meanwhile = self.notices[self._served :]
-        if came_meanwhile:
+            unserved = bool(self._standing) and not self._trains_on
+            if self._trains_on:
+                self._countdown.start()
+        if unserved:
             self.expect()
-            self._call(Kind.PREEMPTED, came_meanwhile[0].reason, came_meanwhile[0].deadline)
+            self._call_for_notice()
+        self.pace.leave(self.entered)
 
     # -- The end ------------------------------------------------------------------------------------
 
@@ -221,20 +323,10 @@ class Runtime:
                 self._advance(Event.FINISH)
         if not finished and self.fatal is None:
             try:
-                self._wait_for_the_others()
+                self._rounds.leave_last(self._member.round)
             except (CoordinationTimeout, CoordinationLost) as error:
                 logger.debug("The others did not say that they left: %s", error)
         self.close("the fit is over")
-
-    def _wait_for_the_others(self) -> None:
-        me, everyone = self._coordinator.member, range(self._coordinator.members)
-        if me != 0:
-            self._coordinator.put_if_absent(self._key("left", str(me)), "1")
-            return
-        limit = self._clock() + LEADER_WAIT
-        for other in everyone:
-            if other != me:
-                self._coordinator.wait_for(self._key("left", str(other)), max(0.001, limit - self._clock()))
 
     def close(self, why: str) -> None:
         """Ends the watcher, whatever state the fit is in. Can be called twice.
@@ -246,6 +338,7 @@ class Runtime:
             self._open = False
             self.attention = False
             self._changed.notify_all()
+        self._countdown.stop()
         if self._watcher.is_alive():
             # Where a call stands in this round the watcher is not waiting for one, and this does nothing.
             self._call(Kind.FAILED, why, None)
@@ -266,50 +359,25 @@ class Runtime:
                 self._lose(f"the workers do not speak the same protocol: {error}")
 
     def _one_round(self) -> bool:
-        call = Call.decode(self._coordinator.wait_for(self._key("call"), None))
+        number = self._member.round
+        call = self._rounds.wait_for_call(number)
         if call.kind is Kind.FAILED:
             with self._changed:
                 if self._open:
                     self._lose(f"worker {call.member} has left its fit: {call.reason}")
             return False
+        began = self._clock()
         with self._changed:
             self._advance(Event.CALL, call=call)  # Sets attention, BEFORE `entered` is read: see alignment.
             answer = alignment.answer(
                 self._coordinator.member, self.entered, self._held is not None, self._held, self.doomed
             )
-        self._coordinator.put_if_absent(self._key("at", str(answer.member)), answer.encode())
+        self._rounds.answer(number, answer)
         if call.member == self._coordinator.member:
-            self._publish_plan(call)
-        plan = self._await_plan(call)
+            self._rounds.publish_plan(number, call)
+        plan = self._rounds.wait_for_plan(number, call)
+        self.pace.aligned(self._clock() - began)
         return self._take(plan)
-
-    def _publish_plan(self, call: Call) -> None:
-        began = self._clock()
-        answers = []
-        try:
-            for member in range(self._coordinator.members):
-                left = began + ALIGNMENT_TIMEOUT - self._clock()
-                answers.append(
-                    alignment.At.decode(self._coordinator.wait_for(self._key("at", str(member)), left))
-                )
-            attempt = f"{self._incarnation:05d}-{self._member.round:04d}"
-            members = range(self._coordinator.members)
-            plan = alignment.make_plan(call, answers, members, attempt)
-        except CoordinationTimeout:
-            plan = alignment.abort_plan(
-                call, f"worker {len(answers)} did not answer within {ALIGNMENT_TIMEOUT:.0f} s"
-            )
-        self._coordinator.put_if_absent(self._key("plan"), plan.encode())
-
-    def _await_plan(self, call: Call) -> Plan:
-        try:
-            text = self._coordinator.wait_for(self._key("plan"), ALIGNMENT_TIMEOUT + PLAN_MARGIN)
-        except CoordinationTimeout:
-            # Plan or abort: whatever is inserted first holds for everyone.
-            plan = alignment.abort_plan(call, f"worker {call.member} called, and then made no plan")
-            self._coordinator.put_if_absent(self._key("plan"), plan.encode())
-            text = self._coordinator.wait_for(self._key("plan"), ALIGNMENT_TIMEOUT)
-        return Plan.decode(text)
 
     def _take(self, plan: Plan) -> bool:
         """Brings the plan to the main thread; returns whether there will be another round."""
@@ -317,23 +385,21 @@ class Runtime:
             return self._take_abort(plan.abort)
         with self._changed:
             self._advance(Event.PLAN, plan=plan)
-            finished_round = (
-                self._member.round - 1
-            )  # All have answered in this one, so all have left that one.
+            finished_round = self._member.round - 1  # All have answered in this one, so all have left that.
         self._events.emit(
             "plan",
             target=plan.target,
             reason=plan.kind.value,
             writers=list(plan.writers),
             doomed=list(plan.doomed),
-            attempt=plan.attempt,
+            goes_on=plan.goes_on,
         )
         with self._changed:
             while self._open and self._member.state in (State.PLANNED, State.ACTING):
                 self._changed.wait()
             again = self._open and self._member.state is State.LISTENING
         if again and finished_round >= 0 and plan.writers and plan.writers[0] == self._coordinator.member:
-            self._coordinator.delete(alignment.key(self._fit, finished_round))
+            self._rounds.forget(finished_round)
         return again
 
     def _take_abort(self, why: str) -> bool:
@@ -347,13 +413,13 @@ class Runtime:
             self._call(Kind.FAILED, "its fit was left during a round", None)
             return False
         if again:
-            self._call(Kind.PREEMPTED, self.notices[0].reason, self.notices[0].deadline)
+            self._call_for_notice()
         return True
 
     # -- Shared -------------------------------------------------------------------------------------
 
-    def _call(self, kind: Kind, reason: str, deadline: float | None) -> None:
-        if kind is Kind.PREEMPTED and self._called_round != self._member.round:
+    def _call(self, kind: Kind, reason: str, deadline: float | None, *, goes_on: bool = False) -> None:
+        if kind in (Kind.PREEMPTED, Kind.DEADLINE) and self._called_round != self._member.round:
             self._called_round = self._member.round
             self._calls += 1
             if self._calls > ROUNDS_PER_REASON:
@@ -362,17 +428,24 @@ class Runtime:
                     self._expected_round = -1
                     self._changed.notify_all()
                 return
-        call = Call(self._coordinator.member, kind, reason, deadline)
+        call = Call(self._coordinator.member, kind, reason, deadline, goes_on)
         try:
-            self._coordinator.put_if_absent(self._key("call"), call.encode())
+            self._rounds.call(self._member.round, call)
         except CoordinationLost as error:
             with self._changed:
                 self._lose(str(error))
 
     def _advance(self, event: Event, *, call: Call | None = None, plan: Plan | None = None) -> None:
         self._member = alignment.advance(self._member, event, call=call, plan=plan)
-        self.attention = self._member.attention
+        self._look()
         self._changed.notify_all()
+
+    def _look(self) -> None:
+        """Decides whether boundaries are looked at; with the lock held, and the only place that says no."""
+        # During the countdown they are, since the reserve depends on the slowest step.
+        self.attention = (
+            self._member.attention or self._trains_on or self.every_boundary or self._call_on_its_way()
+        )
 
     def _lose(self, why: str) -> None:
         """No agreement is possible any more; called with the lock held."""
@@ -387,9 +460,6 @@ class Runtime:
         if self._member.state not in (State.LEFT, State.FINISHED, State.LOST):
             self._advance(Event.LOST)
         self._changed.notify_all()
-
-    def _key(self, *rest: str) -> str:
-        return alignment.key(self._fit, self._member.round, *rest)
 
 
 def _fields(position: Position) -> dict[str, object]:

@@ -167,7 +167,7 @@ class Model:
         steps: list[tuple[str, Worker, Keys]] = []
         if call.member == i and None not in current.answers:
             answers = [at for at in current.answers if at is not None]
-            plan = make_plan(call, answers, self.members, "attempt")
+            plan = make_plan(call, answers, self.members)
             steps.append((f"{i} plans {plan.target}", worker, self._put(keys, current._replace(plan=plan))))
         if impatient:
             abort = current._replace(plan=abort_plan(call, "waited too long"))

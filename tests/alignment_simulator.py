@@ -238,7 +238,7 @@ class _Worker:
             # What was gathered for a round that was aborted meanwhile must not become the plan of the next.
             waiting = self.member.round == number and self.member.state is State.ANSWERED
             if len(answers) == len(members) and waiting and not self.ended:
-                plan = make_plan(call, answers, members, f"attempt-{self.member.round}")
+                plan = make_plan(call, answers, members)
                 self.cluster.put(self.key("plan"), plan.encode())
 
         for member in members:

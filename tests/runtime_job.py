@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from keras_preempt import rounds
 from keras_preempt import runtime as runtime_module
 from keras_preempt.alignment import Plan, Position
 from keras_preempt.events import EventLog
@@ -159,7 +160,7 @@ class Job:
     def start(self) -> None:
         """Every runtime starts, and every main thread trains until it is stopped in a step."""
         for worker in self.workers:
-            worker.runtime.start(incarnation=1)
+            worker.runtime.start()
         for worker in self.workers:
             worker.begin()
 
@@ -200,6 +201,7 @@ def the_plan(job: Job) -> Plan:
 @contextlib.contextmanager
 def short_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rounds give up soon; afterwards no thread is left."""
+    monkeypatch.setattr(rounds, "ALIGNMENT_TIMEOUT", 0.4)
     monkeypatch.setattr(runtime_module, "ALIGNMENT_TIMEOUT", 0.4)
     yield
     limit = time.monotonic() + PATIENCE

@@ -30,19 +30,16 @@ from keras_preempt.alignment import (
     answer,
     decide,
     finishing,
-    has_room,
     held_decision,
     key,
     make_plan,
     outcome,
     overshot,
-    reserve,
-    second_call_at,
 )
 
 DIAGRAM = Path(__file__).parents[1] / "docs" / "alignment_diagram.py"
 CALL = Call(1, Kind.PREEMPTED, "SIGTERM", 100.0)
-PLAN = Plan(4, Kind.PREEMPTED, (0,), (1,), "a1")
+PLAN = Plan(4, Kind.PREEMPTED, (0,), (1,))
 ABORT = abort_plan(CALL, "member 0 is silent")
 
 
@@ -147,7 +144,7 @@ def test_plan_targets_the_highest_answer_and_never_lets_the_doomed_write_for_sur
     answers = [At(i, boundary, None, doomed) for i, (boundary, doomed) in enumerate(answered)]
     members = range(len(answers))
     call = Call(data.draw(st.sampled_from(members)), data.draw(st.sampled_from([*Kind][:4])), "", 7.0)
-    plan = make_plan(call, data.draw(st.permutations(answers)), members, "a")
+    plan = make_plan(call, data.draw(st.permutations(answers)), members)
     doomed = {at.member for at in answers if at.doomed}
     if call.kind is Kind.PREEMPTED:
         doomed.add(call.member)
@@ -164,7 +161,7 @@ def test_members_that_disagree_about_the_program_abort_the_round_with_both_named
         At(1, 6, None, False),
         At(2, 5, Position(0, "validation", 2, 40), False),
     ]
-    plan = make_plan(CALL, answers, (0, 1, 2), "a")
+    plan = make_plan(CALL, answers, (0, 1, 2))
     assert plan.abort is not None
     for part in (
         "members 0 and 2",
@@ -178,24 +175,24 @@ def test_members_that_disagree_about_the_program_abort_the_round_with_both_named
 def test_positions_are_compared_only_where_both_are_known() -> None:
     known, unknown = Position(0, "train", 4, 4), Position(0, "train", 4)
     held = [At(0, 5, unknown, False), At(1, 5, known, False), At(2, 5, None, False)]
-    assert make_plan(CALL, held, (0, 1, 2), "a").abort is None
+    assert make_plan(CALL, held, (0, 1, 2)).abort is None
     apart = [At(0, 5, known, False), At(1, 6, Position(0, "train", 5, 5), False)]
-    assert make_plan(CALL, apart, (0, 1), "a").abort is None
+    assert make_plan(CALL, apart, (0, 1)).abort is None
     other = [At(0, 5, known, False), At(1, 5, Position(0, "train", 4, 3), False)]
-    assert make_plan(CALL, other, (0, 1), "a").abort is not None
+    assert make_plan(CALL, other, (0, 1)).abort is not None
     late = [At(0, 5, None, False), At(1, 5, known, False), At(2, 5, Position(0, "train", 9), False)]
-    assert "members 1 and 2" in str(make_plan(CALL, late, (0, 1, 2), "a").abort)
+    assert "members 1 and 2" in str(make_plan(CALL, late, (0, 1, 2)).abort)
 
 
 @pytest.mark.parametrize("answers", [ats(1), ats(1, 2, 3), [*ats(1), *ats(2)]])
 def test_plan_needs_exactly_one_answer_from_each_member(answers: list[At]) -> None:
     with pytest.raises(ProtocolError, match=r"one answer from each of \[0, 1\]"):
-        make_plan(CALL, answers, (0, 1), "a")
+        make_plan(CALL, answers, (0, 1))
 
 
 def test_no_plan_follows_a_failed_call() -> None:
     with pytest.raises(ProtocolError, match="a call that a plan follows"):
-        make_plan(Call(0, Kind.FAILED), ats(1), (0,), "a")
+        make_plan(Call(0, Kind.FAILED), ats(1), (0,))
 
 
 # At a boundary.
@@ -210,8 +207,8 @@ def test_decision_holds_passes_or_acts() -> None:
 
 
 def test_everyone_finishes_at_the_last_boundary_whatever_was_called() -> None:
-    goes_on = make_plan(Call(0, Kind.PERIODIC), ats(4, 3), (0, 1), "a")
-    roomy = make_plan(Call(0, Kind.PREEMPTED, goes_on=True), ats(4, 3), (0, 1), "a")
+    goes_on = make_plan(Call(0, Kind.PERIODIC), ats(4, 3), (0, 1))
+    roomy = make_plan(Call(0, Kind.PREEMPTED, goes_on=True), ats(4, 3), (0, 1))
     assert finishing(3, PLAN, True)
     assert not finishing(4, PLAN, False)
     assert not finishing(3, ABORT, True)
@@ -244,26 +241,6 @@ def test_last_boundary_waits_for_its_own_call_but_not_after_an_abort() -> None:
 def test_keys_of_a_round_share_a_prefix() -> None:
     assert key(0, 2, "at", 1) == "keras_preempt/0/2/at/1"
     assert key(1, 0) == "keras_preempt/1/0"
-
-
-# The grace countdown.
-
-
-def test_reserve_covers_save_steps_and_alignment() -> None:
-    assert reserve(10.0, 2.0, 1.0, margin=0.5) == 15.0 + 4.0 + 1.0 + 0.5
-    for wrong in ((-1.0, 0.0, 0.0), (0.0, float("nan"), 0.0), (0.0, 0.0, float("inf"))):
-        with pytest.raises(ValueError, match="Expected finite seconds"):
-            reserve(*wrong)
-
-
-def test_room_means_three_reserves_left() -> None:
-    assert has_room(131.0, 100.0, 10.0)
-    assert not has_room(130.0, 100.0, 10.0)
-
-
-def test_final_call_follows_the_earliest_notice_that_stands() -> None:
-    assert second_call_at([200.0, 150.0], 20.0) == 130.0
-    assert second_call_at([], 20.0) is None
 
 
 # The generated page.

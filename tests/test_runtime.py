@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keras_preempt import runtime as runtime_module
+from keras_preempt import rounds
 from keras_preempt.alignment import Call, Kind
 from tests.memory_coordinator import PATIENCE
 from tests.runtime_job import Job, notice, short_rounds, the_plan
@@ -71,7 +71,7 @@ def test_no_step_begins_while_a_notice_that_came_before_the_start_is_acted_on() 
         worker = job.workers[0]
         release = job.service.hold_back("wait", lambda member, key: key.endswith("/call"))
         worker.runtime.notify(notice())
-        worker.runtime.start(incarnation=1)
+        worker.runtime.start()
         worker.begin()
         worker.await_doing("boundary 0")
         release()
@@ -192,7 +192,7 @@ def test_the_leader_leaves_after_the_others() -> None:
 def test_the_leader_waits_only_so_long_for_one_that_died_while_saving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runtime_module, "LEADER_WAIT", 0.2)
+    monkeypatch.setattr(rounds, "LEADER_WAIT", 0.2)
     with Job(2) as job:
         job.stand_in(1, 1)
         job.service.mute(lambda member, key: "/left/1" in key)
@@ -222,7 +222,6 @@ def test_training_goes_on_after_a_periodic_save_and_the_next_round_works() -> No
         job.service.await_key("/1/plan")
         job.end()
         assert [[steps for steps, _ in worker.acted] for worker in job.workers] == [[3, 6], [3, 6]]
-        assert [plan.attempt for _, plan in job.workers[0].acted] == ["00001-0000", "00001-0001"]
 
 
 def test_a_notice_during_a_periodic_save_is_acted_on_right_after_it() -> None:
