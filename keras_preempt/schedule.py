@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
-import re
 from dataclasses import dataclass
 from typing import Protocol
 
 from keras_preempt.alignment import Position
-
-_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|min|h|d)\Z")
+from keras_preempt.duration import seconds_of
 
 
 class Schedule(Protocol):
@@ -113,12 +109,8 @@ def parse(save_every: object) -> Schedule:
         return EverySteps(save_every)
     if save_every == "epoch":
         return EveryEpoch()
-    seconds = 0.0
-    if isinstance(save_every, datetime.timedelta):
-        seconds = save_every.total_seconds()
-    elif isinstance(save_every, str) and (found := _DURATION.match(save_every.strip())):
-        seconds = float(found[1]) * _UNITS[found[2]]
-    if seconds <= 0:
+    seconds = seconds_of(save_every)
+    if seconds is None:
         raise ValueError(
             "Expected save_every to be a positive number of steps, 'epoch', or a time such as '90s', '10min', "
             f"'1h' or a timedelta. Received: {save_every!r}."

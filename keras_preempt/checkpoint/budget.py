@@ -96,13 +96,18 @@ class Budget:
         again with every chunk; this one gives each request what is left for all.
         """
 
+        def give_up_if_over(error: Exception) -> None:
+            # Called before each further try: the deadline may have come nearer since the first.
+            if not self.left:
+                raise error
+
         def within_budget(request: Callable[..., Any]) -> Callable[..., Any]:
             # The last try begins early enough to end in time, if it waits for one thing only.
             seconds = max(self.left - max(self.timeout(payload)), 0.0)
             policy = DEFAULT_RETRY.with_timeout(seconds).with_delay(
                 initial=_FIRST_DELAY, maximum=_LONGEST_DELAY, multiplier=2.0
             )
-            wrapped: Callable[..., Any] = policy(_read_to_its_end(request))
+            wrapped: Callable[..., Any] = policy(_read_to_its_end(request), on_error=give_up_if_over)
             return wrapped
 
         return within_budget

@@ -6,6 +6,7 @@ the one that is being taken away.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -17,16 +18,15 @@ from keras_preempt.checkpoint.errors import (
     CommitFailed,
     Fenced,
     NotFound,
+    StoreUnavailable,
 )
-from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, part_file
-from keras_preempt.checkpoint.manifest import FORMAT, Manifest
+from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, incarnation_file, part_file
+from keras_preempt.checkpoint.manifest import FORMAT, Manifest, Part, PartRef
 from keras_preempt.checkpoint.part_checks import check_files, check_positions, check_slices, read_parts, some
 from keras_preempt.checkpoint.partition import TensorSpec
 from keras_preempt.checkpoint.store import Store
 
 _SAME_COMMIT = ("step", "attempt", "position")
-_FIRST_PAUSE = 0.01  # seconds between two looks at the storage, doubled up to the longest
-_LONGEST_PAUSE = 0.05  # seconds
 
 
 def commit(
@@ -82,9 +82,12 @@ def commit(
         The manifest that is stored.
 
     Raises:
-        CommitFailed: a part that must be there did not arrive in time, or the parts do not fit together.
+        CommitFailed: a part that must be there did not arrive in time, the parts do not fit together, a newer
+            incarnation has removed some, or the directory is not the one any more that this start has claimed.
         PositionMismatch: two workers saved at different positions.
-        Fenced: a newer incarnation has claimed the directory.
+        Fenced: a newer incarnation has claimed the directory. One that claims it in the moment before the manifest
+            is created is not noticed: what is committed then is complete, and older than all that the newer
+            incarnation commits.
         CorruptCheckpoint: a part list is not what was written.
         StoreUnavailable: the storage failed.
     """
@@ -132,6 +135,7 @@ def commit(
     _check_fence(store, incarnation)
     stored = _store_manifest(store, directory, manifest)
     failpoints.point("save.after-manifest")
+    _check_still_there(store, directory, parts, refs)
     return stored
 
 
@@ -160,7 +164,7 @@ def wait_for_commit(
         StoreUnavailable: the storage failed.
     """
     deadline = clock() + timeout
-    pause = _FIRST_PAUSE
+    pause, longest_pause = store.look_again
     while True:
         try:
             return read_manifest(store, directory)
@@ -169,7 +173,7 @@ def wait_for_commit(
             if left <= 0:
                 return None
         wait(min(pause, left))
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        pause = min(2 * pause, longest_pause)
 
 
 def read_manifest(store: Store, directory: str) -> Manifest:
@@ -195,10 +199,10 @@ def _wait_for_parts(
     wait: Callable[[float], object],
 ) -> dict[str, int]:
     """Returns the sizes of the attempt's files by plain name, once the part lists are there or time is up."""
-    pause = _FIRST_PAUSE
+    pause, longest_pause = store.look_again
     while True:
         time_now = clock()
-        sizes = {info.name[len(directory) + 1 :]: info.size for info in store.list(directory)}
+        sizes = _sizes(store, directory)
         absent = [member for member in members if part_file(member) not in sizes]
         late = [member for member in absent if member in required]
         if not absent or (not late and time_now >= optional_deadline):
@@ -212,13 +216,47 @@ def _wait_for_parts(
             )
         until = deadline if late else optional_deadline
         wait(min(pause, max(until - time_now, 0.0)))
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        pause = min(2 * pause, longest_pause)
 
 
 def _check_fence(store: Store, incarnation: int) -> None:
     newest = incarnations.latest(store)
     if newest > incarnation:
         raise Fenced(incarnation, newest, store.url)
+    if newest < incarnation:
+        # What is written now is not where the next start will look, or lacks what says whose it is.
+        raise CommitFailed(
+            f"Expected {incarnation_file(incarnation)}, the claim of this start, in {store.url}. Received: none. The "
+            "directory was removed, emptied or unmounted. Nothing was committed; put it back as it was."
+        )
+
+
+def _check_still_there(store: Store, directory: str, parts: Sequence[Part], refs: Sequence[PartRef]) -> None:
+    """Takes the manifest back if somebody has begun to clear the attempt away before it was there.
+
+    No storage looks at the fence and creates the manifest in one operation. Who is held up in between, for as long as
+    it takes a newer incarnation to save and to tidy up, has an attempt that counts as abandoned.
+    """
+    listed = {ref.name: ref.size for ref in refs}
+    listed.update((entry.name, entry.size) for part in parts for entry in part.files)
+    try:
+        sizes = _sizes(store, directory)
+    except StoreUnavailable:
+        return  # The manifest is stored, so this is a checkpoint unless both have happened.
+    gone = sorted(name for name, size in listed.items() if sizes.get(name) != size)
+    if not gone:
+        return
+    with contextlib.suppress(NotFound):
+        store.delete(f"{directory}/{MANIFEST}")
+    raise CommitFailed(
+        f"Expected the parts in {store.url}/{directory} to stay until they are committed. Received: {gone[0]} is "
+        "gone. Nothing was committed; a newer start of this job took it for dead. Stop this one."
+    )
+
+
+def _sizes(store: Store, directory: str) -> dict[str, int]:
+    """Returns the sizes of an attempt's files by plain name."""
+    return {info.name[len(directory) + 1 :]: info.size for info in store.list(directory)}
 
 
 def _store_manifest(store: Store, directory: str, manifest: Manifest) -> Manifest:

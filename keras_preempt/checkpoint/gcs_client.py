@@ -17,9 +17,10 @@ from typing import Any
 from google.api_core import exceptions as api
 from google.cloud import storage
 
-from keras_preempt.checkpoint import gcs_errors
+from keras_preempt.checkpoint import gcs_errors, gcs_randomness
 from keras_preempt.checkpoint.budget import Budget
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
+from keras_preempt.checkpoint.gcs_connections import Connections
 
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 
@@ -53,15 +54,17 @@ class GcsBucket:
         name: the bucket.
         url: how a user names the place, for messages.
         connect: makes the client; called once, at the first call.
+        connections: what the client connects with.
 
     Attributes:
         url: how a user names the place.
     """
 
-    def __init__(self, name: str, url: str, connect: Callable[[], Any]) -> None:
+    def __init__(self, name: str, url: str, connect: Callable[[], Any], connections: Connections) -> None:
         self._name = name
         self.url = url
         self._connect = connect
+        self._connections = connections
         self._client: Any = None
         self._lock = threading.Lock()
 
@@ -146,6 +149,10 @@ class GcsBucket:
         with self._lock:
             if self._client is None:
                 self._client = self._connect()
+                for scheme in ("https://", "http://"):
+                    # The client has no public setting for this; its documentation mounts adapters so too.
+                    self._client._http.mount(scheme, self._connections)
+                gcs_randomness.keep_apart()
             return self._client
 
     @contextlib.contextmanager

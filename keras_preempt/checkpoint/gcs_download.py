@@ -7,6 +7,7 @@ time, so the comparison is made here.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from io import BytesIO
 from typing import IO
@@ -19,27 +20,28 @@ from keras_preempt.checkpoint.budget import Budget
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, StoreUnavailable
 from keras_preempt.checkpoint.gcs_client import GcsBucket, ObjectInfo
 
-RANGE = 16 << 20
-"""Bytes of one request of a download."""
-
 _ATTEMPTS = 3  # times that an object is read until its sum is right
 _PIECE = 1 << 20  # bytes
 
 
-def get(bucket: GcsBucket, info: ObjectInfo, file: IO[bytes], pool: Executor, budget: Budget) -> None:
-    """Reads one generation of an object into an empty file, in ranges, several at a time.
+def get(
+    bucket: GcsBucket,
+    info: ObjectInfo,
+    file: IO[bytes],
+    ranges: Iterable[tuple[int, int]],
+    pool: Executor,
+    budget: Budget,
+) -> None:
+    """Reads one generation of an object into an empty file, in ranges, as many at a time as the pool has threads.
 
     Raises:
         NotFound: that generation is no longer there.
         CorruptCheckpoint: what arrives is again and again not what is stored.
     """
+    ranges = list(ranges)
     for _ in range(_ATTEMPTS):
-        starts = range(0, info.size, RANGE)
-        first, *others = starts or [0]
-        futures = [pool.submit(_copy_range, bucket, info, file, start, budget) for start in others]
+        futures = [pool.submit(_copy_range, bucket, info, file, *each, budget) for each in ranges]
         try:
-            if info.size:
-                _copy_range(bucket, info, file, first, budget)
             for future in futures:
                 future.result()
         finally:
@@ -54,8 +56,9 @@ def get(bucket: GcsBucket, info: ObjectInfo, file: IO[bytes], pool: Executor, bu
     raise CorruptCheckpoint(info.name, f"{_ATTEMPTS} downloads with other sums than the stored object")
 
 
-def _copy_range(bucket: GcsBucket, info: ObjectInfo, file: IO[bytes], start: int, budget: Budget) -> None:
-    stop = min(start + RANGE, info.size)
+def _copy_range(
+    bucket: GcsBucket, info: ObjectInfo, file: IO[bytes], start: int, stop: int, budget: Budget
+) -> None:
     with bucket.explained(f"read {info.name!r}"):
         rest = memoryview(_range(bucket, info, start, stop, budget))
         while rest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,10 @@ _LOGIN = (
     "Attach a service account to the machine, set GOOGLE_APPLICATION_CREDENTIALS to the file of a key, or run "
     "`gcloud auth application-default login`."
 )
+
+
+_NO_SUCH_SERVER: Any = getattr(urllib3.exceptions, "NameResolutionError", ())  # since urllib3 2.0
+_CONNECTION = re.compile(r"\A\w+\(host='[^']*', port=\d+\): ")  # what urllib3 puts before a reason
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -97,11 +102,26 @@ def _received(error: BaseException) -> str:
 
 def _message(error: BaseException) -> str:
     if isinstance(error, api.GoogleAPICallError):
-        return str(error.message)
+        return _told(error.response) or str(error.message)
     if isinstance(error, InvalidResponse):
-        response: Any = error.response
-        return str(response.text)
-    return str(error) or type(error).__name__
+        return _told(error.response) or str(error.response.text)
+    return _CONNECTION.sub("", str(_reason(error))) or type(error).__name__
+
+
+def _told(response: Any) -> str:
+    """Returns the sentence in an answer that is an error; nothing if the service has told none."""
+    try:
+        document = response.json()
+        return str(document["error"]["message"])
+    except (AttributeError, ValueError, KeyError, TypeError):  # no answer at all, no JSON, or some other JSON
+        return ""
+
+
+def _reason(error: BaseException) -> BaseException:
+    """Returns why there was no answer, without the layers that say only that there was none."""
+    inner = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else None
+    reason = getattr(inner, "reason", None)
+    return reason if isinstance(reason, BaseException) else error
 
 
 def _cure(error: BaseException, doing: str, url: str, endpoint: str) -> str:
@@ -126,6 +146,11 @@ def _cure(error: BaseException, doing: str, url: str, endpoint: str) -> str:
         )
     if status == 400:
         return f"The server {endpoint} does not take this request; check the bucket's name and the endpoint."
+    if isinstance(_reason(error), _NO_SUCH_SERVER):
+        return (
+            f"There is no such server: check its name, as {endpoint}, and the region in it if it is that of a region, "
+            "and whether this machine can resolve names."
+        )
     if status is None:
         return f"Check the network on the way to {endpoint}, and that this is the right server."
     return "The service is overloaded or down; it was tried again as long as there was time."

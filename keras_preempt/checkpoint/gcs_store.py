@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -19,14 +18,16 @@ from typing import IO, Any, BinaryIO, cast
 
 import google_crc32c
 
-from keras_preempt.checkpoint import gcs_client
+from keras_preempt.checkpoint import gcs_client, gcs_sizes
 from keras_preempt.checkpoint.budget import Budget
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, TooLarge
 from keras_preempt.checkpoint.gcs_access import prove_access
 from keras_preempt.checkpoint.gcs_client import GcsBucket, ObjectInfo
+from keras_preempt.checkpoint.gcs_connections import Connections, SilenceWatch
 from keras_preempt.checkpoint.gcs_download import get, get_bytes
 from keras_preempt.checkpoint.gcs_log import GcsLog
 from keras_preempt.checkpoint.gcs_place import GcsPlace, is_safe
+from keras_preempt.checkpoint.gcs_seen import SeenObjects
 from keras_preempt.checkpoint.gcs_upload import put
 from keras_preempt.checkpoint.gcs_writing import Overlap, StagedWriter
 from keras_preempt.checkpoint.staging import StagingDirectory
@@ -40,10 +41,10 @@ from keras_preempt.checkpoint.store import (
 )
 
 CONNECTIONS = 8
-"""Transfers at a time; the client keeps up to ten connections."""
+"""Transfers at a time. One stream to a bucket is slower than most networks; more than these few gain little."""
 
-_IN_MEMORY = 8 << 20  # bytes; a smaller file is read without a detour over the disk
-_REMEMBERED = 4096  # files that were looked at and may be opened next
+_ALONE = 1 << 20  # bytes; a smaller file is fetched by the thread that asks for it
+_IN_MEMORY = 4 << 20  # bytes; a smaller file is read without a detour over the disk
 
 
 class GcsStore:
@@ -53,13 +54,16 @@ class GcsStore:
         url: ``gs://bucket/prefix``; the prefix may be missing.
         staging_dir: where to stage files, on local disk; None for the system's temporary directory.
         connect: returns the `google.cloud.storage.Client` to use; called at the first call.
+        connections: how many transfers there may be at a time.
 
     Attributes:
-        deadline: seconds since 1970 by which every call must be over; None for no such moment.
+        look_again: see `Store.look_again`.
 
     Raises:
-        ValueError: `url` names no place in a bucket.
+        ValueError: `url` names no place in a bucket, or there is no connection.
     """
+
+    look_again = (0.2, 1.0)
 
     def __init__(
         self,
@@ -67,17 +71,33 @@ class GcsStore:
         *,
         staging_dir: str | os.PathLike[str] | None = None,
         connect: Callable[[], Any] = gcs_client.connect,
+        connections: int = CONNECTIONS,
     ) -> None:
+        if connections < 1:
+            raise ValueError(f"Expected at least 1 connection. Received: {connections}. Allow one or more.")
         self._place = GcsPlace(url)
-        self._bucket = GcsBucket(self._place.bucket, url, connect)
+        self._most = connections
+        self._deadline: float | None = None
+        transport = Connections(2 * connections, lambda: self.deadline)
+        self._watch = SilenceWatch(transport.open, lambda: self.deadline)
+        self._bucket = GcsBucket(self._place.bucket, url, connect, transport)
         self._staging_dir = staging_dir
         self._lock = threading.Lock()
         self._staging: StagingDirectory | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._logs: list[GcsLog] = []
-        self._seen: OrderedDict[str, ObjectInfo] = OrderedDict()
+        self._seen = SeenObjects()
         self._overlap = threading.local()
-        self.deadline: float | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds since 1970 by which every call must be over, also one under way; None for no such moment."""
+        return self._deadline
+
+    @deadline.setter
+    def deadline(self, deadline: float | None) -> None:
+        self._deadline = deadline
+        self._watch.deadline_changed()
 
     @property
     def url(self) -> str:
@@ -88,6 +108,10 @@ class GcsStore:
     def key(self) -> str:
         """See `Store.key`."""
         return self._place.key
+
+    def file_size(self, total: int) -> int:
+        """See `Store.file_size`: so that all connections have something to send, and end at about the same time."""
+        return gcs_sizes.file_size(total, self._most)
 
     def prepare(self) -> None:
         """Creates, reads, lists and deletes a small object, and makes the staging directory.
@@ -109,7 +133,7 @@ class GcsStore:
             info = self._bucket.stat(target, self._budget())
             if info.size > limit:
                 raise TooLarge(name, info.size, limit)
-            return get_bytes(self._bucket, info, self._budget(info.size))
+            return self._fetch(info)
 
     def create(self, name: str, data: bytes) -> FileInfo:
         """See `Store.create`."""
@@ -148,9 +172,9 @@ class GcsStore:
 
     @contextlib.contextmanager
     def overlapped(self) -> Iterator[None]:
-        """See `Store.overlapped`: up to `CONNECTIONS` files are uploaded while the next is staged."""
+        """See `Store.overlapped`: several files are uploaded while the next is staged."""
         outer = getattr(self._overlap, "group", None)
-        group = self._overlap.group = Overlap(CONNECTIONS)
+        group = self._overlap.group = Overlap(self._most)
         try:
             yield
         except BaseException:
@@ -171,27 +195,32 @@ class GcsStore:
         """
         target = self._place.object_of(name)
         with self._named(name):
-            with self._lock:
-                info = self._seen.pop(name, None)
-            info = info or self._bucket.stat(target, self._budget())
-            budget = self._budget(info.size)
+            info = self._seen.take(name) or self._bucket.stat(target, self._budget())
             if info.size <= _IN_MEMORY:
-                return BytesIO(get_bytes(self._bucket, info, budget))
+                return BytesIO(self._fetch(info))
             file = self._stage().file()
             try:
-                get(self._bucket, info, file, self._threads(), budget)
+                ranges = gcs_sizes.ranges(info.size, self._most)
+                get(self._bucket, info, file, ranges, self._threads(), self._budget(info.size))
             except BaseException:
                 file.close()
                 raise
             file.seek(0)
             return cast(BinaryIO, file)
 
+    def _fetch(self, info: ObjectInfo) -> bytes:
+        """Reads a small object, within the number of connections unless it is a very small one."""
+        budget = self._budget(info.size)
+        if info.size <= _ALONE:
+            return get_bytes(self._bucket, info, budget)
+        return self._threads().submit(get_bytes, self._bucket, info, budget).result()
+
     def stat(self, name: str) -> FileInfo:
         """See `Store.stat`."""
         target = self._place.object_of(name)
         with self._named(name):
             info = self._bucket.stat(target, self._budget())
-        self._remember(name, info)
+        self._seen.remember(name, info)
         return FileInfo(name, info.size)
 
     def list(self, prefix: str) -> FileInfos:
@@ -253,6 +282,7 @@ class GcsStore:
             staging, self._staging = self._staging, None
         with contextlib.ExitStack() as stack:
             stack.callback(self._bucket.close)
+            stack.callback(self._watch.close)
             if staging is not None:
                 stack.callback(staging.remove)
             if pool is not None:
@@ -272,15 +302,8 @@ class GcsStore:
     def _threads(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="keras_preempt-gcs")
+                self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="keras_preempt-gcs")
             return self._pool
-
-    def _remember(self, name: str, info: ObjectInfo) -> None:
-        with self._lock:
-            self._seen[name] = info
-            self._seen.move_to_end(name)
-            while len(self._seen) > _REMEMBERED:
-                self._seen.popitem(last=False)
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:

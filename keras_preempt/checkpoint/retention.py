@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from keras_preempt.checkpoint.errors import NotFound
+from keras_preempt.checkpoint.errors import NotFound, UnsafeName
 from keras_preempt.checkpoint.layout import (
     MANIFEST,
     attempt_directory,
@@ -14,45 +18,129 @@ from keras_preempt.checkpoint.layout import (
     parse_step,
     step_directory,
 )
-from keras_preempt.checkpoint.reader import committed
+from keras_preempt.checkpoint.manifest import Manifest
+from keras_preempt.checkpoint.reader import CheckpointInfo, committed
 from keras_preempt.checkpoint.store import Store
+from keras_preempt.duration import seconds_of
+
+_PART_LIST = ".part.json"  # how their names end
 
 
-def retain(store: Store, max_to_keep: int, incarnation: int) -> list[str]:
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints stay: the newest ones, and beside them the first one of each period for ever.
+
+    Example:
+        Retention(max_to_keep=3, keep_every="epoch") keeps the three newest checkpoints, and of every epoch the
+        one that was committed first. Retention(keep_every=10_000) keeps the first one in each stretch of 10,000
+        optimizer steps, Retention(keep_every="1h") the first one in each hour.
+
+    Attributes:
+        max_to_keep: how many of the checkpoints that were committed last stay, at least 1.
+        keep_every: the length of a period: a number of optimizer steps, counted from step 0; "epoch"; a time such
+            as "1h" or a `datetime.timedelta`, counted from 1970 by the clocks of the workers that commit. None:
+            nothing is kept for ever.
+
+    Raises:
+        ValueError: an attribute is none of these.
+    """
+
+    max_to_keep: int = 2
+    keep_every: int | str | datetime.timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if not _is_count(self.max_to_keep):
+            raise ValueError(
+                f"Expected max_to_keep to be an integer of at least 1. Received: {self.max_to_keep!r}. Keep at "
+                "least the newest checkpoint."
+            )
+        every = self.keep_every
+        if not (every is None or every == "epoch" or _is_count(every) or seconds_of(every) is not None):
+            raise ValueError(
+                "Expected keep_every to be a positive number of steps, 'epoch', a time such as '90s', '10min', "
+                f"'1h' or a timedelta, or None. Received: {every!r}. Leave it out to keep only the newest."
+            )
+
+    def period(self, manifest: Manifest) -> int | None:
+        """Returns the number of the period that a checkpoint falls in; None if it falls in none."""
+        if isinstance(self.keep_every, int):
+            return manifest.step // self.keep_every
+        if self.keep_every == "epoch":
+            epoch = manifest.position.get("epoch")
+            return epoch if isinstance(epoch, int) else None
+        seconds = seconds_of(self.keep_every)
+        if seconds is None or not math.isfinite(manifest.created_at):
+            return None
+        return math.floor(manifest.created_at / seconds)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def retain(store: Store, retention: Retention, incarnation: int) -> list[str]:
     """Removes what a commit has made superfluous; to be called after one.
 
     Kept are the `max_to_keep` checkpoints that were committed last, by incarnation and round. Not by step:
     after a fall back to an older checkpoint the newest commit has a lower step than the broken one that it
-    replaces, and it is the newest commit that must stay. Attempts that were never committed go if they belong
-    to an earlier incarnation. A checkpoint whose manifest cannot be read stays, and does not count; so does
-    everything that no save has written.
+    replaces, and it is the newest commit that must stay. Beside them stays the first one of each period.
+    Attempts that were never committed go if they belong to an earlier incarnation. A checkpoint whose manifest
+    cannot be read stays, and does not count; so does everything that no save has written. One that lacks a part list
+    does not count either.
 
     Args:
         store: the run's directory.
-        max_to_keep: at least 1.
+        retention: what stays.
         incarnation: the caller's own.
 
     Returns:
         Names of the attempts' folders that were removed.
 
     Raises:
-        ValueError: `max_to_keep` is below 1.
         StoreUnavailable: the storage failed; what is left is a valid directory.
     """
-    if max_to_keep < 1:
-        raise ValueError(
-            f"Expected max_to_keep to be 1 or more. Received: {max_to_keep}. Keep at least the newest "
-            "checkpoint."
-        )
-    checkpoints = committed(store)
-    readable = [info for info in checkpoints if info.error is None]
-    readable.sort(key=lambda info: (*parse_attempt(info.attempt), info.step), reverse=True)
-    removed = [info.directory for info in readable[max_to_keep:]]
+    removed = [info.directory for info in _superseded(store, retention)]
     # An attempt may have been committed since the listing, but by no incarnation that is over.
     removed += _abandoned(store, incarnation)
     for directory in removed:
         _remove(store, directory)
     return removed
+
+
+def _superseded(store: Store, retention: Retention) -> list[CheckpointInfo]:
+    newest_first = [info for info in committed(store) if info.error is None]
+    if len(newest_first) <= retention.max_to_keep:
+        return []
+    newest_first.sort(key=lambda info: (*parse_attempt(info.attempt), info.step), reverse=True)
+    first_of = _first_of_each_period(store, newest_first[::-1], retention)
+    superseded = []
+    newer = 0
+    for info in newest_first:
+        if newer >= retention.max_to_keep:
+            if info.directory not in first_of:
+                superseded.append(info)
+        elif _has_its_parts(store, info):
+            newer += 1
+    return superseded
+
+
+def _first_of_each_period(
+    store: Store, oldest_first: Sequence[CheckpointInfo], retention: Retention
+) -> set[str]:
+    first: dict[int, str] = {}
+    for info in oldest_first:
+        assert info.manifest is not None
+        period = retention.period(info.manifest)
+        if period is not None and period not in first and _has_its_parts(store, info):
+            first[period] = info.directory
+    return set(first.values())
+
+
+def _has_its_parts(store: Store, info: CheckpointInfo) -> bool:
+    """Whether a checkpoint counts: one whose removal was cut short, or that lost a part list, does not."""
+    assert info.manifest is not None
+    found = {file.name: file.size for file in store.list(info.directory)}
+    return all(found.get(f"{info.directory}/{ref.name}") == ref.size for ref in info.manifest.parts)
 
 
 def _abandoned(store: Store, incarnation: int) -> list[str]:
@@ -61,24 +149,44 @@ def _abandoned(store: Store, incarnation: int) -> list[str]:
         step = parse_step(folder)
         if step is None:
             continue
-        for attempt in store.children(step_directory(step)):
-            if not is_attempt(attempt) or parse_attempt(attempt)[0] >= incarnation:
-                continue
-            directory = attempt_directory(step, attempt)
-            if MANIFEST not in store.children(directory):
-                found.append(directory)
+        with contextlib.suppress(UnsafeName):  # a link that leads out of the directory: not ours to remove
+            found += _abandoned_of(store, step, incarnation)
+    return found
+
+
+def _abandoned_of(store: Store, step: int, incarnation: int) -> list[str]:
+    found = []
+    for attempt in store.children(step_directory(step)):
+        if not is_attempt(attempt) or parse_attempt(attempt)[0] >= incarnation:
+            continue
+        directory = attempt_directory(step, attempt)
+        if MANIFEST not in store.children(directory):
+            found.append(directory)
     return found
 
 
 def _remove(store: Store, directory: str) -> None:
-    """Removes an attempt, its manifest first: what is left after a crash in between is no checkpoint."""
-    with contextlib.suppress(NotFound):
-        store.delete(f"{directory}/{MANIFEST}")
+    """Removes an attempt.
+
+    Its manifest goes first, so that what is left after a crash in between is no checkpoint; then a part list, so that
+    one look shows that it is not whole, should somebody commit it meanwhile.
+    """
+    _remove_if_there(store, f"{directory}/{MANIFEST}")
     names = [info.name for info in store.list(directory)]
     ours = [name for name in names if is_attempt_file(name[len(directory) + 1 :])]
+    for name in [name for name in ours if name.endswith(_PART_LIST)][:1]:
+        _remove_if_there(store, name)
     if len(ours) == len(names):
         store.delete_tree(directory)
-        return
-    for name in ours:
-        with contextlib.suppress(NotFound):
-            store.delete(name)
+    else:
+        for name in ours:
+            _remove_if_there(store, name)
+    # A committer of an earlier incarnation that was held up may have come in between. If it comes later than this,
+    # it finds its parts gone, and takes the manifest back itself.
+    if MANIFEST in store.children(directory):
+        _remove_if_there(store, f"{directory}/{MANIFEST}")
+
+
+def _remove_if_there(store: Store, name: str) -> None:
+    with contextlib.suppress(NotFound):
+        store.delete(name)

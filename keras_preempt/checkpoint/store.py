@@ -20,6 +20,7 @@ TEMPORARY_PREFIX = ".tmp-"
 
 _LONGEST_NAME = 1024  # bytes; the limit of Google Cloud Storage
 _LONGEST_COMPONENT = 255  # bytes; the limit of the usual Linux file systems
+_LOST_SLASH = re.compile(r"gs:/(?!/)", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 Buffer = bytes | bytearray | memoryview
@@ -123,6 +124,21 @@ class Store(Protocol):
     @property
     def key(self) -> str:
         """The place itself: the same, however a user spells it."""
+        ...
+
+    @property
+    def look_again(self) -> tuple[float, float]:
+        """Seconds between two looks at what another process is to write: at first, and at the longest.
+
+        Whoever waits doubles the first up to the longest. A look may cost money and be counted against a quota.
+        """
+        ...
+
+    def file_size(self, total: int) -> int:
+        """Returns how many bytes each file should have at most when `total` bytes are written one after the other.
+
+        Smaller files than the writer's own limit are worth it where several are transferred faster than one.
+        """
         ...
 
     def prepare(self) -> None:
@@ -231,6 +247,11 @@ def open_store(url: str | os.PathLike[str], *, staging_dir: str | os.PathLike[st
         raise ValueError(
             f"Expected a non-empty directory. Received: {place!r}. "
             "Pass the path of a directory that all workers share."
+        )
+    if _LOST_SLASH.match(place):  # else it would become a local directory named 'gs:'
+        raise ValueError(
+            f"Expected a path, or gs://bucket/prefix as a string. Received: {url!r}, in which a slash is missing. "
+            "pathlib takes it out: pass a bucket's place as a string."
         )
     # Imported below because they build on this module, and the client of a bucket only for a bucket.
     scheme = _SCHEME.match(place)

@@ -22,6 +22,7 @@ from keras_preempt.testing.fake_gcs_faults import DEFAULT_KINDS, FaultPlan, Faul
 from keras_preempt.testing.fake_gcs_generation import Preconditions, StoredObject
 from keras_preempt.testing.fake_gcs_http import GcsServer
 from keras_preempt.testing.fake_gcs_objects import OPERATIONS, Buckets
+from keras_preempt.testing.fake_gcs_pace import Rates
 from keras_preempt.testing.fake_gcs_records import ObjectSummary, Request, RequestLog
 
 QUIET_CLIENT = {"DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true"}
@@ -47,10 +48,13 @@ class FakeGcs:
     Args:
         buckets: names of the buckets that exist from the start.
         faults: faults that happen by themselves; None for none.
-        bytes_per_second: the most that one connection moves, both ways together; None for no limit. Several
-            connections are several times as fast, as in a real network.
+        bytes_per_second: the most that one connection moves in either direction, or a pair: the most that it
+            uploads and the most that it downloads. None for no limit. Several connections are several times as fast,
+            as in a real network.
         deny: operations that the caller has no permission for: any of ``"bucket"`` (a bucket's metadata), ``"create"``,
             ``"delete"``, ``"get"``, ``"list"`` and ``"update"``.
+        machine_bytes_per_second: the same for all connections of one machine together, like that of a network card.
+            Clients that send the same User-Agent are taken to be on one machine.
         location: where the buckets are said to be.
         port: where to listen; 0 for any free port.
 
@@ -58,15 +62,16 @@ class FakeGcs:
         deny: the set of denied operations; it may be changed at any time.
 
     Raises:
-        ValueError: `deny` names an unknown operation, or `bytes_per_second` is not above 0.
+        ValueError: `deny` names an unknown operation, or a rate is not above 0.
     """
 
     def __init__(
         self,
         buckets: Collection[str] = ("bucket",),
         faults: Faults | None = None,
-        bytes_per_second: float | None = None,
+        bytes_per_second: float | tuple[float, ...] | None = None,
         *,
+        machine_bytes_per_second: float | tuple[float, ...] | None = None,
         deny: Collection[str] = (),
         location: str = "US",
         port: int = 0,
@@ -77,15 +82,12 @@ class FakeGcs:
                 f"Expected operations out of {', '.join(OPERATIONS)} to deny. Received: {sorted(unknown)}. "
                 "Correct the operation."
             )
-        if bytes_per_second is not None and bytes_per_second <= 0:
-            raise ValueError(
-                f"Expected bytes_per_second above 0, or None. Received: {bytes_per_second!r}. Correct the number."
-            )
+        self._rates = Rates.of("bytes_per_second", bytes_per_second)
+        self._machine_rates = Rates.of("machine_bytes_per_second", machine_bytes_per_second)
         self.deny: set[str] = set(deny)
         self._plan = FaultPlan(faults)
         self._log = RequestLog()
         self._buckets = Buckets(buckets, location, self.deny)
-        self._bytes_per_second = bytes_per_second
         self._port = port
         self._server: GcsServer | None = None
         self._clients: list[Any] = []
@@ -98,8 +100,7 @@ class FakeGcs:
             )
         for name, value in QUIET_CLIENT.items():
             os.environ.setdefault(name, value)
-        server = GcsServer(self._port, self._plan, self._log)
-        server.bytes_per_second = self._bytes_per_second
+        server = GcsServer(self._port, self._plan, self._log, self._rates, self._machine_rates)
         server.api = Api(self._buckets, f"http://127.0.0.1:{server.port}")
         server.start()
         self._server = server
@@ -250,14 +251,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="chooses which")
     parser.add_argument("--kinds", default=",".join(DEFAULT_KINDS), help="kinds of fault, comma-separated")
     parser.add_argument("--stall-seconds", type=float, default=Faults.stall_seconds, help="length of a stall")
-    parser.add_argument("--bytes-per-second", type=float, default=None, help="limit for each connection")
+    rate: dict[str, Any] = {"type": float, "nargs": "+", "default": None, "metavar": "RATE"}
+    parser.add_argument("--bytes-per-second", **rate, help="limit of each connection; two of them: up, down")
+    parser.add_argument(
+        "--machine-bytes-per-second", **rate, help="limit of all connections with one User-Agent together"
+    )
     options = parser.parse_args(arguments)
     kinds = tuple(kind for kind in options.kinds.split(",") if kind)
     try:
         for kind in kinds:
             check_kind(kind)
         faults = Faults(options.seed, options.fault_rate, kinds, options.stall_seconds)
-        gcs = FakeGcs(options.bucket or ("bucket",), faults, options.bytes_per_second, port=options.port)
+        gcs = FakeGcs(
+            options.bucket or ("bucket",),
+            faults,
+            _rates(options.bytes_per_second),
+            machine_bytes_per_second=_rates(options.machine_bytes_per_second),
+            port=options.port,
+        )
     except ValueError as error:
         parser.error(str(error))
     ends = {signal.SIGINT, signal.SIGTERM}
@@ -266,6 +277,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(gcs.endpoint, flush=True)
         signal.sigwait(ends)
     return 0
+
+
+def _rates(values: list[float] | None) -> float | tuple[float, ...] | None:
+    if values is None:
+        return None
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from keras_preempt.testing.fake_gcs_uploads import (
 _PATH = re.compile(
     r"(/upload|/download)?/storage/v1/b(?:/([^/]+)(?:/(o|iam/testPermissions)(?:/([^/]+))?)?)?"
 )
+_REWRITE = re.compile(r"(/storage/v1/b/[^/]+/o/[^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -43,7 +44,9 @@ class Call:
 
     def __post_init__(self) -> None:
         split = urlsplit(self.url)
-        found = _PATH.fullmatch(split.path)
+        rewrite = _REWRITE.fullmatch(split.path)
+        self.onto = (unquote(rewrite[2]), unquote(rewrite[3])) if rewrite else None
+        found = _PATH.fullmatch(rewrite[1] if rewrite else split.path)
         self.known = found is not None
         groups = found.groups(default="") if found else ("", "", "", "")
         self.door, self.collection = groups[0], groups[2]
@@ -133,6 +136,8 @@ class Api:
     def _route(self, call: Call) -> Reply:
         if not call.known:
             raise errors.not_built(f"{call.method} {call.path}")
+        if call.onto is not None:
+            return self._rewrite(call, *call.onto)
         match (call.door, call.method, call.collection, bool(call.name)):
             case ("/upload", "POST", "o", False):
                 return self._upload(call)
@@ -175,6 +180,25 @@ class Api:
                     }
                 )
         raise errors.not_built(f"{call.method} {call.path}")
+
+    def _rewrite(self, call: Call, bucket: str, name: str) -> Reply:
+        """A copy within the service, done at once; `call` names the source, and may name its generation."""
+        if call.method != "POST":
+            raise errors.not_built(f"{call.method} {call.path}")
+        pinned = call.query.get("sourceGeneration")
+        source = self.buckets.get(call.bucket, call.name, {} if pinned is None else {"generation": pinned})
+        fields = {**source.fields, **parse_resource(call.body)}
+        copy = self.buckets.insert(bucket, name, source.content, fields, Preconditions.of(call.query))
+        size = str(len(source.content))
+        return Reply.of(
+            {
+                "kind": "storage#rewriteResponse",
+                "totalBytesRewritten": size,
+                "objectSize": size,
+                "done": True,
+                "resource": copy.resource(),
+            }
+        )
 
     def _object(self, resource: dict[str, Any]) -> Reply:
         place = f"/storage/v1/b/{quote(resource['bucket'], safe='')}/o/{quote(resource['name'], safe='')}"

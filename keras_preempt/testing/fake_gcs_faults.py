@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass
 
@@ -165,34 +164,3 @@ class FaultPlan:
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
-
-
-class Pace:
-    """Keeps the bytes of one connection, both ways together, below a rate.
-
-    Args:
-        bytes_per_second: the rate; None for no limit.
-        stopping: ends every wait when it is set.
-    """
-
-    _LONGEST_SLICE = 1 << 20  # bytes
-    _SLICE_SECONDS = 0.02
-
-    def __init__(self, bytes_per_second: float | None, stopping: threading.Event) -> None:
-        self._rate = bytes_per_second
-        self._stopping = stopping
-        self._due = 0.0
-
-    @property
-    def slice(self) -> int:
-        """How many bytes to move between two calls of `spend`."""
-        if self._rate is None:
-            return self._LONGEST_SLICE
-        return max(1, min(self._LONGEST_SLICE, int(self._rate * self._SLICE_SECONDS)))
-
-    def spend(self, count: int) -> None:
-        """Waits until `count` more bytes are within the rate; time in which nothing moved is not saved up."""
-        if self._rate is None:
-            return
-        self._due = max(self._due, time.monotonic()) + count / self._rate
-        self._stopping.wait(max(0.0, self._due - time.monotonic()))

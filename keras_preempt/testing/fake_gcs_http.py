@@ -6,13 +6,16 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
 from typing import Any
 
 from keras_preempt.testing.fake_gcs_api import Api, Call, Reply
+from keras_preempt.testing.fake_gcs_bodies import Body, body_of
 from keras_preempt.testing.fake_gcs_errors import ERROR_STATUSES, plain_error
-from keras_preempt.testing.fake_gcs_faults import Fault, FaultPlan, Pace
+from keras_preempt.testing.fake_gcs_faults import Fault, FaultPlan
+from keras_preempt.testing.fake_gcs_pace import Bucket, Machines, Pace, Rates, buckets
 from keras_preempt.testing.fake_gcs_records import Request, RequestLog
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing discards and sends RST
@@ -26,17 +29,27 @@ class GcsServer(TCPServer):
         port: where to listen; 0 for any free port.
         plan: decides what goes wrong.
         log: where requests are noted.
+        connection_rates: what one connection moves at most.
+        machine_rates: what all connections of one machine move at most.
     """
 
     request_queue_size = 256
     allow_reuse_address = True
 
-    def __init__(self, port: int, plan: FaultPlan, log: RequestLog) -> None:
+    def __init__(
+        self,
+        port: int,
+        plan: FaultPlan,
+        log: RequestLog,
+        connection_rates: Rates = Rates(),  # noqa: B008 (it is immutable)
+        machine_rates: Rates = Rates(),  # noqa: B008
+    ) -> None:
+        self.connection_rates = connection_rates
+        self.machines = Machines(machine_rates)
         super().__init__(("127.0.0.1", port), _Handler)
         self.plan = plan
         self.log = log
         self.api: Api  # Given by the owner, who needs the port first to know its endpoint.
-        self.bytes_per_second: float | None = None
         self.stopping = threading.Event()
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
@@ -82,6 +95,9 @@ class GcsServer(TCPServer):
         thread = threading.Thread(
             target=self._serve, args=(request, client_address), name="fake-gcs-connection", daemon=True
         )
+        if self.connection_rates.buffer is not None:
+            for side in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                request.setsockopt(socket.SOL_SOCKET, side, self.connection_rates.buffer)
         with self._lock:
             self._open.add(request)
             self._serving.add(thread)
@@ -129,7 +145,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.pace = Pace(self.server.bytes_per_second, self.server.stopping)
+        self._own_buckets = buckets(self.server.connection_rates)
+        self._set_pace(*zip(self._own_buckets, strict=True))
+
+    def _set_pace(self, up: Sequence[Bucket | None], down: Sequence[Bucket | None]) -> None:
+        self._up, self._down = Pace(up, self.server.stopping), Pace(down, self.server.stopping)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing: `FakeGcs.requests` tells what happened."""
@@ -137,19 +157,20 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
         call = Call(self.command, self.path, headers)
-        length = headers.get("content-length", "0")
-        if "transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
-            self.send_error(411, "Expected a Content-Length")
+        body = body_of(headers, self.rfile)
+        if body is None:
+            self.send_error(411, "Expected a Content-Length or chunks")
             self.close_connection = True
             return
-        usual, size = self.pace, int(length)
+        machine = self.server.machines.of(headers.get("user-agent", ""))
+        self._set_pace(*zip(self._own_buckets, machine, strict=True))
         if (
             call.sort == "chunk"
         ):  # Its object is known before its body is read, so that a reset can cut it short.
             request, fault = self._note(call)
-            self._receive(call, size, request, fault)
+            self._receive(call, body, request, fault)
         else:
-            self._receive(call, size, None, None)
+            self._receive(call, body, None, None)
             request, fault = self._note(call)
             request.bytes += len(call.body)
         if call.whole:
@@ -158,7 +179,6 @@ class _Handler(BaseHTTPRequestHandler):
             if call.sort == "chunk":
                 self.server.api.answer(call)  # What arrived is kept, as far as it makes whole pieces.
             self._break(reset=fault is not None)
-        self.pace = usual
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
 
@@ -171,16 +191,19 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None:
             request.fault = fault.kind
             if fault.kind == "slow":
-                self.pace = Pace(self.server.plan.seeded.slow_bytes_per_second, self.server.stopping)
+                trickle = [Bucket(self.server.plan.seeded.slow_bytes_per_second)]
+                self._set_pace(trickle, trickle)
         return request, fault
 
-    def _receive(self, call: Call, size: int, request: Request | None, fault: Fault | None) -> None:
-        """Reads the body, or half of it if a reset is due."""
-        wanted = size // 2 if fault is not None and fault.kind == "reset" else size
+    def _receive(self, call: Call, body: Body, request: Request | None, fault: Fault | None) -> None:
+        """Reads the body, or half of it (of one in chunks: one piece) if a reset is due."""
+        wanted = body.size
+        if fault is not None and fault.kind == "reset":
+            wanted = self._up.slice if body.size is None else body.size // 2
         pieces, arrived = [], 0
-        while arrived < wanted:
+        while wanted is None or arrived < wanted:
             try:
-                piece = self.rfile.read(min(self.pace.slice, wanted - arrived))
+                piece = body.read(self._up.slice if wanted is None else min(self._up.slice, wanted - arrived))
             except ConnectionError:
                 break
             if not piece:
@@ -189,8 +212,8 @@ class _Handler(BaseHTTPRequestHandler):
             arrived += len(piece)
             if request is not None:
                 request.bytes = arrived
-            self.pace.spend(len(piece))
-        call.body, call.whole = b"".join(pieces), arrived == size
+            self._up.spend(len(piece))
+        call.body, call.whole = b"".join(pieces), arrived == body.size
 
     def _carry_out(self, call: Call, request: Request, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
@@ -228,10 +251,10 @@ class _Handler(BaseHTTPRequestHandler):
         cut = len(body) // 2 if kind == "truncated" and reply.media else len(body)
         view = memoryview(body)[:cut]
         while view:
-            size = min(self.pace.slice, len(view))
+            size = min(self._down.slice, len(view))
             self.wfile.write(view[:size])
             view = view[size:]
-            self.pace.spend(size)
+            self._down.spend(size)
             if self.server.stopping.is_set():
                 break
         if view or cut < len(body):

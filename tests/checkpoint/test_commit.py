@@ -14,11 +14,13 @@ from keras_preempt.checkpoint.errors import (
     Fenced,
     NotFound,
     PositionMismatch,
+    StoreUnavailable,
 )
 from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.partition import Slice, TensorSpec
+from keras_preempt.checkpoint.store import FileInfo
 from keras_preempt.checkpoint.writer import write_part
 from tests.checkpoint.builders import at, commit_parts, local, model, snapshot, state, write_parts
 
@@ -148,6 +150,43 @@ def test_a_fenced_committer_commits_nothing(store: LocalStore, time: FakeTime) -
     assert no_manifest(store)
 
 
+@pytest.mark.parametrize("gone", ["w00000.part.json", "w00001.local.safetensors"])
+def test_a_manifest_that_comes_after_its_parts_were_cleared_away_is_taken_back(
+    store: LocalStore, time: FakeTime, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """The committer is held up after its look at the fence, for as long as a newer start takes to tidy up."""
+    assert incarnations.claim(store, {}) == 1
+    write_parts(store, DIRECTORY, 3)
+    create = store.create
+
+    def held_up(name: str, data: bytes) -> FileInfo:
+        if name.endswith(MANIFEST):
+            store.delete(f"{DIRECTORY}/{gone}")
+        return create(name, data)
+
+    monkeypatch.setattr(store, "create", held_up)
+    with pytest.raises(
+        CommitFailed, match=rf"Received: {gone} is gone\. Nothing was committed; a newer start"
+    ):
+        commit_parts(store, DIRECTORY, 3, **timed(time))
+    assert no_manifest(store)
+
+
+def test_a_commit_stands_although_its_parts_cannot_be_looked_at_once_more(
+    store: LocalStore, time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_parts(store, DIRECTORY, 3)
+    list_files = store.list
+
+    def unavailable_once_committed(prefix: str) -> list[FileInfo]:
+        if not no_manifest(store):
+            raise StoreUnavailable("gone")
+        return list_files(prefix)
+
+    monkeypatch.setattr(store, "list", unavailable_once_committed)
+    assert commit_parts(store, DIRECTORY, 3, **timed(time)) == read_manifest(store, DIRECTORY)
+
+
 def test_a_committer_that_is_replaced_while_it_waits_commits_nothing(
     store: LocalStore, time: FakeTime
 ) -> None:
@@ -178,6 +217,7 @@ def test_racing_committers_make_one_manifest_and_all_return_it(store: LocalStore
 
 
 def test_a_manifest_is_never_overwritten(store: LocalStore, time: FakeTime) -> None:
+    incarnations.claim(store, {})
     write_parts(store, DIRECTORY, 3)
     store.create(f"{DIRECTORY}/{MANIFEST}", b"somebody's")
     before = snapshot(store.path)

@@ -42,7 +42,10 @@ def test_a_missing_permission_is_named_with_the_role_that_gives_it(
     with FakeGcs(deny=[denied]) as gcs:
         message = _refused(gcs, tmp_path)
         assert f"Expected to {doing} " in message
-        assert "in gs://bucket/run. Received: 403" in message
+        assert (
+            f"in gs://bucket/run. Received: 403 The caller does not have storage.objects.{denied}" in message
+        )
+        assert "{" not in message, "what the service told, and not how it is wrapped"
         assert "roles/storage.objectUser" in message
         assert gcs.objects("bucket") == {}
 
@@ -58,8 +61,7 @@ def test_a_missing_permission_to_delete_is_found_though_all_else_works(tmp_path:
 def test_a_missing_bucket_is_named_with_how_to_make_it(tmp_path: Path) -> None:
     with FakeGcs(buckets=("other",)) as gcs:
         message = _refused(gcs, tmp_path)
-    assert "Received: 404" in message
-    assert "bucket does not exist" in message
+    assert "Received: 404 The specified bucket does not exist. Check" in message
     assert "gcloud storage buckets create gs://bucket" in message
 
 
@@ -111,6 +113,25 @@ def test_a_wrong_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         message = _refused(gcs, tmp_path, connect=gcs_client.connect)
     assert "refused" in message
     assert f"Check the network on the way to {endpoint}" in message
+
+
+def test_the_server_of_a_region_that_does_not_exist_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = "http://storage.us-nowhere1.rep.invalid"  # names that end so never exist (RFC 2606)
+    with FakeGcs() as gcs:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", endpoint)
+        message = _refused(gcs, tmp_path, connect=gcs_client.connect)
+    assert "Received: Failed to resolve 'storage.us-nowhere1.rep.invalid'" in message
+    assert f"There is no such server: check its name, as {endpoint}, and the region in it" in message
+
+
+def test_no_credentials_at_all_are_told_from_wrong_ones(tmp_path: Path) -> None:
+    with FakeGcs() as gcs:
+        gcs.unauthenticated = True
+        message = _refused(gcs, tmp_path)  # the client of the fake is anonymous
+    assert "There are no Google Cloud credentials" in message
+    assert "gcloud auth application-default login" in message
 
 
 def test_a_bucket_that_is_gone_in_mid_run_is_no_missing_file(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,21 @@ from keras_preempt.checkpoint.errors import (
 )
 from keras_preempt.checkpoint.gcs_store import GcsStore
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
+from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.reader import committed, load, verify
-from keras_preempt.checkpoint.retention import retain
+from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.testing import FakeGcs, Faults
-from tests.checkpoint.builders import commit_parts, model, save, write_parts
+from tests.checkpoint.builders import at, commit_parts, model, save, write_parts
 
-LARGE = (40 << 20) + 12345  # bytes: three chunks of an upload, three ranges of a download
+LARGE = (17 << 20) + 12345  # bytes: three chunks of an upload, four ranges of a download
 
 
 @pytest.fixture
 def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
     monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
     monkeypatch.setattr(budget, "_LONGEST_DELAY", 0.05)
+    monkeypatch.setattr(gcs_upload, "CHUNK", 8 << 20)
     with FakeGcs(buckets=("bucket",)) as server:
         yield server
 
@@ -198,6 +202,27 @@ def test_a_file_is_read_as_it_was_looked_at(store: GcsStore, gcs: FakeGcs) -> No
         assert stream.read() == b"replaced!"
 
 
+def test_a_large_file_that_is_replaced_while_it_is_read_is_not_mixed_with_what_replaces_it(
+    store: GcsStore, gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(store, "a", bytes(LARGE))
+    store.stat("a")
+    gcs.fail_next("stall", match="alt=media", stall_seconds=60)  # one range comes later than the others
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(store.open, "a")
+        end = time.monotonic() + 20
+        while sum(request.status == 206 for request in gcs.requests) < 3:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        gcs.put("bucket", "run/a", b"x" * LARGE)
+        store.deadline = time.time() + 6  # so that the range is asked for again
+        with pytest.raises(CheckpointError, match="'a'"):
+            opened.result(30)
+    ranges = [request.path for request in gcs.requests if "alt=media" in request.path]
+    assert len(ranges) == 5
+    assert all("generation=" in path for path in ranges)
+
+
 # -- Deleting -----------------------------------------------------------------------------------------------
 
 
@@ -287,8 +312,22 @@ def test_checkpoints_survive_a_bad_network(store: GcsStore, gcs: FakeGcs, seed: 
     loaded = load(store, infos[2], 0, 2)
     for name, array in model(3).items():
         np.testing.assert_array_equal(loaded.tensors[name], array)
-    retain(store, 1, 1)
+    retain(store, Retention(1), 1)
     assert [info.step for info in committed(store)] == [3]
+
+
+def test_a_checkpoint_of_several_files_at_once_survives_a_bad_network(store: GcsStore, gcs: FakeGcs) -> None:
+    kinds = ("429", "503", "corrupted", "corrupted-upload", "lost-response", "reset", "truncated")
+    gcs.faults = Faults(seed=1, rate=0.2, kinds=kinds, retry_after=0)
+    array = np.random.default_rng(1).random((3 << 20,), dtype=np.float32)  # 12 MiB
+    directory = attempt_directory(1, attempt_name(1, 1))
+    slice_ = Slice("kernel", "float32", array.shape, 0, array.size)
+    part = write_part(store, directory, 0, [(slice_, array)], {}, {}, at(1))
+    assert len(part.files) > 4
+    commit_parts(store, directory, 1, expected=(0,), writers=(0,))
+    loaded = load(store, committed(store)[0], 0, 1)
+    np.testing.assert_array_equal(loaded.tensors["kernel"], array)
+    assert sum(request.fault is not None for request in gcs.requests) > 4
 
 
 @pytest.mark.parametrize("kind", ["lost-response", "503"])

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import datetime as dt
+import itertools
+import math
+from typing import Any
+
 import pytest
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.errors import NotFound
+from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, attempt_name
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.reader import committed, verify
-from keras_preempt.checkpoint.retention import retain
-from tests.checkpoint.builders import save, snapshot, write_parts
+from keras_preempt.checkpoint.retention import Retention, retain
+from tests.checkpoint.builders import at, save, write_parts
 
 
 def steps(store: LocalStore) -> list[int]:
@@ -18,23 +23,85 @@ def steps(store: LocalStore) -> list[int]:
 @pytest.mark.parametrize("max_to_keep", [1, 2, 3, 9])
 def test_the_newest_checkpoints_are_kept_whole(store: LocalStore, max_to_keep: int) -> None:
     infos = [save(store, step, round=step) for step in range(1, 6)]
-    removed = retain(store, max_to_keep, 1)
+    removed = retain(store, Retention(max_to_keep), 1)
     kept = list(range(1, 6))[-max_to_keep:]
     assert steps(store) == kept[::-1]
     assert removed == [info.directory for info in infos if info.step not in kept][::-1]
     assert {path.name for path in store.path.glob("step-*")} == {f"step-{step:08d}" for step in kept}
     for info in committed(store):
         verify(store, info)
-    assert retain(store, max_to_keep, 1) == []
+    assert retain(store, Retention(max_to_keep), 1) == []
 
 
-@pytest.mark.parametrize("max_to_keep", [0, -1])
-def test_keeping_nothing_is_refused(store: LocalStore, max_to_keep: int) -> None:
-    save(store, 1)
-    before = snapshot(store.path)
-    with pytest.raises(ValueError, match=r"Expected max_to_keep to be 1 or more\. Received: "):
-        retain(store, max_to_keep, 1)
-    assert snapshot(store.path) == before
+@pytest.mark.parametrize("max_to_keep", [0, -1, True, 1.5, "2", None])
+def test_keeping_nothing_is_refused(max_to_keep: Any) -> None:
+    with pytest.raises(ValueError, match=r"Expected max_to_keep to be .*at least 1\. Received: ") as refused:
+        Retention(max_to_keep)
+    assert repr(max_to_keep) in str(refused.value)
+
+
+@pytest.mark.parametrize("every", [0, -1, True, 1.5, "", "epochs", "10", "0s", dt.timedelta(0), [], b"epoch"])
+def test_periods_that_are_none_are_refused(every: Any) -> None:
+    with pytest.raises(ValueError, match="Expected keep_every to be ") as refused:
+        Retention(keep_every=every)
+    assert repr(every) in str(refused.value)
+
+
+def test_the_first_checkpoint_of_each_stretch_of_steps_is_kept_for_ever(store: LocalStore) -> None:
+    for round, step in enumerate((40, 80, 100, 120, 180, 210, 250, 260)):
+        save(store, step, round=round)
+        retain(store, Retention(2, keep_every=100), 1)
+    # Counted from step 0: the first below 100, of the 100s, of the 200s; and the newest two.
+    assert steps(store) == [260, 250, 210, 100, 40]
+
+
+def test_the_first_checkpoint_of_each_epoch_is_kept_for_ever(store: LocalStore) -> None:
+    for round, (step, epoch) in enumerate([(5, 0), (8, 0), (10, 1), (14, 1), (20, 2), (25, 2), (28, 2)]):
+        position = at(step, epoch=epoch)
+        save(store, step, round=round, position=position)
+        retain(store, Retention(1, keep_every="epoch"), 1)
+    assert steps(store) == [28, 20, 10, 5]
+
+
+@pytest.mark.parametrize("every", ["1h", dt.timedelta(hours=1)])
+def test_the_first_checkpoint_of_each_stretch_of_time_is_kept_for_ever(store: LocalStore, every: Any) -> None:
+    for step, minute in enumerate((1, 30, 59, 61, 70, 200, 210)):
+        save(store, step, round=step, now=lambda: 1e6 * 3600 + minute * 60.0)  # noqa: B023 (called at once)
+        retain(store, Retention(1, keep_every=every), 1)
+    assert steps(store) == [6, 5, 3, 0]
+
+
+def test_the_first_of_a_period_is_the_one_that_was_committed_first(store: LocalStore) -> None:
+    """After a fall back the steps of a period are passed again; what was kept stays kept."""
+    retention = Retention(1, keep_every=100)
+    save(store, 150, round=1)
+    save(store, 250, round=2)
+    retain(store, retention, 1)
+    incarnations.claim(store, {})
+    for round, step in enumerate((110, 160, 205, 310)):
+        save(store, step, round=round)
+        retain(store, retention, 2)
+    assert steps(store) == [310, 250, 150]
+
+
+def test_a_checkpoint_that_falls_in_no_period_is_kept_while_it_is_new(store: LocalStore) -> None:
+    for step, created_at in enumerate((math.inf, math.nan, 7.0, 8.0)):
+        save(store, step, round=step, now=lambda: created_at, position={"batch": step})  # noqa: B023
+    assert retain(store, Retention(2, keep_every="1h"), 1) == [
+        "step-00000001/00001-0001",
+        "step-00000000/00001-0000",
+    ]
+    retain(store, Retention(1, keep_every="epoch"), 1)
+    assert steps(store) == [3]
+
+
+def test_a_checkpoint_with_an_unreadable_manifest_opens_no_period(store: LocalStore) -> None:
+    bad = save(store, 10, round=1)
+    (store.path / bad.directory / MANIFEST).write_bytes(b"{")
+    for round, step in enumerate((20, 30, 40), start=2):
+        save(store, step, round=round)
+    retain(store, Retention(1, keep_every=100), 1)
+    assert steps(store) == [40, 20, 10]
 
 
 def test_the_newest_commit_is_kept_although_an_older_one_reached_a_later_step(store: LocalStore) -> None:
@@ -43,21 +110,21 @@ def test_the_newest_commit_is_kept_although_an_older_one_reached_a_later_step(st
     save(store, 100, round=2)
     incarnations.claim(store, {})
     save(store, 90)
-    assert retain(store, 1, 2) == ["step-00000100/00001-0002", "step-00000080/00001-0001"]
+    assert retain(store, Retention(1), 2) == ["step-00000100/00001-0002", "step-00000080/00001-0001"]
     assert steps(store) == [90]
 
 
 def test_two_attempts_of_one_step_are_two_checkpoints(store: LocalStore) -> None:
     save(store, 5, round=1)
     save(store, 5, round=2)
-    assert retain(store, 1, 1) == ["step-00000005/00001-0001"]
+    assert retain(store, Retention(1), 1) == ["step-00000005/00001-0001"]
     assert [info.attempt for info in committed(store)] == ["00001-0002"]
 
 
 def test_abandoned_attempts_of_earlier_incarnations_go_and_others_stay(store: LocalStore) -> None:
     for incarnation in (1, 2, 3):
         write_parts(store, attempt_directory(7, attempt_name(incarnation, 1)), 7)
-    assert retain(store, 1, 2) == ["step-00000007/00001-0001"]
+    assert retain(store, Retention(1), 2) == ["step-00000007/00001-0001"]
     assert store.children("step-00000007") == ["00002-0001", "00003-0001"]
 
 
@@ -66,8 +133,8 @@ def test_a_checkpoint_with_an_unreadable_manifest_stays_and_does_not_count(store
     bad = save(store, 2, round=2)
     save(store, 3, round=3)
     (store.path / bad.directory / MANIFEST).write_bytes(b"{")
-    assert retain(store, 2, 9) == []
-    assert retain(store, 1, 9) == ["step-00000001/00001-0001"]
+    assert retain(store, Retention(2), 9) == []
+    assert retain(store, Retention(1), 9) == ["step-00000001/00001-0001"]
     assert steps(store) == [3, 2]
     assert len(store.list(bad.directory)) == 7
 
@@ -86,7 +153,7 @@ def test_what_no_save_has_written_is_never_removed(store: LocalStore) -> None:
     }
     for name in foreign:
         store.create(name, b"mine")
-    assert retain(store, 1, 2) == [old.directory]
+    assert retain(store, Retention(1), 2) == [old.directory]
     assert steps(store) == [2]
     left = {info.name for info in store.list("") if "step-00000002" not in info.name}
     assert left == foreign | {"incarnations/00001.json"}
@@ -104,10 +171,39 @@ def test_the_manifest_goes_first_so_that_a_crash_leaves_no_broken_checkpoint(
     with monkeypatch.context() as patch:
         patch.setattr(store, "delete_tree", crash)
         with pytest.raises(OSError, match="cut"):
-            retain(store, 1, 1)
+            retain(store, Retention(1), 1)
     assert steps(store) == [2]
     # The rest of it is cleared away by the next incarnation.
-    assert retain(store, 1, 2) == ["step-00000001/00001-0001"]
+    assert retain(store, Retention(1), 2) == ["step-00000001/00001-0001"]
+
+
+def test_a_manifest_that_is_created_while_its_attempt_is_cleared_away_goes_too(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a committer that was held up, and then killed before it could take the manifest back."""
+    abandoned = attempt_directory(7, attempt_name(1, 1))
+    write_parts(store, abandoned, 7)
+    delete_tree = store.delete_tree
+
+    def delete_then_be_late(prefix: str) -> None:
+        delete_tree(prefix)
+        store.create(f"{abandoned}/{MANIFEST}", b"{}")
+
+    monkeypatch.setattr(store, "delete_tree", delete_then_be_late)
+    assert retain(store, Retention(1), 2) == [abandoned]
+    assert store.list("step-00000007") == []
+
+
+@pytest.mark.parametrize("keep_every", [None, 100])
+def test_a_checkpoint_that_lacks_a_part_list_counts_neither_as_new_nor_as_the_first(
+    store: LocalStore, keep_every: int | None
+) -> None:
+    infos = [save(store, step, round=step) for step in (10, 20, 30, 40)]
+    broken = infos[3] if keep_every is None else infos[0]
+    store.delete(f"{broken.directory}/w00001.part.json")
+    retain(store, Retention(2, keep_every), 1)
+    # The two newest whole ones, and what is broken but newer; or those and the first whole one of the period.
+    assert steps(store) == [40, 30, 20]
 
 
 def test_two_at_work_do_not_disturb_each_other(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,4 +214,36 @@ def test_two_at_work_do_not_disturb_each_other(store: LocalStore, monkeypatch: p
         raise NotFound(name, store.url)
 
     monkeypatch.setattr(store, "delete", already_gone)
-    assert retain(store, 1, 1) == ["step-00000001/00001-0001"]
+    assert retain(store, Retention(1), 1) == ["step-00000001/00001-0001"]
+
+
+@pytest.mark.parametrize("times", [1, 3, 100])
+def test_a_directory_is_never_taken_for_empty_because_others_save_and_remove_in_it(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """A start that finds nothing begins anew, and what it commits supersedes all that was there before."""
+    save(store, 1)
+    children = store.children
+    saving = iter(range(2, 2 + times))
+
+    def saved_meanwhile(prefix: str) -> list[str]:
+        names = children(prefix)
+        if prefix == "":
+            monkeypatch.setattr(store, "children", children)
+            for step in itertools.islice(saving, 1):
+                save(store, step, round=step)
+                retain(store, Retention(1), 1)
+            monkeypatch.setattr(store, "children", saved_meanwhile)
+        return names
+
+    monkeypatch.setattr(store, "children", saved_meanwhile)
+    if times < 100:
+        assert steps(store) == [1 + times]
+    else:
+        with pytest.raises(StoreUnavailable, match="Received: other ones every time, 10 times"):
+            committed(store)
+
+
+def test_a_directory_in_which_nothing_was_ever_committed_is_empty(store: LocalStore) -> None:
+    write_parts(store, attempt_directory(7, attempt_name(1, 1)), 7)
+    assert steps(store) == []

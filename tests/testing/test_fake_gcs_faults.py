@@ -201,29 +201,6 @@ def test_a_slow_request_is_slow_and_the_next_one_on_its_connection_is_not(gcs, b
     assert time.monotonic() - begin < 0.8
 
 
-@pytest.mark.parametrize("way", ["up", "down"])
-def test_the_rate_limit_is_one_of_each_connection(way):
-    rate, connections = 400_000, 4
-
-    def move(bucket, name):
-        if way == "up":
-            bucket.blob(name).upload_from_string(CONTENT)
-        else:
-            assert bucket.blob(name).download_as_bytes() == CONTENT
-
-    with FakeGcs(bytes_per_second=rate) as gcs:
-        buckets = [gcs.client().bucket("bucket") for _ in range(connections)]
-        names = [f"n{number}" for number in range(connections)]
-        for name in names:
-            gcs.put("bucket", name, CONTENT)
-        begin = time.monotonic()
-        with ThreadPoolExecutor(connections) as pool:
-            list(pool.map(move, buckets, names))
-        took = time.monotonic() - begin
-    alone = len(CONTENT) / rate
-    assert 0.9 * alone < took < 0.9 * alone * connections
-
-
 def test_a_fault_meets_the_request_that_it_is_meant_for(gcs, bucket):
     gcs.fail_next("503", match="bucket/b")
     gcs.fail_next("corrupted", match="bucket/a")

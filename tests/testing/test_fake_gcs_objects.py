@@ -281,7 +281,9 @@ def test_things_can_change_behind_the_client(gcs, bucket):
         upload(bucket, "a")
 
 
-@pytest.mark.parametrize("arguments", [{"deny": ("read",)}, {"bytes_per_second": 0}])
+@pytest.mark.parametrize(
+    "arguments", [{"deny": ("read",)}, {"bytes_per_second": 0}, {"machine_bytes_per_second": (1, 0)}]
+)
 def test_nonsense_is_refused(arguments):
     with pytest.raises(ValueError, match=r"Expected .* Received: .* Correct"):
         FakeGcs(**arguments)

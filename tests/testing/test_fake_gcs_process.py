@@ -48,7 +48,13 @@ def test_a_server_process_puts_faults_in_the_way():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--kinds", "flood"], ["--fault-rate", "2"], ["--bytes-per-second", "0"]]
+    "arguments",
+    [
+        ["--kinds", "flood"],
+        ["--fault-rate", "2"],
+        ["--bytes-per-second", "0"],
+        ["--machine-bytes-per-second", "1", "2", "3"],
+    ],
 )
 def test_nonsense_on_the_command_line_is_refused(arguments, capsys):
     with pytest.raises(SystemExit) as error:
@@ -133,7 +139,8 @@ def test_a_request_that_is_none_is_answered_and_the_server_goes_on(gcs, bucket):
         response = requests.post(upload + query, data=body, headers={"Content-Type": kind}, timeout=10)
         assert response.status_code == 400, query
         assert response.json()["error"]["code"] == 400
-    assert requests.post(upload, data=iter([b"chunked"]), timeout=10).status_code == 411
+    odd = {"Transfer-Encoding": "gzip, chunked"}
+    assert requests.post(upload, data=b"odd", headers=odd, timeout=10).status_code == 411
     bucket.blob("a").upload_from_string(b"")
     with pytest.raises(exceptions.BadRequest, match="object name"):
         bucket.blob("x" * 1025).upload_from_string(b"")

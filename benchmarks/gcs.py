@@ -1,0 +1,125 @@
+"""Compares ways to save a state to a bucket and to restore it, over a network with a limit for each connection.
+
+The bucket is a `FakeGcs` in a process of its own, since nothing else gives every run the same network. Every
+way moves the same bytes; they take turns, and medians are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections import defaultdict
+from statistics import median
+
+from gcs_requests import KINDS, count
+from gcs_ways import Way, server, ways
+from gcs_workers import Shared, save_together
+from tables import conditions, table
+
+WORKER_CONNECTIONS = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mb", type=float, default=128, help="size of the state")
+    parser.add_argument("--rate", type=float, default=20, help="MB/s of one connection, in each direction")
+    parser.add_argument(
+        "--machine-rate",
+        type=float,
+        default=8,
+        help="MB/s of all connections of one worker of several, who save half the state; 0 for no limit",
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--connections", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--no-tensorflow", action="store_true", help="leave TensorFlow's own writer out")
+    parser.add_argument("--quick", action="store_true", help="a small state, once, without TensorFlow")
+    options = parser.parse_args()
+    if options.quick:
+        options.mb, options.rate, options.machine_rate, options.rounds = 12, 4, 4, 1
+        options.connections, options.workers, options.no_tensorflow = [4], [1, 2], True
+    size = int(options.mb * 1e6)
+    print(f"{conditions()}.")
+    print(
+        f"A state of {options.mb:g} MB; {options.rate:g} MB/s for each connection; medians of {options.rounds}.\n"
+    )
+    compare(size, options)
+    share(size // 2, options)
+    count_requests(size)
+
+
+def compare(size: int, options: argparse.Namespace) -> None:
+    """Prints the times of all ways."""
+    tensorflow = not options.no_tensorflow
+    if tensorflow and importlib.util.find_spec("cryptography") is None:
+        print("TensorFlow's own writer is left out: leading it to the fake takes the package cryptography.\n")
+        tensorflow = False
+    saves: dict[str, list[float]] = defaultdict(list)
+    restores: dict[str, list[float]] = defaultdict(list)
+    with (
+        server(connection=options.rate * 1e6) as endpoint,
+        ways(size, options.connections, endpoint, tensorflow=tensorflow) as compared,
+    ):
+        for _ in range(options.rounds):
+            for way in compared:
+                saves[way.name].append(way.save())
+                restores[way.name].append(way.restore())
+                way.forget()
+    print(
+        table(
+            ["seconds", "save", "times as fast", "restore", "times as fast"],
+            [_row(way, compared[0], saves, restores) for way in compared],
+        )
+    )
+    print()
+
+
+def _row(way: Way, single: Way, saves: dict[str, list[float]], restores: dict[str, list[float]]) -> list[str]:
+    cells = [way.name]
+    for times in (saves, restores):
+        took = median(times[way.name])
+        cells += [f"{took:.2f}", f"{median(times[single.name]) / took:.2f}"]
+    return cells
+
+
+def share(size: int, options: argparse.Namespace) -> None:
+    """Prints what each of several workers uploads, and how long they take together."""
+    machine = options.machine_rate * 1e6 or None
+    found: dict[int, list[Shared]] = defaultdict(list)
+    with server(connection=options.rate * 1e6, machine=machine):
+        for turn in range(options.rounds):
+            for workers in options.workers:
+                folder = f"workers-{workers}-{turn}"
+                found[workers].append(save_together(workers, size, WORKER_CONNECTIONS, folder))
+    rows = []
+    first = median(each.seconds for each in found[options.workers[0]])
+    for workers, runs in found.items():
+        even = sum(runs[0].bytes) / workers
+        took = median(each.seconds for each in runs)
+        rows.append(
+            [
+                f"{workers}",
+                f"{min(runs[0].bytes) / 1e6:.2f}",
+                f"{max(runs[0].bytes) / 1e6:.2f}",
+                f"{max(abs(each / even - 1) for each in runs[0].bytes):.1%}",
+                f"{took:.2f}",
+                f"{first / took:.2f}",
+            ]
+        )
+    limit = f", {options.machine_rate:g} MB/s for each worker" if machine else ""
+    print(f"Workers that save {size / 1e6:g} MB together, {WORKER_CONNECTIONS} connections each{limit}:")
+    print(table(["workers", "fewest MB", "most MB", "off 1/N", "s to commit", "times as fast"], rows))
+    print()
+
+
+def count_requests(size: int) -> None:
+    """Prints how many requests 2 workers make."""
+    rows = [
+        [what, *(str(kinds[kind]) for kind in KINDS), str(kinds.total())]
+        for what, kinds in count(size).items()
+    ]
+    print(table(["requests", *KINDS, "all"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What a checkpoint in a bucket costs in requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gcs_ways import BUCKET, POSITION, commit_checkpoint, state
+
+from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.gcs_store import GcsStore
+from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
+from keras_preempt.checkpoint.partition import TensorSpec, partition
+from keras_preempt.checkpoint.reader import committed, load
+from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.testing import FakeGcs
+
+KINDS = ("writes", "listings", "reads", "deletions")
+"""Kinds of requests. Google Cloud Storage calls the first two class A and reads class B; deletions are free."""
+
+WORKERS = 2
+
+
+def count(size: int) -> dict[str, Counter[str]]:
+    """Counts the requests of 2 workers, by what they do, and by kind.
+
+    Args:
+        size: bytes of the state.
+    """
+    tensors = state(size)
+    specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in tensors.items()]
+    counted = {}
+    with FakeGcs(buckets=(BUCKET,)) as gcs:
+        stores = [GcsStore(f"gs://{BUCKET}/run", connect=gcs.client) for _ in range(WORKERS)]
+
+        def save(step: int) -> None:
+            for worker, (store, share) in enumerate(zip(stores, partition(specs, WORKERS), strict=True)):
+                mirrored = [(slice_, tensors[slice_.tensor]) for slice_ in share]
+                directory = attempt_directory(step, attempt_name(1, step))
+                write_part(store, directory, worker, mirrored, {}, {}, POSITION)
+            commit_checkpoint(stores[0], WORKERS, step)
+
+        def since(what: str) -> None:
+            counted[what] = Counter(_kind(request.method, request.path) for request in gcs.requests)
+            gcs.forget_requests()
+
+        for store in stores:
+            store.prepare()
+        since("start of 2 workers (proof of access)")
+        incarnations.claim(stores[0], {})
+        gcs.forget_requests()
+        save(1)
+        since("save and commit")
+        save(2)
+        gcs.forget_requests()
+        retain(stores[0], Retention(1), 1)
+        since("removal of an older checkpoint")
+        info = committed(stores[0])[0]
+        gcs.forget_requests()
+        for worker, store in enumerate(stores):
+            load(store, info, worker, WORKERS)
+        since("restore by both workers")
+        for store in stores:
+            store.deadline = None
+        since("training in between")
+        for store in stores:
+            store.close()
+        since("end")
+    return counted
+
+
+def _kind(method: str, path: str) -> str:
+    if method == "DELETE":
+        return "deletions"
+    if method != "GET":
+        return "writes"
+    return "reads" if "/o/" in path.partition("?")[0] else "listings"

@@ -1,0 +1,235 @@
+"""No order of events makes a directory wrong: seeded schedules, checked after every operation (`campaign`).
+
+A check is worth what it can find: the last tests break the package, each in one way, and the campaign must notice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from keras_preempt.checkpoint import budget, gcs_upload, incarnations, reader, retention
+from keras_preempt.checkpoint import commit as committing
+from keras_preempt.checkpoint.errors import AlreadyExists, NotFound
+from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file
+from keras_preempt.checkpoint.retention import Retention
+from tests.checkpoint import campaign as campaigns
+from tests.checkpoint.campaign import Result, campaign
+from tests.checkpoint.campaign_bucket import bucket
+from tests.checkpoint.campaign_scenario import seeds_of
+from tests.checkpoint.campaign_store import Memory
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+SHORT = 320
+LONG = 12_000
+MUTANT = 1_000  # schedules in which a broken function must be found out; most are in the first ten
+
+CRASHES = {
+    (operation, sort, f"crash-{when}")
+    for operation, sort in (
+        ("children", "top"),
+        ("children", "incarnations"),
+        ("create", "incarnations"),
+        ("writer", "mirrored.safetensors"),
+        ("writer", "local.safetensors"),
+        ("create", "part.json"),
+        ("list", "step"),
+        ("read", "part.json"),
+        ("create", "MANIFEST.json"),
+        ("read", "MANIFEST.json"),
+        ("delete", "MANIFEST.json"),
+        ("delete", "part.json"),
+        ("delete", "mirrored.safetensors"),
+        ("delete", "local.safetensors"),
+    )
+    for when in ("before", "after")
+}
+
+
+def test_a_short_campaign_finds_nothing_wrong() -> None:
+    result = campaign(range(SHORT))
+    assert result.failed is None
+    assert result.commits > SHORT
+    assert result.exceptions > 0, (
+        "a committer that was held up for too long takes its manifest back: must happen"
+    )
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_a_long_campaign_finds_nothing_wrong_and_has_cut_every_operation_on_both_sides() -> None:
+    result = campaign(range(LONG))
+    assert result.failed is None
+    missing = {crash for crash in CRASHES if not result.happened[crash]}
+    assert not missing
+    for fault in ("lost", "late", "failed", "pause"):
+        for operation, sort in (
+            ("create", "MANIFEST.json"),
+            ("create", "part.json"),
+            ("delete", "MANIFEST.json"),
+        ):
+            assert result.happened[operation, sort, fault]
+
+
+def test_a_schedule_follows_from_its_seed() -> None:
+    for seed in range(16):
+        once, again = campaigns.run(seed), campaigns.run(seed)
+        assert (once.steps, once.commits, once.happened) == (again.steps, again.commits, again.happened)
+
+
+# -- A bucket -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_FIRST_DELAY", 0.002)
+    monkeypatch.setattr(budget, "_LONGEST_DELAY", 0.02)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_short_campaign_in_a_bucket_with_a_bad_network_finds_nothing_wrong() -> None:
+    result = campaign(range(8), bucket)
+    assert result.failed is None
+    assert result.commits > 8
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("hasty")
+def test_a_long_campaign_in_a_bucket_with_a_bad_network_finds_nothing_wrong() -> None:
+    result = campaign(range(240), bucket)
+    assert result.failed is None
+    assert result.commits > 240
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_bucket_that_does_not_know_its_own_writes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gcs_upload, "_own", lambda *_: None)
+    assert ": calm: " in _found(campaign(seeds_of("calm", 40), bucket))
+
+
+# -- The campaign itself --------------------------------------------------------------------------------------
+
+
+def no_check_of_the_parts(patch: pytest.MonkeyPatch) -> None:
+    real = committing.commit
+
+    def commit(*store_and_directory: Any, **given: Any) -> Any:
+        return real(*store_and_directory, **{**given, "writers": (0,), "optional": given["expected"][1:]})
+
+    patch.setattr(committing, "commit", commit)
+    patch.setattr(committing, "check_slices", lambda *_: None)
+
+
+def no_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(committing, "_check_fence", lambda *_: None)
+
+
+def fence_only_at_the_beginning(patch: pytest.MonkeyPatch) -> None:
+    real, calls = committing._check_fence, iter(range(10**9))
+    patch.setattr(committing, "_check_fence", lambda *given: None if next(calls) % 2 else real(*given))
+
+
+def own_manifest_although_another_won(patch: pytest.MonkeyPatch) -> None:
+    def store_manifest(store: Any, directory: str, manifest: Any) -> Any:
+        with contextlib.suppress(AlreadyExists):
+            store.create(f"{directory}/{MANIFEST}", manifest.to_json())
+        return manifest
+
+    patch.setattr(committing, "_store_manifest", store_manifest)
+
+
+def manifest_that_is_not_taken_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(committing, "_check_still_there", lambda *_: None)
+
+
+def retention_of_the_oldest(patch: pytest.MonkeyPatch) -> None:
+    def superseded(store: Any, rules: Any) -> Any:
+        infos = sorted(reader.committed(store), key=lambda info: info.attempt)
+        return infos[rules.max_to_keep :]
+
+    patch.setattr(retention, "_superseded", superseded)
+
+
+def retention_without_periods(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retention, "_first_of_each_period", lambda *_: set())
+
+
+def retention_of_one_too_few(patch: pytest.MonkeyPatch) -> None:
+    real = retention._superseded
+    patch.setattr(
+        retention, "_superseded", lambda store, rules: real(store, Retention(max(1, rules.max_to_keep - 1)))
+    )
+
+
+def retention_that_counts_the_broken(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retention, "_has_its_parts", lambda *_: True)
+
+
+def retention_that_clears_the_present_incarnation(patch: pytest.MonkeyPatch) -> None:
+    real = retention._abandoned
+    patch.setattr(retention, "_abandoned", lambda store, incarnation: real(store, incarnation + 1))
+
+
+def manifest_removed_last(patch: pytest.MonkeyPatch) -> None:
+    def remove(store: Any, directory: str) -> None:
+        for info in reversed(store.list(directory)):
+            with contextlib.suppress(NotFound):
+                store.delete(info.name)
+
+    patch.setattr(retention, "_remove", remove)
+
+
+def one_look_at_the_directory(patch: pytest.MonkeyPatch) -> None:
+    real = reader._look
+    patch.setattr(reader, "_look", lambda store: (real(store)[0], []))
+
+
+def claims_that_are_not_exclusive(patch: pytest.MonkeyPatch) -> None:
+    def claim(store: Any, info: Any) -> int:
+        number = incarnations.latest(store) + 1
+        with contextlib.suppress(AlreadyExists):
+            store.create(incarnation_file(number), b"{}")
+        return number
+
+    patch.setattr(incarnations, "claim", claim)
+
+
+@pytest.mark.parametrize(
+    ("broken", "rule", "kind"),
+    [
+        (no_check_of_the_parts, "whole", "calm"),
+        (no_fence, "fence", "calm"),
+        (fence_only_at_the_beginning, "fence", "calm"),
+        (own_manifest_although_another_won, "two winners", "duplicates"),
+        (manifest_that_is_not_taken_back, "told", "stale"),
+        (retention_of_the_oldest, "superseded", "calm"),
+        (retention_without_periods, "superseded", "calm"),
+        (retention_of_one_too_few, "superseded", "calm"),
+        (retention_that_counts_the_broken, "superseded", "stale"),
+        (retention_that_clears_the_present_incarnation, "calm", "calm"),
+        (manifest_removed_last, "whole", "calm"),
+        (one_look_at_the_directory, "restore", "restoring"),
+        (claims_that_are_not_exclusive, "claims", "twice"),
+    ],
+)
+def test_a_broken_package_is_noticed(
+    broken: Patch, rule: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    assert f": {rule}: " in _found(campaign(seeds_of(kind, MUTANT)))
+
+
+def test_a_store_that_overwrites_is_noticed() -> None:
+    seeds = seeds_of("duplicates", MUTANT)
+    result = campaign(seeds, lambda _: contextlib.nullcontext(Memory(may_overwrite=True)))
+    assert ": overwritten: " in _found(result)
+
+
+def _found(result: Result) -> str:
+    assert result.failed is not None
+    return result.failed

@@ -1,0 +1,43 @@
+"""What the benchmark of buckets promises, in its short form: ratios of one run, with room for a busy machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "gcs.py"
+
+
+def _rows(output: str) -> dict[str, list[str]]:
+    """The cells of each row after its title, which ends where two spaces begin."""
+    rows = {}
+    for line in output.splitlines():
+        title, *cells = re.split(r"\s{2,}", line.strip())
+        if cells:
+            rows[title] = cells
+    return rows
+
+
+def test_four_connections_are_much_faster_than_one_stream_and_workers_share_the_bytes() -> None:
+    result = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--quick"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = _rows(result.stdout)
+    _, save, _, restore = map(float, rows["keras_preempt, 4 connections"])
+    assert save >= 1.5  # 3 and more where nothing else runs
+    assert restore >= 1.5
+    for workers in ("1", "2"):
+        assert float(rows[workers][2].rstrip("%")) < 10, "each writes 1/N"
+    assert float(rows["2"][4]) > 1.3
+    assert rows["training in between"] == ["0"] * 5
+    writes, listings, reads, deletions, every = map(int, rows["save and commit"])
+    assert deletions == 0
+    assert every == writes + listings + reads < 40
