@@ -14,8 +14,11 @@ import numpy as np
 
 from keras_preempt import keras_internals
 from keras_preempt.alignment import Position
+from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers
 from keras_preempt.checkpoint.reader import Loaded
+from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.keras_internals import InputFeed, RunningFit
+from keras_preempt.regrouping import Regrouped, regroup_checkpoint
 from keras_preempt.saving import Content
 from keras_preempt.state import inputs, plain, randomness
 from keras_preempt.state.callbacks import CallbackStates
@@ -32,10 +35,13 @@ class Session:
         fit: Its running fit.
         model_state: Its variables.
         callbacks: The states of the other callbacks.
+        setup: What it trains on.
+        member: The number of this worker.
 
     Attributes:
         logs: The logs of the last execution.
         restored_name: The folder of the checkpoint that was restored; empty if none was.
+        regrouped: What came of a checkpoint of other workers or replicas; None if none was restored.
         steps_at_start: Optimizer steps done before this fit ran its first one.
     """
 
@@ -45,8 +51,12 @@ class Session:
         fit: RunningFit,
         model_state: ModelState,
         callbacks: CallbackStates,
+        setup: Setup,
+        member: int,
     ) -> None:
         self._model = model
+        self._setup = setup
+        self._member = member
         self._fit = fit
         inputs.watch(fit.feed)
         self._model_state = model_state
@@ -56,6 +66,7 @@ class Session:
         self._before_validation: _Captured | None = None
         self._resume: _Resume | None = None
         self.restored_name = ""
+        self.regrouped: Regrouped | None = None
         self._checked = False
         self.logs: Mapping[str, Any] | None = None
         self.steps_at_start = keras_internals.steps_done(model)
@@ -113,6 +124,7 @@ class Session:
         state = {
             **captured.state,
             "input": inputs.capture(feed, place, arrays),
+            SETUP: self._setup.to_json(),
             "stopped": bool(position.phase == "end" and self._model.stop_training),
         }
         return Content(state, arrays, captured.mirrored, captured.overrides)
@@ -149,9 +161,13 @@ class Session:
         What Keras and the other callbacks will reset or touch before the first step is restored again by
         `before_epoch` and `after_epoch_begin`.
         """
+        if isinstance(loaded, LoadedFromOthers):
+            loaded = self._regroup(loaded)
         where = loaded.manifest.position
         phase, epoch, batch = where["phase"], int(where["epoch"]), int(where["batch"])
         state = loaded.state
+        for later in ("callbacks", "random"):  # Better now, with nothing changed, than at the first epoch.
+            state[later].keys()
         self._model_state.restore(loaded.tensors, loaded.local)
         how = inputs.restore(
             self._fit.feed, state["input"], loaded.local, batch=batch if phase == "train" else None
@@ -178,6 +194,18 @@ class Session:
         self.restored_name = name
         self.steps_at_start = keras_internals.steps_done(self._model)
         return how
+
+    def _regroup(self, found: LoadedFromOthers) -> Loaded:
+        feed = self._fit.feed
+        self.regrouped = regroup_checkpoint(
+            found,
+            self._model_state,
+            self._member,
+            self._setup,
+            steps_per_execution=feed.steps_per_execution,
+            num_batches=feed.position(pending=False)["num_batches"],
+        )
+        return self.regrouped.loaded
 
     def before_epoch(self) -> None:
         """First thing in on_epoch_begin: the other callbacks find the state that they left."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint import documents, setup
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
     CorruptCheckpoint,
     ForeignDirectory,
     IdentityMismatch,
     NotFound,
+    one_line,
 )
 from keras_preempt.checkpoint.layout import EVENTS, RUN
 from keras_preempt.checkpoint.partition import check_distinct
@@ -29,7 +30,8 @@ def check_or_create(store: Store, identity: Mapping[str, Any]) -> dict[str, Any]
     Args:
         store: the directory.
         identity: ``{"format": 1, "run_id": str, "model": [{"name", "shape", "dtype"}, ...], "optimizer": [the
-            same], "optimizer_class": str, "config": {field: value}}``. `run_id` is not compared.
+            same], "optimizer_class": str, "setup": Setup.to_json(), "config": {field: value}}``. `run_id` is not
+            compared, and of the setup only what another number of workers does not change: see `setup`.
 
     Returns:
         The identity that is stored; its `run_id` is the one that the first start gave it.
@@ -61,7 +63,7 @@ def check_or_create(store: Store, identity: Mapping[str, Any]) -> dict[str, Any]
 def _check_empty(store: Store) -> None:
     names = [name for name in store.children("") if name not in _HARMLESS and name != RUN]
     if names:
-        shown = ", ".join(names[:_SHOWN]) + (
+        shown = ", ".join(one_line(name) for name in names[:_SHOWN]) + (
             f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         )
         raise ForeignDirectory(
@@ -74,6 +76,8 @@ def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
     stored = documents.read(store, RUN)
     try:
         differences = _differences(stored, wanted)
+        if not isinstance(stored["run_id"], str):
+            raise TypeError("run_id is no string")
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptCheckpoint(RUN, f"an unexpected structure ({error!r:.200})") from error
     if differences:
@@ -101,6 +105,8 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[s
                 found.append(
                     _difference(f"{group} variable {name}", old.get(name, _ABSENT), new.get(name, _ABSENT))
                 )
+    for field, old_value, new_value in setup.differences(stored["setup"], wanted["setup"]):
+        found.append(_difference(f"setup {field}", repr(old_value), repr(new_value)))
     old_config, new_config = stored["config"], wanted["config"]
     for field in sorted(old_config.keys() | new_config.keys()):
         here, there = field in old_config, field in new_config
@@ -116,4 +122,4 @@ def _variables(variables: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _difference(what: str, expected: str, received: str) -> str:
-    return f"{what}: expected {expected}, received {received}"
+    return f"{one_line(what)}: expected {one_line(str(expected))}, received {one_line(str(received))}"

@@ -88,8 +88,12 @@ class CallbackStates:
             if _speaks(callback):
                 callback.set_state(state)
             else:
-                for key, value in state.items():
-                    setattr(callback, key, value)
+                if not isinstance(state, dict):
+                    raise ValueError(f"Expected the state of {name}. Received: {state!r:.100}.")
+                # Only what `capture` takes: another attribute could be the path of a file that Keras writes to.
+                for key in _attributes(callback) or ():
+                    if key in state:
+                        setattr(callback, key, state[key])
         gone = [f"{name} is in the checkpoint, not in this fit" for name in states if name not in self._named]
         new = [f"{name} is in this fit, not in the checkpoint" for name in self._named if name not in states]
         return gone + new

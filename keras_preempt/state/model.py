@@ -17,6 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import keras_internals
+from keras_preempt.state import host_values
+from keras_preempt.state.regroup import Rule, rule_of
 
 _GLOBAL_SEED = "keras/global_seed"
 
@@ -72,24 +74,27 @@ class ModelState:
         return unique
 
     def capture_mirrored(
-        self, names: Iterable[str] | None = None, *, copy: bool = False
+        self, names: Iterable[str] | None = None, *, copy: bool = False, runs: host_values.Runs | None = None
     ) -> dict[str, np.ndarray]:
         """Returns this worker's values of those mirrored variables, or of all, shaped like the variables.
 
         Args:
             names: Which.
             copy: Whether they must outlive the next assignment to the variables.
+            runs: Which elements of them are needed, where not all are; the others can be anything in a copy.
         """
         names = self.mirrored if names is None else names
-        return {name: _value(self._components(self.mirrored[name])[0], copy) for name in names}
+        components = {name: self._components(self.mirrored[name])[0] for name in names}
+        return host_values.copies(components, runs or {}) if copy else host_values.views(components)
 
     def capture_local(self, *, copy: bool = False) -> dict[str, np.ndarray]:
         """Returns every replica's value of every local variable, as "name@replica"."""
-        return {
-            f"{name}@{index}": _value(component, copy)
+        components = {
+            f"{name}@{index}": component
             for name, variable in self._local_now().items()
             for index, component in enumerate(self._components(variable))
         }
+        return host_values.copies(components, {}) if copy else host_values.views(components)
 
     def capture_metrics_and_seeds(self) -> dict[str, np.ndarray]:
         """Returns what a validation changes: named like `capture_mirrored` and `capture_local` name it."""
@@ -104,18 +109,22 @@ class ModelState:
         return {name: np.array(value) for name, value in values.items()}
 
     def restore(self, mirrored: Mapping[str, np.ndarray], local: Mapping[str, np.ndarray]) -> None:
-        """Assigns the captured values, replica by replica. Names that are not captured are left alone."""
+        """Assigns the captured values, replica by replica. Names that are not captured are left alone.
+
+        The arrays must not be changed any more: variables may go on reading them.
+        """
         for name, variable in self.mirrored.items():
             if name in mirrored:
+                value = host_values.tensor_of(mirrored[name])
                 for component in self._components(variable):
-                    component.assign(mirrored[name])
+                    component.assign(value)
         # Made only where the checkpoint has it: making it draws from Python's random numbers.
         has_seed = any(name.startswith(f"{_GLOBAL_SEED}@") for name in local)
         for name, variable in self._local_now(create_seed=has_seed).items():
             for index, component in enumerate(self._components(variable)):
                 key = f"{name}@{index}"
                 if key in local:
-                    component.assign(local[key])
+                    component.assign(host_values.tensor_of(local[key]))
 
     def small(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Selects the captured values that a callback or Keras may touch before the first step.
@@ -127,6 +136,23 @@ class ModelState:
             for name, value in values.items()
             if name.rpartition("@")[0] in self._small or name in self._small or value.nbytes <= SMALL
         }
+
+    def rules(self) -> dict[str, Rule]:
+        """What is to become of each variable where there are other replicas than those that saved it, by name."""
+        named = {**self.mirrored, **self.local}
+        rules = {
+            name: rule_of(
+                str(getattr(variable, "aggregation", "none")),
+                tf.as_dtype(variable.dtype).as_numpy_dtype,
+                seed=keras_internals.is_seed_state(variable),
+            )
+            for name, variable in named.items()
+        }
+        return {**rules, _GLOBAL_SEED: Rule.OWN}
+
+    def replicas_here(self, name: str) -> int:
+        """How many values of a local variable this worker holds."""
+        return len(self._components(self.local[name])) if name in self.local else 1
 
     def mirrored_weights(self) -> list[int]:
         """Numbers of those of `model.weights` that are mirrored."""
@@ -149,8 +175,3 @@ class ModelState:
 
     def _components(self, variable: Any) -> tuple[Any, ...]:
         return tuple(self._strategy.experimental_local_results(variable.value))
-
-
-def _value(component: Any, copy: bool) -> np.ndarray:
-    value: np.ndarray = component.numpy()
-    return np.array(value) if copy else value

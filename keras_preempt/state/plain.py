@@ -79,8 +79,8 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         if tag == "pairs":
             return {decode(key, arrays): decode(item, arrays) for key, item in value["items"]}
     except (KeyError, TypeError, IndexError, ValueError, struct.error) as error:
-        raise ValueError(f"Expected saved plain data. Received: {value!r} ({error}).") from error
-    raise ValueError(f"Expected saved plain data. Received: the unknown tag {tag!r}.")
+        raise ValueError(f"Expected saved plain data. Received: {value!r:.200} ({error!s:.200}).") from error
+    raise ValueError(f"Expected saved plain data. Received: the unknown tag {tag!r:.50}.")
 
 
 def _kind(value: object) -> str:

@@ -30,5 +30,5 @@ def restore(state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         version, words, gauss = plain.decode(state["python"], arrays)
         random.setstate((version, tuple(int(word) for word in words), gauss))
         np.random.set_state(plain.decode(state["numpy"], arrays))
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, OverflowError) as error:
         raise ValueError(f"Expected the state of random generators. Received: {error!r}.") from error

@@ -15,6 +15,7 @@ from keras_preempt.checkpoint.errors import (
 )
 from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.setup import Setup
 from tests.checkpoint.builders import snapshot
 
 
@@ -28,6 +29,7 @@ def identity(run_id: str = "first") -> dict[str, Any]:
         ],
         "optimizer": [{"name": "adam/m/0", "shape": [784, 10], "dtype": "float32"}],
         "optimizer_class": "Adam",
+        "setup": Setup(workers=2, replicas=2, global_batch=8, batches=6, built_from=1).to_json(),
         "config": {"batch_size": 32, "mixed": None},
     }
 
@@ -101,6 +103,14 @@ def changed(**changes: Any) -> dict[str, Any]:
             changed(model=[*identity()["model"], {"name": "extra", "shape": [], "dtype": "int64"}]),
             r"model variable extra: expected nothing, received int64\[\]",
         ),
+        (
+            changed(setup={**identity()["setup"], "global_batch": 4}),
+            "setup global_batch: expected 8, received 4",
+        ),
+        (
+            changed(setup={**identity()["setup"], "workers": 3, "replicas": 3, "batches": 60}),
+            "setup batches: expected 6, received 60",
+        ),
         (changed(optimizer_class="SGD"), "optimizer class: expected Adam, received SGD"),
         (changed(config={"batch_size": 64, "mixed": None}), "config batch_size: expected 32, received 64"),
         (changed(config={"batch_size": 32}), "config mixed: expected None, received nothing"),
@@ -118,6 +128,25 @@ def test_another_model_or_configuration_is_refused_naming_what_differs(
     with pytest.raises(IdentityMismatch, match=rf"1 difference:\n  {difference}\nPass another directory"):
         check_or_create(store, other)
     assert snapshot(store.path) == before
+
+
+def test_another_number_of_workers_is_the_same_run_and_leaves_its_identity_as_it_was(
+    store: LocalStore,
+) -> None:
+    first = check_or_create(store, identity())
+    before = snapshot(store.path)
+    others = {**identity()["setup"], "workers": 3, "replicas": 3, "global_batch": 12, "batches": 4}
+    assert check_or_create(store, changed(run_id="second", setup=others)) == first
+    assert snapshot(store.path) == before
+
+
+def test_another_number_of_workers_does_not_excuse_another_model(store: LocalStore) -> None:
+    check_or_create(store, identity())
+    others = {**identity()["setup"], "workers": 1, "replicas": 1}
+    with pytest.raises(
+        IdentityMismatch, match=r"1 difference:\n  optimizer class: expected Adam, received SGD"
+    ):
+        check_or_create(store, changed(setup=others, optimizer_class="SGD"))
 
 
 def test_a_long_list_of_differences_is_shortened(store: LocalStore) -> None:
@@ -162,7 +191,7 @@ def test_an_identity_of_a_newer_format_says_what_to_install(store: LocalStore) -
 def test_a_sealed_file_of_another_kind_is_no_identity(store: LocalStore) -> None:
     from keras_preempt.checkpoint.documents import encode
 
-    store.create("run.json", encode({"format": 1, "model": 3}))
+    store.create("run.json", encode({"format": 1, "model": 3, "setup": 3}))
     with pytest.raises(CheckpointError):
         check_or_create(store, identity())
 

@@ -168,3 +168,15 @@ def test_arrays_that_were_handed_over_are_not_shared_with_the_checkpoint() -> No
     new.state["mean"] += 5
     receiver.restore(states, arrays)
     assert new.state["mean"].tolist() == [0, 0]
+
+
+def test_a_checkpoint_sets_nothing_but_what_is_a_callbacks_state() -> None:
+    """Such as the path of a file that a callback writes to."""
+    stopping = keras.callbacks.EarlyStopping()
+    states = CallbackStates([stopping]).capture({})
+    states["EarlyStopping"].update(monitor="x", filepath="/etc/passwd", on_epoch_end=None, wait=4)
+    CallbackStates([stopping]).restore(states, {})
+    assert stopping.wait == 4
+    assert stopping.monitor == "val_loss"
+    assert callable(stopping.on_epoch_end)
+    assert not hasattr(stopping, "filepath")

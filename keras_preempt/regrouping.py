@@ -1,0 +1,141 @@
+"""Makes one worker's part of a checkpoint from the parts of other workers, and says what that costs.
+
+What belongs to a variable goes by the rules of `state.regroup`. The rest of a worker's own state (Python's and NumPy's
+random state, callbacks, logs) is that of the worker of the same number, or of worker w modulo the old number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Own
+from keras_preempt.checkpoint.reader import Loaded
+from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.state import regroup
+from keras_preempt.state.model import ModelState
+from keras_preempt.state.samples import Continuation, convert
+
+
+@dataclass(frozen=True)
+class Regrouped:
+    """A worker's part, made from those of others.
+
+    Attributes:
+        loaded: The part, with the position to go on from.
+        summary: What is exact and what is not, in a line.
+        treatment: How many variables went by each rule, by the rule in words.
+    """
+
+    loaded: Loaded
+    summary: str
+    treatment: dict[str, int]
+
+
+def regroup_checkpoint(
+    found: LoadedFromOthers,
+    model_state: ModelState,
+    member: int,
+    setup: Setup,
+    *,
+    steps_per_execution: int,
+    num_batches: int | None,
+) -> Regrouped:
+    """Makes the part of one worker.
+
+    Args:
+        found: What there is.
+        model_state: The variables of this worker.
+        member: Its number.
+        setup: What it trains on.
+        steps_per_execution: Steps in one call of the train function.
+        num_batches: Batches in an epoch, as the position of this fit's input has it.
+    """
+    source = next((own for own in found.workers if own.member == member), None)
+    source = source or found.workers[member % len(found.workers)]
+    rules = model_state.rules()
+    tensors, local, treatment = _variables(found, model_state, rules, member, setup.workers)
+    others = {key: value for key, value in source.local.items() if _variable(key) not in rules}
+    captured = source.state["input"]
+    continuation = convert(
+        found.manifest.position,
+        captured["position"],
+        found.setup,
+        setup,
+        steps_per_execution=steps_per_execution,
+        num_batches=num_batches,
+    )
+    state = {**source.state, "input": {**captured, "position": continuation.place, "way": "replay"}}
+    loaded = Loaded(
+        replace(found.manifest, position=continuation.where),
+        {**found.tensors, **tensors},
+        {**others, **local},
+        state,
+        substituted_from=None,
+    )
+    return Regrouped(loaded, _summary(found, setup, continuation), dict(treatment))
+
+
+def _variables(
+    found: LoadedFromOthers,
+    model_state: ModelState,
+    rules: Mapping[str, regroup.Rule],
+    member: int,
+    members: int,
+) -> tuple[dict[str, Array], dict[str, Array], Counter[str]]:
+    tensors: dict[str, Array] = {}
+    local: dict[str, Array] = {}
+    treatment: Counter[str] = Counter()
+    for name, rule in rules.items():
+        whole = name in found.tensors
+        values = [found.tensors[name]] if whole else _of_all_replicas(found.workers, name)
+        if not values:
+            continue
+        if name in model_state.mirrored:
+            (tensors[name],), how = regroup.regroup(values, 1, rule)
+        else:
+            here = model_state.replicas_here(name)
+            parts, how = regroup.regroup(values, members * here, rule)
+            local.update({f"{name}@{index}": parts[member * here + index] for index in range(here)})
+        treatment[how] += 1
+    return tensors, local, treatment
+
+
+def _of_all_replicas(workers: Sequence[Own], name: str) -> list[Array]:
+    values = []
+    for own in workers:
+        index = 0
+        while (key := f"{name}@{index}") in own.local:
+            values.append(own.local[key])
+            index += 1
+    return values
+
+
+def _variable(key: str) -> str:
+    return key.rpartition("@")[0]
+
+
+def _summary(found: LoadedFromOthers, setup: Setup, continuation: Continuation) -> str:
+    old = found.setup
+    missing = found.manifest.missing
+    if old.replicas == setup.replicas and not missing:
+        kept = "weights and what each replica holds exact"
+    elif old.replicas == 1:
+        kept = "weights exact; metrics keep their totals; BatchNormalization statistics copied to each replica"
+    else:
+        kept = "weights exact; metrics keep their totals; BatchNormalization statistics averaged"
+    where: dict[str, Any] = continuation.where
+    sample = f"batch {where['batch']}" if continuation.sample is None else f"sample {continuation.sample}"
+    said = [kept, f"input at {sample} of epoch {where['epoch']}"]
+    if continuation.again:
+        said.append(f"{continuation.again} samples before it are used again")
+    if missing:
+        said.append(
+            f"worker(s) {', '.join(map(str, missing))} had not written their own part, so that their share of metrics "
+            "and statistics is lost"
+        )
+    said += continuation.warnings
+    return f"Restored on {setup} a checkpoint of {old}: {'; '.join(said)}; NOT bit-identical from here."
