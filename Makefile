@@ -35,9 +35,11 @@ lint: $(READY) ## Check style, format and types
 chaos: $(READY) ## Run the long tests, which kill processes at random
 	$(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
 
-bench: $(READY) ## Measure the cost of doing nothing, and the time from notice to exit
+bench: $(READY) ## Measure the cost of doing nothing, the time from notice to exit, and saves
 	$(BIN)/python benchmarks/idle_cost.py
 	$(BIN)/python benchmarks/notice_to_exit.py
+	$(BIN)/python benchmarks/save.py
+	$(BIN)/python benchmarks/background_save.py
 
 docs-check: $(READY) ## Check that the generated documentation is current
 	$(BIN)/python docs/alignment_diagram.py --check

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
+import time
 import weakref
 from typing import Any
 
 import keras
 
 from keras_preempt import environment, log
+from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.store import open_store
 from keras_preempt.keras_repairs import enable_multi_worker_fit
 from keras_preempt.runtime import Runtime
 from keras_preempt.schedule import parse
 from keras_preempt.supervision import Supervision
-from keras_preempt.termination import TerminationConfig
+from keras_preempt.termination import TerminationConfig, check_no_arguments
 
 logger = logging.getLogger("keras_preempt")
 
@@ -29,19 +32,23 @@ class PreemptionCallback(keras.callbacks.Callback):
     callbacks. See docs/how-it-works.md for what is guaranteed.
 
     Args:
-        directory: Where the checkpoints are: a path that all workers share. One run of one model.
+        directory: Where the checkpoints are: a path that all workers share, or ``gs://bucket/prefix``. One run of
+            one model.
         termination: How notices arrive and how the job ends; None for SIGTERM and exit status 75.
         save_every: When to save in the background while nothing happens: a number of optimizer steps,
             "epoch", or a time such as "10min" or a `datetime.timedelta`. None: never.
-        max_to_keep: How many committed checkpoints stay in the directory; at least 1.
-        staging_dir: A later release: local disk for files on their way to a bucket. Only None works now.
+        max_to_keep: How many of the checkpoints that were committed last stay in the directory; at least 1.
+        keep_every: Which stay beside them for ever, the first one of each: a number of optimizer steps, "epoch", or
+            a time such as "1h" or a `datetime.timedelta`. None: no others.
+        staging_dir: An existing directory on a local disk, for files on their way to or from a bucket; each worker
+            makes one of its own in it, and removes it when fit ends. None: the system's temporary directory.
+            A directory that is no bucket has no use for it.
 
     Raises:
         ValueError: An argument is not what it should be.
-        NotImplementedError: An argument of a later release is given, or a gs:// directory.
 
     Example:
-        >>> model.fit(dataset, epochs=10, callbacks=[PreemptionCallback("/shared/runs/1")])
+        >>> model.fit(dataset, epochs=10, callbacks=[PreemptionCallback("gs://bucket/runs/1")])
     """
 
     def __init__(
@@ -51,34 +58,27 @@ class PreemptionCallback(keras.callbacks.Callback):
         termination: TerminationConfig | None = None,
         save_every: object = None,
         max_to_keep: int = 2,
+        keep_every: int | str | datetime.timedelta | None = None,
         staging_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
         log.show()
-        if staging_dir is not None:
-            raise NotImplementedError(
-                f"Expected staging_dir=None, since this release does not have it yet. Received: {staging_dir!r}. "
-                "Leave it out."
-            )
-        if isinstance(max_to_keep, bool) or not isinstance(max_to_keep, int) or max_to_keep < 1:
+        if staging_dir is not None and not _is_local_path(staging_dir):
             raise ValueError(
-                f"Expected max_to_keep to be an integer of at least 1. Received: {max_to_keep!r}."
+                f"Expected staging_dir to be a path. Received: {staging_dir!r}. Pass an existing directory on a "
+                "local disk, or leave it out."
             )
+        self._retention = Retention(max_to_keep, keep_every)
         if termination is not None and not isinstance(termination, TerminationConfig):
             raise ValueError(f"Expected termination to be a TerminationConfig. Received: {termination!r}.")
-        place = os.environ.get(environment.DIRECTORY) or directory
-        if str(place).lower().startswith("gs://"):
-            raise NotImplementedError(
-                f"Expected a local or shared path. Received: {str(place)!r}. Google Cloud Storage comes with a later "
-                "release: pass a directory that all workers share."
-            )
-        self._store = open_store(place)
+        self._store = open_store(os.environ.get(environment.DIRECTORY) or directory, staging_dir=staging_dir)
         self._termination = termination or TerminationConfig()
+        check_no_arguments("save_fn", self._termination.save_fn)
         self._schedule = parse(save_every)
-        self._max_to_keep = max_to_keep
         self._supervision: Supervision | None = None
         self._runtime: Runtime | None = None  # Of the supervision; here as well, for the hot hooks.
         self._epoch = 0
+        self._epoch_ended = self._test_began = 0.0
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.
         weakref.finalize(self, enable_multi_worker_fit().undo)
         self._repaired_for: weakref.ref[keras.Model] | None = None
@@ -95,7 +95,7 @@ class PreemptionCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Agrees with the other workers on a checkpoint and resumes from it."""
         last = _Last(self)
-        self._supervision = Supervision(self._store, self._termination, self._schedule, self._max_to_keep)
+        self._supervision = Supervision(self._store, self._termination, self._schedule, self._retention)
         # Whatever ends fit ends what was started for it, also an exception, of which no hook is told:
         # only fit's own list of callbacks holds `last`.
         self._on_abandon = weakref.finalize(last, Supervision.abandon, self._supervision)
@@ -123,6 +123,10 @@ class PreemptionCallback(keras.callbacks.Callback):
         if self._supervision is not None:
             self._supervision.session.logs = logs
 
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """The other callbacks end the epoch after this one: what they take is part of the grace period."""
+        self._epoch_ended = time.monotonic()
+
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """A boundary, if this validation belongs to the fit."""
         if self._supervision is not None and self._runtime is not None:
@@ -130,11 +134,14 @@ class PreemptionCallback(keras.callbacks.Callback):
             self._runtime.entered += 1
             if self._runtime.attention:
                 self._boundary("validation", 0)
+            self._test_began = time.monotonic()
 
     def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """A boundary, if this validation belongs to the fit."""
         runtime = self._runtime
         if runtime is not None:
+            if batch == 0:
+                runtime.pace.paused(time.monotonic() - self._test_began)
             runtime.entered += 1
             if runtime.attention:
                 self._boundary("validation", batch)
@@ -166,6 +173,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         supervision = self._supervision
         if supervision is None:
             return
+        supervision.runtime.pace.paused(time.monotonic() - self._epoch_ended)
         if epoch + 1 >= supervision.session.epochs or self.model.stop_training:
             supervision.finish(epoch + 1)
 
@@ -201,3 +209,10 @@ class _Last(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Nothing; spares the detour through the base class."""
+
+
+def _is_local_path(value: object) -> bool:
+    if not isinstance(value, (str, os.PathLike)):
+        return False
+    path = os.fspath(value)
+    return isinstance(path, str) and path.strip() != "" and "://" not in path and "\0" not in path

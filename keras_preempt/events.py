@@ -2,21 +2,47 @@
 
 An event holds a kind, the time (seconds since 1970), the member and its incarnation, and plain fields.
 No environment and no credentials are ever written. Events are rare (none while nothing happens), so each
-is handed to the store at once: a process that is killed loses none that it has told.
+is handed to the store at once. In a directory it is on disk then: a process that is killed loses none that it has
+told. A bucket gets them from a thread, at most once a second: there SIGKILL may lose those of the last second.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
+
+from keras_preempt.checkpoint import strict_json
+from keras_preempt.checkpoint.errors import NotFound
+from keras_preempt.checkpoint.layout import EVENTS
+from keras_preempt.checkpoint.store import Store
 
 logger = logging.getLogger("keras_preempt")
 
-KINDS = ("start", "restore", "notice", "hold", "plan", "save", "commit", "abort", "finish", "exit", "error")
+KINDS = (
+    "start",
+    "restore",
+    "notice",
+    "withdrawn",
+    "hold",
+    "plan",
+    "save",
+    "commit",
+    "abort",
+    "finish",
+    "exit",
+    "error",
+)
+
+LARGEST = 64 << 20
+"""Bytes that are read of one file of events, at most."""
+
+# Of a bucket, whose objects cannot grow, the second group counts the segments of a log.
+_LOG = re.compile(r"([0-9]{5,9})\.w([0-9]{5,9})(?:-([0-9]{4,9}))?\.jsonl")
 
 
 class LineSink(Protocol):
@@ -98,3 +124,51 @@ class EventLog:
         except OSError as error:
             self._failed = True
             logger.warning("The events file cannot be written any more (%s); training goes on.", error)
+
+
+def log_name(incarnation: int, member: int) -> str:
+    """Returns the name of the log of one worker in one start of the run."""
+    return f"{EVENTS}/{incarnation:05d}.w{member:05d}.jsonl"
+
+
+def read(store: Store) -> list[dict[str, Any]]:
+    """Returns the events of a run, of all its starts and workers, in the order of their times.
+
+    What a killed process has left half-written, and what is no event, is passed over.
+
+    Args:
+        store: The run's directory, local or in a bucket.
+
+    Returns:
+        The events as they were told, each with "incarnation", the number of the start that it belongs to.
+
+    Raises:
+        TooLarge: A log is larger than `LARGEST`.
+        StoreUnavailable: The storage failed.
+    """
+    found = []
+    for name in store.children(EVENTS):
+        log = _LOG.fullmatch(name)
+        if log is None:
+            continue
+        try:
+            data = store.read(f"{EVENTS}/{name}", limit=LARGEST)
+        except NotFound:  # removed since it was listed, or a folder
+            continue
+        order = (int(log[1]), int(log[2]), int(log[3] or 0))
+        for line, text in enumerate(data.splitlines()):
+            event = _event(text)
+            if event is not None:
+                found.append(((event["time"], *order, line), {**event, "incarnation": order[0]}))
+    return [event for _, event in sorted(found, key=lambda entry: entry[0])]
+
+
+def _event(text: bytes) -> dict[str, Any] | None:
+    try:
+        event = strict_json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or event.get("event") not in KINDS:
+        return None
+    told_at = event.get("time")
+    return event if isinstance(told_at, (int, float)) and told_at == told_at else None

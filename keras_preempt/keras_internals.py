@@ -495,6 +495,12 @@ class InputFeed:
         return self._source._distributed_dataset.element_spec
 
     @property
+    def batch_size(self) -> int | None:
+        """Samples in one batch of all replicas, where Keras was told; a dataset tells by itself."""
+        size = self._source.data_adapter.batch_size
+        return None if size is None else int(size)
+
+    @property
     def steps_per_execution(self) -> int:
         """Steps in one call of the train function."""
         return int(self._source.steps_per_execution)

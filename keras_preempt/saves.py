@@ -9,6 +9,7 @@ from collections.abc import Callable
 from keras_preempt.alignment import Kind, Plan, Position
 from keras_preempt.background import BackgroundSave
 from keras_preempt.checkpoint.layout import attempt_name
+from keras_preempt.pace import Pace
 from keras_preempt.runtime import NEVER
 from keras_preempt.saving import Prepared, Saved, Saver
 from keras_preempt.schedule import Schedule
@@ -28,23 +29,38 @@ class Saves:
         schedule: When to save while nothing happens.
         incarnation: The number of this start.
         members: How many processes take part.
+        pace: Told how long saves take.
+
+    Attributes:
+        committed: The folder of the checkpoint that was committed last, as far as this worker knows; at first
+            the one that was restored, None if there is none.
     """
 
     def __init__(
-        self, session: Session, saver: Saver, schedule: Schedule, incarnation: int, members: int
+        self,
+        session: Session,
+        saver: Saver,
+        schedule: Schedule,
+        incarnation: int,
+        members: int,
+        pace: Pace,
     ) -> None:
         self._session = session
         self._saver = saver
         self._schedule = schedule
         self._incarnation = incarnation
+        self._pace = pace
         self._everyone = tuple(range(members))
         self._background = BackgroundSave()
         self._count = 0
         self._started: Position | None = None
+        self.committed: str | None = None
+        self._owed = False  # The save at a notice, which goes on, is not committed yet.
 
     def begin(self, position: Position | None) -> None:
         """Tells where the fit begins: there is nothing to save before it has come further."""
         self._started = position
+        self.committed = self._session.restored_name or None
 
     def at_once(self, plan: Plan, position: Position) -> Saved:
         """Saves, and returns when that is done. A save in flight gives way, unless it is as good."""
@@ -59,22 +75,31 @@ class Saves:
             saved = self._background.wait()
             if saved is not None and saved.name is not None:
                 return Saved(saved.name, time.time() - began, saved.missing)
+        elif plan.kind is Kind.DEADLINE and self._owed:
+            self._background.wait()  # A checkpoint of some steps ago is better than none of now.
         else:
             self._background.cancel()
-        return self._saver.write(self._prepare(plan, position, copy=False))
+        self._pace.save_began()
+        return self._ended(self._saver.write(self._prepare(plan, position, copy=False)))
 
     def in_background(self, plan: Plan, position: Position) -> float:
-        """Copies the state to host memory, and writes it while training goes on.
+        """Copies the state to host memory, and writes it while training goes on; unless it is there already.
 
         Returns:
             How long training was held up, in seconds.
         """
+        if self._session.resuming:
+            # Also not to be saved: what Keras has reset is not put back yet.
+            logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
+            return 0.0
         began = time.time()
         self._background.wait()  # At most one: memory for one copy, and the order of saves.
+        self._pace.save_began()
+        self._owed = plan.kind is Kind.PREEMPTED
         prepared = self._prepare(plan, position, copy=True)
 
         def write(cancelled: Callable[[], bool]) -> Saved:
-            return self._saver.write(prepared, cancelled)
+            return self._ended(self._saver.write(prepared, cancelled))
 
         self._background.start(position, write)
         return time.time() - began
@@ -83,7 +108,7 @@ class Saves:
         """Makes the save that the schedule asks for at this boundary, if it does; every worker comes here."""
         last = self._background.position or self._started
         if not self._session.resuming and self._schedule.due(position, last):
-            self.in_background(Plan(0, Kind.PERIODIC, self._everyone, (), "scheduled"), position)
+            self.in_background(Plan(0, Kind.PERIODIC, self._everyone, ()), position)
 
     def next_boundary(self, entered: int, position: Position, steps_per_execution: int) -> int:
         """The number of the first boundary that may be due.
@@ -105,6 +130,17 @@ class Saves:
         self._count += 1
         content = self._session.capture(position)
         return self._saver.prepare(attempt, plan, position, position.phase == "end", content, copy=copy)
+
+    def _ended(self, saved: Saved) -> Saved:
+        self._pace.saved(None if saved.name is None else saved.seconds)
+        if saved.name is not None:
+            self.committed = saved.name
+            self._owed = False
+        return saved
+
+    def wait(self) -> None:
+        """Waits for the save in flight; what it raised is raised here."""
+        self._background.wait()
 
     def end(self) -> None:
         """Gives up the save in flight, if the fit is left during one; what it raised is raised here."""

@@ -17,7 +17,7 @@ from keras_preempt.checkpoint.commit import commit, wait_for_commit
 from keras_preempt.checkpoint.errors import CheckpointError, SaveCancelled
 from keras_preempt.checkpoint.layout import attempt_directory
 from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
-from keras_preempt.checkpoint.retention import retain
+from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.checkpoint.store import Store
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.events import EventLog
@@ -108,7 +108,7 @@ class Saver:
         member: The index of this process.
         members: How many processes take part.
         incarnation: The number of this start.
-        max_to_keep: How many checkpoints stay.
+        retention: Which checkpoints stay.
         events: Where to write what happened.
     """
 
@@ -119,7 +119,7 @@ class Saver:
         member: int,
         members: int,
         incarnation: int,
-        max_to_keep: int,
+        retention: Retention,
         events: EventLog,
     ) -> None:
         self._store = store
@@ -127,7 +127,7 @@ class Saver:
         self._member = member
         self._members = members
         self._incarnation = incarnation
-        self._max_to_keep = max_to_keep
+        self._retention = retention
         self._events = events
 
     def prepare(
@@ -148,9 +148,9 @@ class Saver:
         if self._member in plan.writers:
             share = partition(specs, len(plan.writers))[plan.writers.index(self._member)]
             known = {**content.mirrored, **content.overrides}
-            # Only this worker's share is fetched from the device.
-            wanted = dict.fromkeys(piece.tensor for piece in share if piece.tensor not in known)
-            values = {**known, **self._model.capture_mirrored(wanted, copy=copy)}
+            # Only this worker's share is fetched from the device. It has at most one piece of each tensor.
+            wanted = {piece.tensor: (piece.start, piece.stop) for piece in share if piece.tensor not in known}
+            values = {**known, **self._model.capture_mirrored(wanted, copy=copy, runs=wanted)}
             mirrored = [(piece, values[piece.tensor]) for piece in share]
         local = self._model.capture_local(copy=copy)
         local.update({name: value for name, value in content.overrides.items() if name in local})
@@ -244,7 +244,15 @@ class Saver:
             versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
             wait=pause,
         )
-        removed = retain(self._store, self._max_to_keep, self._incarnation)
-        for name in removed:
-            logger.info("Removed the checkpoint %s: more than max_to_keep=%d.", name, self._max_to_keep)
+        self._remove_superseded()
         return manifest.missing
+
+    def _remove_superseded(self) -> None:
+        """Tidies up after a commit, which stands whatever becomes of this."""
+        try:
+            removed = retain(self._store, self._retention, self._incarnation)
+        except (CheckpointError, OSError) as error:
+            logger.warning("The checkpoint is saved, but older ones could not be removed: %s", error)
+            return
+        for name in removed:
+            logger.info("Removed %s: superseded, or never committed (%s).", name, self._retention)

@@ -34,6 +34,8 @@ from machine to machine by minutes."""
 SHARED_WAIT = 10.0
 """Seconds until a file that one worker wrote must be visible to the others; NFS caches directories for a while."""
 
+Read = Callable[[Store, CheckpointInfo, int, int], Loaded]
+
 
 @dataclass(frozen=True)
 class Start:
@@ -73,6 +75,7 @@ def begin(
     store: Store,
     prepare: Callable[[], None],
     identity: Callable[[], Mapping[str, Any]],
+    read: Read = load,
 ) -> Start:
     """Agrees on how this fit begins. Called by every worker.
 
@@ -80,8 +83,11 @@ def begin(
         coordinator: How the workers talk to each other.
         fit: The number of this fit in this process.
         store: The run's directory.
-        prepare: Makes the directory and proves that it can be written. Worker 0 calls it first.
+        prepare: Makes the directory if need be and proves that this worker can write what it will have to. Worker 0
+            calls it first; the others, whose credentials and disks may be others, when they see what it wrote.
         identity: Builds the model if need be and returns what `checkpoint.identity` compares.
+        read: Reads and verifies what a worker, by its number and theirs, needs from a checkpoint. Called after
+            `identity`.
 
     Raises:
         CheckpointError: The directory cannot be used; the message says why and what to do.
@@ -89,8 +95,8 @@ def begin(
     """
     handshake = _Handshake(coordinator, fit)
     if coordinator.member == 0:
-        return _lead(handshake, store, prepare, identity)
-    return _follow(handshake, store, identity)
+        return _lead(handshake, store, prepare, identity, read)
+    return _follow(handshake, store, prepare, identity, read)
 
 
 class _Handshake:
@@ -133,6 +139,7 @@ def _lead(
     store: Store,
     prepare: Callable[[], None],
     identity: Callable[[], Mapping[str, Any]],
+    read: Read,
 ) -> Start:
     members = handshake.coordinator.members
     made_by_us: list[str] = []
@@ -142,14 +149,15 @@ def _lead(
             prepare()
             if check_or_create(store, described)["run_id"] == described["run_id"]:
                 made_by_us.append(RUN)
-            infos = committed(store)
             incarnation = incarnations.claim(store, {"members": members})
             made_by_us.append(incarnation_file(incarnation))
+            # After the claim: from then on a survivor of the last start does not commit any more.
+            infos = committed(store)
             token = incarnations.read(store, incarnation)["token"]
         handshake.say("claim", {"incarnation": incarnation, "token": token, "identity": _digest(described)})
         with handshake.telling("proposal/0"):
             _hear_all(handshake, members)
-        return _propose(handshake, store, infos, incarnation)
+        return _propose(handshake, store, infos, incarnation, read)
     except Exception:
         # Nothing was written under this incarnation, so that nobody can miss it.
         for name in reversed(made_by_us):
@@ -170,14 +178,16 @@ def _hear_all(handshake: _Handshake, members: int) -> None:
         raise failed
 
 
-def _propose(handshake: _Handshake, store: Store, infos: list[CheckpointInfo], incarnation: int) -> Start:
+def _propose(
+    handshake: _Handshake, store: Store, infos: list[CheckpointInfo], incarnation: int, read: Read
+) -> Start:
     members = handshake.coordinator.members
     skipped: list[str] = []
     usable = [info for info in infos if _usable(info, skipped)]
     for number, info in enumerate(usable):
         handshake.say(f"proposal/{number}", {"name": info.directory, "skipped": skipped})
         with handshake.telling(f"verdict/{number}"):
-            loaded, wrong = _try(store, info, 0, members)
+            loaded, wrong = _try(read, store, info, 0, members)
             for other in range(1, members):
                 answer = handshake.hear(f"read/{number}/{other}", other)
                 wrong = wrong or answer["wrong"]
@@ -194,7 +204,13 @@ def _propose(handshake: _Handshake, store: Store, infos: list[CheckpointInfo], i
     return Start(incarnation, None, "", ())
 
 
-def _follow(handshake: _Handshake, store: Store, identity: Callable[[], Mapping[str, Any]]) -> Start:
+def _follow(
+    handshake: _Handshake,
+    store: Store,
+    prepare: Callable[[], None],
+    identity: Callable[[], Mapping[str, Any]],
+    read: Read,
+) -> Start:
     member, members = handshake.coordinator.member, handshake.coordinator.members
     with handshake.telling(f"sees/{member}"):
         described = identity()
@@ -206,6 +222,7 @@ def _follow(handshake: _Handshake, store: Store, identity: Callable[[], Mapping[
                 "Expected all workers to run the same program: the same model, optimizer and input. Received: "
                 f"another one on worker {member} than on worker 0. Start all workers with the same script."
             )
+        prepare()
     handshake.say(f"sees/{member}", {})
     number = 0
     while True:
@@ -216,7 +233,7 @@ def _follow(handshake: _Handshake, store: Store, identity: Callable[[], Mapping[
         with handshake.telling(f"read/{number}/{member}"):
             found = [info for info in committed(store) if info.directory == proposal["name"]]
             if found:
-                loaded, wrong = _try(store, found[0], member, members)
+                loaded, wrong = _try(read, store, found[0], member, members)
             else:
                 loaded, wrong = None, f"{proposal['name']} is not visible to worker {member}"
         handshake.say(f"read/{number}/{member}", {"wrong": wrong})
@@ -239,15 +256,18 @@ def _usable(info: CheckpointInfo, skipped: list[str]) -> bool:
     return False
 
 
-def _try(store: Store, info: CheckpointInfo, member: int, members: int) -> tuple[Loaded | None, str | None]:
+def _try(
+    read: Read, store: Store, info: CheckpointInfo, member: int, members: int
+) -> tuple[Loaded | None, str | None]:
     try:
-        return load(store, info, member, members), None
+        return read(store, info, member, members), None
     except (CheckpointError, OSError) as error:
         return None, f"{info.directory}: {error}"
 
 
 def _check_shared(store: Store, incarnation: int, token: str) -> None:
     limit = time.monotonic() + SHARED_WAIT
+    pause, longest_pause = store.look_again
     while True:
         try:
             seen = incarnations.read(store, incarnation)["token"]
@@ -260,4 +280,5 @@ def _check_shared(store: Store, incarnation: int, token: str) -> None:
                 f"Expected a directory that all workers share. Received: {store.url}, in which this worker "
                 "does not see what worker 0 wrote. Give a path on a shared file system, or a bucket."
             )
-        time.sleep(0.1)  # Another machine's write cannot be waited for, only looked for.
+        time.sleep(pause)  # Another machine's write cannot be waited for, only looked for.
+        pause = min(2 * pause, longest_pause)

@@ -11,23 +11,30 @@ import gc
 import logging
 import sys
 import time
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import keras
 
-from keras_preempt import keras_internals, startup
+from keras_preempt import keras_internals, space, startup
 from keras_preempt.alignment import Kind, Plan, Position
-from keras_preempt.checkpoint.layout import EVENTS
+from keras_preempt.checkpoint.errors import CorruptCheckpoint, StoreUnavailable
+from keras_preempt.checkpoint.layout import parse_step
+from keras_preempt.checkpoint.other_workers import load_for
+from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
+from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.store import Store
 from keras_preempt.coordination import Coordinator
 from keras_preempt.coordination.local import LocalCoordinator
 from keras_preempt.coordination.service import ServiceCoordinator
 from keras_preempt.drill import Drill
-from keras_preempt.events import EventLog
-from keras_preempt.identity import describe
+from keras_preempt.events import EventLog, log_name
+from keras_preempt.identity import describe, setup_of
 from keras_preempt.interval import Interval
 from keras_preempt.listening import Listening
 from keras_preempt.place import Place, place
+from keras_preempt.platform import COORDINATION_KEY, GENERIC
+from keras_preempt.platform_detection import KnownOnce
 from keras_preempt.runtime import Runtime
 from keras_preempt.saves import Saves
 from keras_preempt.saving import Saved, Saver
@@ -37,7 +44,7 @@ from keras_preempt.state import inputs
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
-from keras_preempt.termination import EXIT_NOT_SAVED, Preempted, TerminationConfig
+from keras_preempt.termination import EXIT_NOT_SAVED, Preempted, TerminationConfig, complete
 
 logger = logging.getLogger("keras_preempt")
 
@@ -55,7 +62,7 @@ class Supervision:
         store: The run's directory.
         termination: How notices arrive and how the job ends.
         schedule: When to save while nothing happens.
-        max_to_keep: How many checkpoints stay.
+        retention: Which checkpoints stay.
 
     Attributes:
         runtime: Where the hot hooks count boundaries.
@@ -67,19 +74,22 @@ class Supervision:
     _saves: Saves
 
     def __init__(
-        self, store: Store, termination: TerminationConfig, schedule: Schedule, max_to_keep: int
+        self, store: Store, termination: TerminationConfig, schedule: Schedule, retention: Retention
     ) -> None:
         self._store = store
-        self._termination = termination
+        self._config = termination
+        self._termination = complete(termination, GENERIC)  # Until it is known where this is.
+        self._detection: KnownOnce | None = None
         self._schedule = schedule
         self._interval: Interval | None = None
-        self._max_to_keep = max_to_keep
+        self._retention = retention
         self._place = Place()
         self._listening: Listening | None = None
         self._events: EventLog | None = None
         self._drill: Drill | None = None
         self._incarnation = 0
         self._status = Status()
+        self._epoch_began: tuple[int, float] | None = None  # The number of that boundary, and when it was left.
         self._over = False
 
     # -- The beginning ------------------------------------------------------------------------------
@@ -99,8 +109,10 @@ class Supervision:
     ) -> None:
         global _fits
         began = time.time()
+        self.set_deadline(None)  # The store may have served a fit before, under a notice of that time.
         strategy = model.distribute_strategy
         self._place = place(strategy)
+        self._detection = KnownOnce()  # Looks around while the fit is prepared.
         fit = keras_internals.running_fit(model)
         others = self._claim(fit.take_callbacks(first, last), first)
         _fits += 1
@@ -110,21 +122,32 @@ class Supervision:
             else ServiceCoordinator(self._place.member, self._place.members)
         )
         self._events = EventLog(self._place.member)
-        self.runtime = Runtime(coordinator, self._events, _fits)
+        self.runtime = Runtime(
+            coordinator, self._events, _fits, self._termination.grace_period, self.set_deadline
+        )
         self._listening = Listening(self.runtime, coordinator, self._place, self._termination.signals)
         model_states: list[ModelState] = []
+        setup = setup_of(model, fit.feed, strategy, self._place.members)
 
         def identity() -> dict[str, Any]:
             if self._place.members == 1 and strategy.num_replicas_in_sync == 1:
                 keras_internals.build(model, fit.feed.element_spec)
             model_states.append(ModelState(model, strategy))
-            return describe(model, model_states[0], fit, strategy, self._place.members)
+            return describe(model, model_states[0], fit, setup)
 
-        start = startup.begin(coordinator, _fits, self._store, self._store.prepare, identity)
+        def prepare() -> None:
+            self._store.prepare()
+            replicas = strategy.num_replicas_in_sync // self._place.members
+            space.check(self._store, model_states[0], self._place.members, replicas)
+
+        def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
+            return load_for(store, info, member, setup)
+
+        start = startup.begin(coordinator, _fits, self._store, prepare, identity, read)
         self._incarnation = start.incarnation
         self._events.open(
             start.incarnation,
-            self._store.append_log(f"{EVENTS}/{start.incarnation:05d}.w{self._place.member:05d}.jsonl"),
+            self._store.append_log(log_name(start.incarnation, self._place.member)),
         )
         self._events.emit("start", incarnation=start.incarnation, members=self._place.members)
         callbacks = CallbackStates(others)
@@ -134,26 +157,40 @@ class Supervision:
                 "get_state() and set_state(state).",
                 ", ".join(callbacks.unsaved),
             )
-        self.session = Session(model, fit, model_states[0], callbacks)
+        self.session = Session(model, fit, model_states[0], callbacks, setup, self._place.member)
         saver = Saver(
             self._store,
             model_states[0],
             self._place.member,
             self._place.members,
             start.incarnation,
-            self._max_to_keep,
+            self._retention,
             self._events,
         )
-        self._saves = Saves(self.session, saver, self._schedule, start.incarnation, self._place.members)
-        self.runtime.start(start.incarnation)
+        self._saves = Saves(
+            self.session, saver, self._schedule, start.incarnation, self._place.members, self.runtime.pace
+        )
+        self.runtime.start()
         self._drill = Drill.from_environment(self._place.member)
+        platform = self._detection.result()
+        if self._place.members == 1:  # No coordination service, so no key of it.
+            heard = tuple(source for source in platform.sources if source != COORDINATION_KEY)
+            platform = replace(platform, sources=heard)
+        self._termination = complete(self._config, platform)
+        self._listening.hear_platform(self._termination)
+        if self._place.member == 0:
+            logger.info("%s", self._termination.describe())
         self._promise(fit, coordinator)
         self._status.spent("startup", time.time() - began)
         if start.restored is not None:
             self._restore(start)
-        self.runtime.attention = self.runtime.attention or self._drill is not None
+        if self._drill is not None:
+            self.runtime.every_boundary = self.runtime.attention = True
         beginning = self.session.position(fit.initial_epoch, "epoch", 0)
         self._saves.begin(beginning)
+        self.runtime.at_risk = self._at_risk
+        self.runtime.pace.to_save = space.size_of(model_states[0].signature())
+        self.runtime.pace.leave(self.runtime.entered)
         self._look_again(beginning)
         if self._schedule.seconds is not None and self._place.member == 0:
             self._interval = Interval(self._schedule.seconds, self.runtime.call_periodic)
@@ -193,9 +230,13 @@ class Supervision:
         assert start.restored is not None
         assert self._events is not None
         began = time.time()
-        how = self.session.restore(start.restored, start.name)
-        where = start.restored.manifest.position
-        substituted = start.restored.substituted_from
+        try:
+            how = self.session.restore(start.restored, start.name)
+        except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
+            raise CorruptCheckpoint(start.name, f"a state of another structure ({error!r})") from error
+        regrouped = self.session.regrouped
+        restored = start.restored if regrouped is None else regrouped.loaded
+        where, substituted = restored.manifest.position, restored.substituted_from
         self._events.emit(
             "restore",
             checkpoint=start.name,
@@ -203,6 +244,8 @@ class Supervision:
             skipped=list(start.skipped),
             substituted_from=substituted,
             input=how,
+            saved_by=restored.manifest.members,
+            regrouped=None if regrouped is None else regrouped.summary,
         )
         self._status.spent("restore", time.time() - began)
         logger.info(
@@ -212,6 +255,10 @@ class Supervision:
             f"; not used: {'; '.join(start.skipped)}" if start.skipped else "",
             how,
         )
+        if regrouped is not None:
+            logger.warning("%s", regrouped.summary)
+            treated = ", ".join(f"{count} {how}" for how, count in sorted(regrouped.treatment.items()))
+            logger.info("Variables restored on other replicas: %s.", treated)
         if substituted is not None:
             logger.warning(
                 "NOT exact: worker %d was killed before it had written its own part of %s. Its metrics, "
@@ -231,18 +278,36 @@ class Supervision:
             Preempted: The same, and the user's exit_fn has returned.
         """
         position = self.session.position(epoch, phase, batch)
+        if self._epoch_began is not None and self._epoch_began[0] == self.runtime.entered - 1:
+            self.runtime.pace.paused(time.monotonic() - self._epoch_began[1])
         if self._drill is not None and self._drill.strike(position):
             self._drill = None
+            self.runtime.every_boundary = False
         plan = self.runtime.boundary(position)
         if plan is None:
             self._saves.scheduled(position)
-            self.runtime.attention = self.runtime.attention or self._drill is not None
+            self.runtime.pace.leave(self.runtime.entered)
         elif plan.goes_on:
             self._status.spent("save", self._saves.in_background(plan, position))
+            if plan.kind is Kind.PREEMPTED:
+                self._call_save_fn()
             self.runtime.acted()
+            left = self.runtime.trains_on_for
+            if plan.kind is Kind.PREEMPTED:
+                logger.warning(
+                    "First save, at %s: training goes on%s.",
+                    position,
+                    "" if left is None else f" for about {left:.0f} s, then comes the last save",
+                )
         else:
-            self._leave(self._save(plan, position))
+            saved = self._save(plan, position)
+            self._call_save_fn()
+            self._leave(saved, position)
         self._look_again(position)
+        if phase == "epoch":
+            # Looks at its first batch as well: the countdown has to know how long an epoch takes to begin.
+            self.runtime.due = self.runtime.entered + 1
+            self._epoch_began = (self.runtime.entered, time.monotonic())
 
     def _look_again(self, position: Position) -> None:
         """Sets the boundary at which the schedule is looked at next."""
@@ -263,6 +328,10 @@ class Supervision:
         self.runtime.leave(finished=True)
         self._status.finished = True
 
+    def set_deadline(self, deadline: float | None) -> None:
+        """Cuts every call to the storage so that it is over by then; seconds since 1970, None for no limit."""
+        self._store.deadline = deadline
+
     def _save(self, plan: Plan, position: Position) -> Saved:
         self._status.aligned_at = time.time()
         saved = self._saves.at_once(plan, position)
@@ -277,7 +346,17 @@ class Supervision:
             )
         return saved
 
-    def _leave(self, saved: Saved) -> NoReturn:
+    def _call_save_fn(self) -> None:
+        save_fn = self._termination.save_fn
+        if save_fn is None:
+            return
+        self._saves.wait()
+        try:
+            save_fn()
+        except Exception:  # Whatever it is: the checkpoint is safe, and the machine goes all the same.
+            logger.exception("save_fn has failed; the checkpoint of keras_preempt is not touched by that.")
+
+    def _leave(self, saved: Saved, position: Position) -> NoReturn:
         assert self._events is not None
         code = self._termination.exit_code if saved.name is not None else EXIT_NOT_SAVED
         self._events.emit("exit", code=code, saved=saved.name)
@@ -288,6 +367,8 @@ class Supervision:
         self.runtime.leave(finished=False)
         self._status.spent("exit", time.time() - began)
         exit_fn = self._termination.exit_fn
+        if saved.name is None:
+            self._tell_loss(position)
         self._close("preempted")
         if exit_fn is not None:
             exit_fn()
@@ -301,6 +382,22 @@ class Supervision:
         # more of the grace period. Registered, not called: whoever catches SystemExit goes on as ever.
         atexit.register(gc.freeze)
         raise SystemExit(code)
+
+    def _tell_loss(self, position: Position) -> None:
+        last = self._saves.committed
+        logger.error(
+            "Preempted, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s.",
+            position.step,
+            "begins anew" if last is None else f"goes on from {last}",
+            self._at_risk(),
+            "" if last is None else f" ({(position.step or 0) - (_step_of(last) or 0)} steps)",
+        )
+
+    def _at_risk(self) -> str:
+        last = self._saves.committed
+        if last is None:
+            return "everything that was trained"
+        return f"what was trained since step {_step_of(last)}"
 
     # -- The end ------------------------------------------------------------------------------------
 
@@ -319,11 +416,14 @@ class Supervision:
         self._over = True
         with contextlib.ExitStack() as closing:  # The last line first, and every one of them.
             closing.callback(self._release_directory)
+            closing.callback(self._close_store)
             if self._events is not None:
                 closing.callback(self._events.close)
             if hasattr(self, "session"):
                 closing.callback(self._write_status)
                 closing.callback(self.session.end)
+            if self._detection is not None:
+                closing.callback(self._detection.stop)
             if self._listening is not None:
                 closing.callback(self._listening.stop)
             if hasattr(self, "runtime"):
@@ -338,6 +438,16 @@ class Supervision:
         self._status.spent("hold", self.runtime.hold_seconds)
         self._status.write(self._place.member, self._incarnation, self.session)
 
+    def _close_store(self) -> None:
+        try:
+            self._store.close()
+        except StoreUnavailable as error:  # Nothing but events: no reason to hide how the fit has ended.
+            logger.warning("The last events could not be stored: %s", error)
+
     def _release_directory(self) -> None:
         if _live.get(self._store.key) is self:
             del _live[self._store.key]
+
+
+def _step_of(checkpoint: str) -> int | None:
+    return parse_step(checkpoint.partition("/")[0])

@@ -153,6 +153,35 @@ def reshuffles_while_drawn(dataset: Any) -> bool:
     return any(True for _ in _shuffles_of(dataset))
 
 
+_KEEPS_BATCHES = (
+    "CacheDataset",
+    "_MapDataset",
+    "_OptionsDataset",
+    "_ParallelMapDataset",
+    "_PrefetchDataset",
+    "_RepeatDataset",
+    "_ShuffleDataset",
+    "_SkipDataset",
+    "_TakeDataset",
+)
+"""Datasets that hand on the batches of their input, one for one; a map is taken to be of this kind."""
+
+
+def batch_size(dataset: Any) -> int | None:
+    """How many samples a full batch of a pipeline holds, as TensorFlow sees when it cuts batches for replicas.
+
+    Returns:
+        None where it cannot be seen.
+    """
+    while True:
+        found = int(tf.raw_ops.ComputeBatchSize(input_dataset=tf.data.experimental.to_variant(dataset)))
+        if found > 0:
+            return found
+        if type(dataset).__name__ not in _KEEPS_BATCHES:
+            return None
+        (dataset,) = dataset._inputs()
+
+
 def unseeded_shuffles(dataset: Any) -> int:
     """How many shuffles of a pipeline draw their order from nowhere, so that no restart can repeat it."""
     return sum(

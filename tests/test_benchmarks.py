@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -69,3 +70,33 @@ def test_notice_to_exit_tells_of_a_job_that_does_not_end_as_a_preempted_one() ->
     assert "did not get to step" in result.stderr
     assert _rows(result.stdout)["2 workers: notice -> aligned"] == ["-", "-", "-", "-"]
     assert "Ours: 0 extra steps, 1 failed runs; TensorFlow's: 1 failed runs." in result.stdout
+
+
+def test_save_measures_every_way_to_save_and_ours_takes_no_more_memory_than_promised() -> None:
+    small = ("--megabytes", "48", "--repetitions", "1")
+    result = _run("save.py", *small, "--no-peaks", "--writers", "1", "2", "4")
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = _rows(result.stdout)
+    columns = ("save", "restore, cached", "restore, not cached")
+    others = ("tf.train.Checkpoint", "model.save_weights", "safetensors.save_file", "os.write / os.readv")
+    for column in columns:
+        for name in ("keras-preempt", *others):
+            assert float(rows[f"{column}: {name}"][1]) > 0
+        assert rows[f"{column}: tf.train.Checkpoint"][3] == "1.00"
+        assert rows[f"{column}: os.write / os.readv"][2] == "1.00"
+    for count in ("1 writer", "2 writers", "4 writers"):
+        least, most = map(float, rows[count][2].split(" - "))
+        assert 0.9 <= least <= most <= 1.1
+    peak = json.loads(_run("save.py", *small, "--peak-of", "keras-preempt").stdout.splitlines()[-1])
+    assert peak["save"] < 0.4  # nothing but buffers, which count for more here than in a large model
+    assert 0.9 < peak["restore, cached"] < 1.4
+
+
+def test_a_background_save_holds_training_up_for_about_one_copy_of_the_state() -> None:
+    result = _run("background_save.py", "--gb", "0.1", "--repetitions", "5")
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = _rows(result.stdout)
+    assert float(rows["training held up by a save"][2]) < 4  # 1.5 on a machine that does nothing else
+    peak = re.search(r"Peak memory beyond the model's: ([0-9.]+) x the state", result.stdout)
+    assert peak is not None
+    assert 0.9 < float(peak.group(1)) < 1.4

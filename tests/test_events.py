@@ -3,15 +3,18 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.errors import StoreUnavailable, TooLarge
+from keras_preempt.checkpoint.gcs_store import GcsStore
 from keras_preempt.checkpoint.local_store import LocalStore
-from keras_preempt.events import KINDS, EventLog
+from keras_preempt.checkpoint.store import Store
+from keras_preempt.events import KINDS, EventLog, log_name, read
+from keras_preempt.testing import FakeGcs
 
 
 class Lines:
@@ -130,3 +133,65 @@ def test_what_was_told_is_on_disk_before_the_log_is_closed(tmp_path: Path) -> No
     log.emit("start", members=1)
     assert json.loads((tmp_path / "run/events/00001.w00000.jsonl").read_text())["event"] == "start"
     log.close()
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "directory":
+        made: Store = LocalStore(tmp_path / "run")
+        made.prepare()
+        yield made
+        return
+    with FakeGcs() as gcs:
+        made = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client)
+        yield made
+        made.close()
+
+
+def test_events_of_all_workers_and_starts_are_read_back_in_the_order_of_their_times(store: Store) -> None:
+    times = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    for incarnation in (1, 2):
+        logs = [EventLog(member, lambda: next(times)) for member in (0, 1)]
+        for member, log in enumerate(logs):
+            log.open(incarnation, store.append_log(log_name(incarnation, member)))
+        logs[1].emit("start")
+        logs[0].emit("start")
+        logs[1].emit("exit", saved=None)
+        for log in logs:
+            log.close()
+    told = [(e["time"], e["incarnation"], e["member"], e["event"]) for e in read(store)]
+    assert told == [
+        (1.0, 1, 1, "start"),
+        (2.0, 1, 0, "start"),
+        (3.0, 1, 1, "exit"),
+        (4.0, 2, 1, "start"),
+        (5.0, 2, 0, "start"),
+        (6.0, 2, 1, "exit"),
+    ]
+
+
+def test_segments_are_read_in_their_order_also_beyond_those_of_four_digits(store: Store) -> None:
+    for number in (2, 10000, 9999):
+        line = f'{{"event":"hold","time":1.0,"member":0,"number":{number}}}\n'
+        store.create(f"events/00001.w00000-{number:04d}.jsonl", line.encode())
+    assert [event["number"] for event in read(store)] == [2, 9999, 10000]
+
+
+def test_what_a_killed_process_left_and_what_is_no_event_is_passed_over(store: Store) -> None:
+    good = b'{"event":"start","time":1.0,"member":0}\n'
+    junk = b'[]\n{"event":"start"}\n{"event":"start","time":NaN}\n{"event":["start"],"time":1}\n\xff\n\n'
+    store.create("events/00001.w00000.jsonl", junk + b"[" * 99999 + b"\n" + good + b'{"event":"sta')
+    for name in ("thesis.txt", "1.w0.jsonl", "00001.w00000-1.jsonl", "00001.w00001.jsonl/inner"):
+        store.create(f"events/{name}", good)
+    assert [event["event"] for event in read(store)] == ["start"]
+
+
+def test_a_log_that_would_fill_the_memory_is_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keras_preempt.events.LARGEST", 10)
+    store.create("events/00001.w00000.jsonl", b"{}\n" * 10)
+    with pytest.raises(TooLarge):
+        read(store)
+
+
+def test_a_directory_without_events_has_none(store: Store) -> None:
+    assert read(store) == []

@@ -23,7 +23,8 @@ IDENTITY: dict[str, Any] = {
     "model": [{"name": "kernel", "shape": [2], "dtype": "float32"}],
     "optimizer": [],
     "optimizer_class": "Adam",
-    "config": {"workers": 2},
+    "setup": {"workers": 2, "replicas": 2, "global_batch": 8, "batches": 6, "built_from": 1},
+    "config": {},
 }
 
 
@@ -233,6 +234,21 @@ def test_a_directory_that_cannot_be_written_is_an_error_on_all(tmp_path: Path) -
     outcomes = begin_all([LocalStore(tmp_path / "run")] * 2, prepare=refuse)
     assert all("Read-only file system" in str(outcome) for outcome in outcomes)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("unlucky", [0, 1, 2])
+def test_one_worker_that_cannot_write_is_an_error_on_all_that_names_it(tmp_path: Path, unlucky: int) -> None:
+    class Refusing(LocalStore):
+        def prepare(self) -> None:
+            raise StoreUnavailable("403 no permission to create")
+
+    stores = [LocalStore(tmp_path / "run") for _ in range(3)]
+    stores[unlucky] = Refusing(tmp_path / "run")
+    for member, outcome in enumerate(begin_all(stores)):
+        assert isinstance(outcome, StoreUnavailable if member == unlucky else StartError)
+        assert "403 no permission to create" in str(outcome)
+        assert member == unlucky or f"Worker {unlucky} cannot begin" in str(outcome)
+    assert not (tmp_path / "run").exists() or snapshot(tmp_path / "run") == {}
 
 
 @pytest.mark.parametrize("absent", [0, 1])

@@ -1,8 +1,8 @@
 """JSON documents that notice when they were changed.
 
 A document is one JSON object with a `format` number and, as its last field, a `crc32c` of what stands before
-it. It is read back only if its bytes are exactly what writing its content gives, so a flipped bit, a cut and
-an edit are all found. Files of tensors are covered by the sums in these documents.
+it. It is read back only if it ends with the sum of its own bytes, so a flipped bit, a cut and an edit are all
+found. Files of tensors are covered by the sums in these documents.
 
 Floats that JSON lacks (infinities, NaN) are written as ``{"$float": "inf"}``; an object of the caller's own
 with one '$' key is wrapped as ``{"$object": ...}``, so that everything is read back as it was. Tuples become
@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import google_crc32c
 
+from keras_preempt.checkpoint import strict_json
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, TooLarge, UnsupportedFormat
 from keras_preempt.checkpoint.store import Store
 
@@ -27,6 +28,11 @@ FORMAT = 1
 LARGEST = 64 << 20
 """Bytes that a document may have."""
 
+_LARGEST_INTEGER = 10 ** (strict_json.MOST_DIGITS - 1)
+_NEWEST_FORMAT = 10**6  # a number above it is no version
+_DEEPEST_WRITTEN = strict_json.DEEPEST // 2  # since one level can become two in the file
+_SUM_MARK = b',"crc32c":'
+
 
 def encode(body: Mapping[str, Any]) -> bytes:
     """Returns the bytes of a document.
@@ -35,20 +41,31 @@ def encode(body: Mapping[str, Any]) -> bytes:
         body: its fields, all of JSON's types, among them `format`; no field `crc32c`.
 
     Raises:
-        TypeError: a value is not of a type that JSON has; the message names where it stands.
+        TypeError: a value is not of a type that JSON has, or lies too deep; the message names where it stands.
+        ValueError: the document would be too large to be read back.
     """
     if "format" not in body or "crc32c" in body:
         raise ValueError(
             "Expected a document with a field 'format' and none named 'crc32c'. Received: "
             f"{', '.join(body)}. Rename the field."
         )
-    text = json.dumps(_plain(body, ""), separators=(",", ":"), allow_nan=False)
-    return f'{text[:-1]},"crc32c":{google_crc32c.value(text.encode())}}}\n'.encode()
+    text = json.dumps(_plain(body, "", 1), separators=(",", ":"), allow_nan=False).encode()
+    data = text[:-1] + _end(text[:-1])
+    try:
+        strict_json.check_values(data)
+        if len(data) > LARGEST:
+            raise ValueError(f"{len(data)} bytes")
+    except ValueError as error:
+        raise ValueError(
+            f"Expected a document of up to {LARGEST} bytes and {strict_json.MOST_VALUES} values. Received: {error}. "
+            "Keep large data in arrays, which are stored beside it."
+        ) from error
+    return data
 
 
 def as_read(value: dict[str, Any]) -> dict[str, Any]:
     """Returns an object as it will be read back, tuples as lists; raises `TypeError` like `encode`."""
-    read_back = _restored(_plain(value, ""))
+    read_back = _restored(_plain(value, "", 1), 1)
     assert isinstance(read_back, dict)
     return read_back
 
@@ -65,19 +82,20 @@ def decode(data: bytes, file: str) -> dict[str, Any]:
         CorruptCheckpoint: it is not what was written.
     """
     try:
-        fields = json.loads(data, parse_constant=_refuse_constant)
+        fields = strict_json.loads(data, encoding="ascii")
         if not isinstance(fields, dict):
             raise CorruptCheckpoint(file, "no JSON object")
         # First of all: a newer format may do everything else differently.
         _check_format(fields.get("format"), file)
-        fields.pop("crc32c", None)
-        body = _restored(fields)
-        unchanged = isinstance(body, dict) and encode(body) == data
+        head, comma, _ = data.rpartition(_SUM_MARK)
+        if not comma or data[len(head) :] != _end(head):
+            raise CorruptCheckpoint(file, "a document that was changed after it was written")
+        fields.pop("crc32c")
+        body = _restored(fields, 1)
+        if not isinstance(body, dict) or "format" not in body:
+            raise CorruptCheckpoint(file, "no document")
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptCheckpoint(file, f"no readable JSON document ({error!s:.200})") from error
-    if not unchanged:
-        raise CorruptCheckpoint(file, "a document that was changed after it was written")
-    assert isinstance(body, dict)
     return body
 
 
@@ -118,23 +136,40 @@ def read_listed(store: Store, name: str, *, size: int, crc32c: int) -> dict[str,
 
 
 def _check_format(version: object, file: str) -> None:
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise CorruptCheckpoint(file, f"no format version ({version!r:.50})")
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= _NEWEST_FORMAT:
+        raise CorruptCheckpoint(file, f"no format version ({_shown(version)})")
     if version > FORMAT:
         raise UnsupportedFormat(file, version, FORMAT)
 
 
-def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+def _end(head: bytes) -> bytes:
+    """What follows the fields of a document: the sum over them, closed as if they were all."""
+    return _SUM_MARK + f"{google_crc32c.value(head + b'}')}}}\n".encode()
 
 
-def _plain(value: Any, where: str) -> Any:
-    if value is None or isinstance(value, (bool, int, str)):
+def _shown(value: object) -> str:
+    return f"{value!r:.50}" if isinstance(value, (str, int, float)) or value is None else type(value).__name__
+
+
+def _plain(value: Any, where: str, depth: int) -> Any:
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        if not -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
+            raise TypeError(
+                f"Expected numbers of fewer than {strict_json.MOST_DIGITS} digits at {where or 'the top'}. "
+                f"Received: one of {value.bit_length()} bits. Keep it as a string or an array."
+            )
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(float(value))}
+    if isinstance(value, (list, tuple, Mapping)) and depth > _DEEPEST_WRITTEN:
+        raise TypeError(
+            f"Expected lists and dicts up to {_DEEPEST_WRITTEN} deep in each other. Received: deeper ones at "
+            f"{where:.200}. Flatten them."
+        )
     if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return [_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -142,7 +177,9 @@ def _plain(value: Any, where: str) -> Any:
                     f"Expected string keys at {where or 'the top'}. Received: {key!r} of type "
                     f"{type(key).__name__}. Convert it to a string."
                 )
-        plain = {key: _plain(item, f"{where}.{key}" if where else key) for key, item in value.items()}
+        plain = {
+            key: _plain(item, f"{where}.{key}" if where else key, depth + 1) for key, item in value.items()
+        }
         return {"$object": plain} if _is_marked(plain) else plain
     raise TypeError(
         f"Expected a value that JSON can hold at {where or 'the top'}. Received: {value!r:.100} of type "
@@ -150,19 +187,25 @@ def _plain(value: Any, where: str) -> Any:
     )
 
 
-def _restored(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_restored(item) for item in value]
-    if not isinstance(value, dict):
+def _restored(value: Any, depth: int) -> Any:
+    """Undoes `_plain`, in place: what somebody else has written is not copied once more."""
+    if not isinstance(value, (dict, list)):
         return value
+    strict_json.check_depth(depth)
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            value[index] = _restored(item, depth + 1)
+        return value
+    content: Any = value
     if _is_marked(value):
         ((mark, content),) = value.items()
         if mark == "$float" and content in ("inf", "-inf", "nan"):
             return float(content)
-        if mark == "$object" and isinstance(content, dict):
-            return {key: _restored(item) for key, item in content.items()}
-        raise ValueError(f"unknown mark {mark!r}")
-    return {key: _restored(item) for key, item in value.items()}
+        if mark != "$object" or not isinstance(content, dict):
+            raise ValueError(f"unknown mark {mark[:50]!r}")
+    for key, item in content.items():
+        content[key] = _restored(item, depth + 1)
+    return content
 
 
 def _is_marked(value: dict[str, Any]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_LONGEST = 500  # characters of a message that may come from a file
+
 
 class CheckpointError(Exception):
     """Base of every error that the checkpoint layer raises on purpose."""
@@ -46,6 +48,18 @@ class TooLarge(CheckpointError):
         self.limit = limit
 
 
+class NotEnoughMemory(CheckpointError):
+    """A checkpoint claims to hold more than this process can have in memory."""
+
+    def __init__(self, directory: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"Expected memory for the {size} bytes of tensors that {directory} lists. Received: {limit} bytes that "
+            "this process can have. Check where the checkpoint comes from, or restore it on a larger machine."
+        )
+        self.size = size
+        self.limit = limit
+
+
 class UnsafeName(CheckpointError, ValueError):
     """A name is not a plain relative path below the directory, so it is not used at all."""
 
@@ -59,6 +73,7 @@ class CorruptCheckpoint(CheckpointError):
     """
 
     def __init__(self, file: str, why: str) -> None:
+        file, why = one_line(file), one_line(why)
         super().__init__(
             f"Expected {file} to be what was written. Received: {why}. "
             "The checkpoint that it belongs to cannot be used; an older one may be complete."
@@ -111,3 +126,10 @@ class Fenced(CheckpointError):
         )
         self.ours = ours
         self.newest = newest
+
+
+def one_line(text: str) -> str:
+    """Returns text that may come from a file, fit for a log: on one line, printable, and not too long."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}"
+    return text if text.isprintable() else ascii(text)[1:-1]

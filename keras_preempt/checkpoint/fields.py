@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
+
+LONGEST_TEXT = 10_000
+"""Characters; a name, a reason, or the path of a variable in a deeply nested model."""
 
 
 class Fields:
@@ -30,11 +34,14 @@ class Fields:
         return self._checked_integer(self._take(key), key, minimum, maximum)
 
     def number(self, key: str) -> float:
-        """Takes any number."""
+        """Takes any number that a float can hold."""
         value = self._take(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self._corrupt(f"field {key!r} is no number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self._corrupt(f"field {key!r} is too large a number") from None
 
     def boolean(self, key: str) -> bool:
         """Takes true or false."""
@@ -43,11 +50,13 @@ class Fields:
             raise self._corrupt(f"field {key!r} is neither true nor false")
         return value
 
-    def text(self, key: str) -> str:
-        """Takes a string."""
+    def text(self, key: str, *, longest: int = LONGEST_TEXT) -> str:
+        """Takes a string of up to `longest` characters."""
         value = self._take(key)
         if not isinstance(value, str):
             raise self._corrupt(f"field {key!r} is no string")
+        if len(value) > longest:
+            raise self._corrupt(f"field {key!r} is a string of {len(value)} characters, more than {longest}")
         return value
 
     def optional_text(self, key: str) -> str | None:
@@ -56,11 +65,13 @@ class Fields:
             return self._take(key)  # type: ignore[no-any-return]
         return self.text(key)
 
-    def mapping(self, key: str) -> dict[str, Any]:
-        """Takes an object as it is."""
+    def mapping(self, key: str, *, longest: int | None = None) -> dict[str, Any]:
+        """Takes an object as it is, with up to `longest` characters in JSON; None for any number."""
         value = self._take(key)
         if not isinstance(value, dict):
             raise self._corrupt(f"field {key!r} is no object")
+        if longest is not None and (length := len(json.dumps(value))) > longest:
+            raise self._corrupt(f"field {key!r} has {length} characters, more than {longest}")
         return value
 
     def integers(self, key: str, *, minimum: int = 0, maximum: int = 2**62) -> tuple[int, ...]:

@@ -12,8 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_preempt.checkpoint import documents
-from keras_preempt.checkpoint.errors import AlreadyExists, StoreUnavailable
-from keras_preempt.checkpoint.layout import INCARNATIONS, incarnation_file, parse_incarnation
+from keras_preempt.checkpoint.errors import AlreadyExists, CorruptCheckpoint, StoreUnavailable
+from keras_preempt.checkpoint.layout import (
+    INCARNATIONS,
+    LATEST_INCARNATION,
+    incarnation_file,
+    parse_incarnation,
+)
 from keras_preempt.checkpoint.store import Store
 
 _ATTEMPTS = 1000  # each lost one means that another start has claimed a number in between
@@ -37,11 +42,14 @@ def claim(store: Store, info: Mapping[str, Any]) -> int:
         The number, 1 or more; nobody else has it.
 
     Raises:
+        CorruptCheckpoint: a claim has a number after which there is none.
         StoreUnavailable: the storage failed, or other starts were faster every time.
     """
     number = latest(store)
     for _ in range(_ATTEMPTS):
         number = max(number, latest(store)) + 1
+        if number > LATEST_INCARNATION:
+            raise CorruptCheckpoint(incarnation_file(number - 1), "the highest number that there is")
         body = {
             **info,
             "format": documents.FORMAT,

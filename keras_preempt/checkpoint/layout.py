@@ -23,6 +23,9 @@ INCARNATIONS = "incarnations"
 EVENTS = "events"
 MANIFEST = "MANIFEST.json"
 
+LATEST_INCARNATION = 10**9 - 1
+"""The highest number that names of claims and attempts have room for."""
+
 _STEP = re.compile(r"step-([0-9]{8,18})")
 _ATTEMPT = re.compile(r"([0-9]{5,9})-([0-9]{4,9})")
 _INCARNATION = re.compile(r"([0-9]{5,9})\.json")
@@ -66,18 +69,20 @@ def parse_attempt(attempt: str) -> tuple[int, int]:
     Raises:
         ValueError: it is not the name of an attempt.
     """
-    match = _ATTEMPT.fullmatch(attempt)
-    if match is None:
+    if not is_attempt(attempt):
         raise ValueError(
-            f"Expected an attempt named <incarnation>-<round>, such as '00001-0001'. Received: {attempt!r}. "
-            "Make it with attempt_name."
+            "Expected an attempt named <incarnation>-<round>, such as '00001-0001'. "
+            f"Received: {attempt!r:.100}. Make it with attempt_name."
         )
-    return int(match.group(1)), int(match.group(2))
+    incarnation, round = attempt.split("-")
+    return int(incarnation), int(round)
 
 
 def is_attempt(name: str) -> bool:
     """Returns whether `name` is the name of an attempt."""
-    return _ATTEMPT.fullmatch(name) is not None
+    match = _ATTEMPT.fullmatch(name)
+    # Only the name that attempt_name gives, so that no two names mean one attempt.
+    return match is not None and attempt_name(int(match.group(1)), int(match.group(2))) == name
 
 
 def is_attempt_file(name: str) -> bool:
@@ -93,7 +98,8 @@ def incarnation_file(incarnation: int) -> str:
 def parse_incarnation(file: str) -> int | None:
     """Returns the number of a claim's file name (its last component), None for any other name."""
     match = _INCARNATION.fullmatch(file)
-    return int(match.group(1)) if match else None
+    number = int(match.group(1)) if match else None
+    return number if number is not None and incarnation_file(number) == f"{INCARNATIONS}/{file}" else None
 
 
 def part_file(member: int) -> str:

@@ -8,33 +8,40 @@ writers cannot both win. The folder is flushed last, which makes the name itself
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
+from keras_preempt.checkpoint.local_writing import FileLog, Overlap, UnfinishedFile
 from keras_preempt.checkpoint.posix_files import (
     flush_folder,
-    give_name,
     make_folder,
     open_in_folder,
     open_temporary,
     remove_folder,
-    write_all,
 )
 from keras_preempt.checkpoint.store import (
     TEMPORARY_PREFIX,
-    Buffer,
     FileInfo,
     FileInfos,
     Names,
     Writer,
     check_name,
 )
+
+SMALLEST_FILE = 8 << 20
+"""Bytes; flushing a smaller file costs more than writing the next one meanwhile saves."""
+
+LARGEST_FILE = 64 << 20
+"""Bytes; a save that gives way to another does so between two files."""
 
 
 class LocalStore:
@@ -47,11 +54,16 @@ class LocalStore:
 
     Attributes:
         deadline: see `Store.deadline`.
+        look_again: see `Store.look_again`.
     """
+
+    look_again = (0.01, 0.05)
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._url = os.fspath(path)
         self._root = Path(os.path.realpath(os.path.expanduser(self._url)))
+        self._overlap = threading.local()
+        self._prepared = False
         self.deadline: float | None = None
 
     @property
@@ -68,6 +80,10 @@ class LocalStore:
     def path(self) -> Path:
         """The directory, absolute and without symbolic links."""
         return self._root
+
+    def file_size(self, total: int) -> int:
+        """See `Store.file_size`: several files, so that one is flushed while the next is written."""
+        return min(max(total // 8, SMALLEST_FILE), LARGEST_FILE)
 
     def prepare(self) -> None:
         """Makes the directory if need be, and writes and removes a small file in it.
@@ -89,6 +105,7 @@ class LocalStore:
                 f"({error.strerror or error}). Correct its permissions or free space, or pass another "
                 "directory."
             ) from error
+        self._prepared = True
 
     def check_space(self, size: int) -> None:
         """See `Store.check_space`."""
@@ -124,29 +141,39 @@ class LocalStore:
     @contextlib.contextmanager
     def _written(self, name: str) -> Iterator[Writer]:
         target = self._resolve(name)
+        self._check_still_there()
+        overlap: Overlap | None = getattr(self._overlap, "files", None)
+        if overlap is not None:
+            overlap.wait_for_room()
         with self._explained(name):
             if os.path.lexists(target):  # spares the writing of what could not get its name anyway
                 raise AlreadyExists(name, self._url)
-            descriptor, temporary = open_temporary(target.parent)
+        file = UnfinishedFile(target, partial(self._explained, name), partial(AlreadyExists, name, self._url))
         try:
-            try:
-                yield _FileWriter(self, name, descriptor)
-                with self._explained(name):
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            with self._explained(name):
-                if not give_name(temporary, target):
-                    raise AlreadyExists(name, self._url)
-        finally:
-            temporary.unlink(missing_ok=True)
-        with self._explained(name):
-            flush_folder(target.parent)
+            yield file
+        except BaseException:
+            file.discard()
+            raise
+        if overlap is not None:
+            overlap.add(file)
+            return
+        file.finish()
+        file.flush_folder()
 
     @contextlib.contextmanager
     def overlapped(self) -> Iterator[None]:
-        """See `Store.overlapped`; each file is durable at the end of its own block."""
-        yield
+        """See `Store.overlapped`: files are flushed to the disk while the next is written."""
+        outer = getattr(self._overlap, "files", None)
+        overlap = self._overlap.files = Overlap()
+        try:
+            yield
+        except BaseException:
+            overlap.abandon()
+            raise
+        else:
+            overlap.finish()
+        finally:
+            self._overlap.files = outer
 
     def open(self, name: str) -> BinaryIO:
         """See `Store.open`."""
@@ -171,21 +198,23 @@ class LocalStore:
     def list(self, prefix: str) -> FileInfos:
         """See `Store.list`; symbolic links are left out."""
         found: FileInfos = []
-        pending = [prefix]
+        pending = [(prefix, self._resolve(prefix) if prefix else self._root)]
         while pending:
-            folder = pending.pop()
-            for entry in self._entries(folder):
+            folder, path = pending.pop()
+            for entry in self._entries(folder, path):
                 name = f"{folder}/{entry.name}" if folder else entry.name
                 with contextlib.suppress(FileNotFoundError), self._explained(name, missing_is_error=False):
                     if entry.is_dir(follow_symlinks=False):
-                        pending.append(name)
+                        # By its path: somebody else's folder may have a name that no file of ours could have.
+                        pending.append((name, Path(entry.path)))
                     elif entry.is_file(follow_symlinks=False):
                         found.append(FileInfo(name, entry.stat(follow_symlinks=False).st_size))
         return sorted(found, key=lambda info: info.name)
 
     def children(self, prefix: str) -> Names:
         """See `Store.children`."""
-        return sorted(entry.name for entry in self._entries(prefix))
+        path = self._resolve(prefix) if prefix else self._root
+        return sorted(entry.name for entry in self._entries(prefix, path))
 
     def delete(self, name: str) -> None:
         """See `Store.delete`; folders that it leaves empty go too."""
@@ -205,15 +234,29 @@ class LocalStore:
                 remove_folder(path)
         self._prune(path.parent)
 
-    def append_log(self, name: str) -> _FileLog:
+    def append_log(self, name: str) -> FileLog:
         """See `Store.append_log`."""
         path = self._resolve(name)
+        self._check_still_there()
         with self._explained(name):
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            return _FileLog(self, name, open_in_folder(path, flags))
+            # Not blocking, like `open`: a pipe that nobody reads from is an error at once.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+            descriptor = open_in_folder(path, flags)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise OSError(errno.EEXIST, "something else than a file has that name")
+            return FileLog(name, descriptor, partial(self._explained, name))
 
     def close(self) -> None:
         """See `Store.close`; there is nothing to end."""
+
+    def _check_still_there(self) -> None:
+        """Makes sure that a directory that was there is not made anew: what it held would not come back."""
+        if self._prepared and not self._root.is_dir():
+            raise StoreUnavailable(
+                f"Expected the directory {self._url}, which was there before. Received: nothing of that name. Put it "
+                "back, or mount it again."
+            )
 
     def _resolve(self, name: str, *, follow: bool = True) -> Path:
         """Returns where `name` lies, once it is sure that this is below the root."""
@@ -226,8 +269,7 @@ class LocalStore:
             )
         return real if follow else real / path.name
 
-    def _entries(self, prefix: str) -> Iterable[os.DirEntry[str]]:
-        path = self._resolve(prefix) if prefix else self._root
+    def _entries(self, prefix: str, path: Path) -> Iterable[os.DirEntry[str]]:
         try:
             with os.scandir(path) as entries:
                 return [entry for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]
@@ -255,44 +297,12 @@ class LocalStore:
         except OSError as error:
             raise self._unavailable(name, error) from error
 
-    def _unavailable(self, name: str, error: OSError) -> StoreUnavailable:
+    def _unavailable(self, name: str, error: OSError) -> StoreUnavailable | UnsafeName:
+        if error.errno == errno.ELOOP:
+            return UnsafeName(
+                f"Expected {name!r} to lie in {self._url}. Received: symbolic links that lead in a circle. Remove them."
+            )
         return StoreUnavailable(
             f"Expected to read and write {name!r} in {self._url}. Received: {error.strerror or error}. "
             "Check the permissions, the free space and the health of that file system."
         )
-
-
-class _FileWriter:
-    """Writes all of each buffer to a descriptor."""
-
-    def __init__(self, store: LocalStore, name: str, descriptor: int) -> None:
-        self._store = store
-        self._name = name
-        self._descriptor = descriptor
-
-    def write(self, buffer: Buffer) -> None:
-        with self._store._explained(self._name):
-            write_all(self._descriptor, buffer)
-
-
-class _FileLog:
-    """Appends to a descriptor that was opened for appending."""
-
-    def __init__(self, store: LocalStore, name: str, descriptor: int) -> None:
-        self._store = store
-        self._name = name
-        self._descriptor: int | None = descriptor
-
-    def write(self, data: bytes) -> None:
-        if self._descriptor is None:
-            raise StoreUnavailable(
-                f"Expected the log {self._name!r} to be open. Received: a write after close. "
-                "Open it again with append_log."
-            )
-        with self._store._explained(self._name):
-            write_all(self._descriptor, data)
-
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)

@@ -16,6 +16,9 @@ FORMAT = documents.FORMAT
 
 _LARGEST_SUM = 2**32 - 1
 _MOST_MEMBERS = 10**9
+_LONGEST_SMALL = (
+    10_000  # characters in JSON of what is there to be looked at; all manifests are read at a start
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class Part:
                 mirrored=tuple(_placed_slice(entry) for entry in fields.objects("mirrored")),
                 local=fields.optional_text("local"),
                 state=fields.mapping("state"),
-                position=fields.mapping("position"),
+                position=fields.mapping("position", longest=_LONGEST_SMALL),
             )
         except ValueError as error:
             raise CorruptCheckpoint(file, f"contradictory fields: {error}") from error
@@ -134,7 +137,7 @@ class PartRef:
 
     def __post_init__(self) -> None:
         if self.name != part_file(self.member):
-            raise ValueError(f"the part list of worker {self.member} is named {self.name!r}")
+            raise ValueError(f"the part list of worker {self.member} is named {self.name!r:.200}")
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,7 @@ class Manifest:
             manifest = cls(
                 format=fields.integer("format", minimum=1),
                 step=fields.integer("step", maximum=10**17),
-                position=fields.mapping("position"),
+                position=fields.mapping("position", longest=_LONGEST_SMALL),
                 incarnation=fields.integer("incarnation"),
                 attempt=fields.text("attempt"),
                 kind=fields.text("kind"),
@@ -213,7 +216,7 @@ class Manifest:
                 parts=tuple(_part_ref(entry) for entry in fields.objects("parts")),
                 missing=fields.integers("missing", maximum=_MOST_MEMBERS),
                 created_at=fields.number("created_at"),
-                versions=fields.mapping("versions"),
+                versions=fields.mapping("versions", longest=_LONGEST_SMALL),
             )
         except ValueError as error:
             raise CorruptCheckpoint(file, f"contradictory fields: {error}") from error

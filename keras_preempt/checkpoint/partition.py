@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from keras_preempt.checkpoint.dtypes import dtype_of
 
-SMALLEST_CUT = 1 << 20
-"""Bytes from which on a tensor may be cut; cutting a smaller one costs more than it evens out."""
+SMALLEST_CUT = 1 << 16
+"""Bytes from which on a tensor may be cut: shares from ten times that on are even to a tenth."""
 
 _LARGEST = 2**62  # bytes; keeps sums within what a 64-bit file size can say
 _MOST_DIMENSIONS = 32

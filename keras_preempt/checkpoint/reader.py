@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from keras_preempt import failpoints
-from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint import documents, host_memory
+from keras_preempt.checkpoint.assembly import Assembly
+from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.commit import read_manifest
-from keras_preempt.checkpoint.dtypes import dtype_of
-from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, NotFound, UnsupportedFormat
+from keras_preempt.checkpoint.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    NotFound,
+    StoreUnavailable,
+    UnsafeName,
+    UnsupportedFormat,
+)
 from keras_preempt.checkpoint.layout import (
     MANIFEST,
     attempt_directory,
     is_attempt,
     parse_attempt,
     parse_step,
-    step_directory,
 )
-from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef, PlacedSlice
-from keras_preempt.checkpoint.partition import Slice, check_tiling, elements
+from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef
+from keras_preempt.checkpoint.parallel import in_parallel
+from keras_preempt.checkpoint.partition import check_tiling
 from keras_preempt.checkpoint.store import Store
-from keras_preempt.checkpoint.tensors import Array, read_tensors, verify_file
+from keras_preempt.checkpoint.tensors import Array, new_places, read_tensors, read_to_places, verify_file
+
+_LOOKS = 10  # at a directory in which others work; each one in vain means that they have saved and removed meanwhile
 
 _PHASES = ("epoch", "train", "validation", "end")  # in the order in which an epoch passes them
 
@@ -34,7 +43,7 @@ class CheckpointInfo:
 
     Attributes:
         step: optimizer steps done.
-        attempt: name of the attempt that saved it.
+        attempt: name of the attempt that saved it; empty if the folder of the step cannot be looked into.
         directory: the attempt's folder in the store.
         manifest: what it says about itself; None if that cannot be read.
         error: why it cannot be read; None if it can.
@@ -76,17 +85,18 @@ def committed(store: Store) -> list[CheckpointInfo]:
     Raises:
         StoreUnavailable: the storage failed.
     """
-    found = []
-    for folder in store.children(""):
-        step = parse_step(folder)
-        if step is None:
-            continue
-        for attempt in store.children(step_directory(step)):
-            if is_attempt(attempt):
-                info = _info(store, step, attempt)
-                if info is not None:
-                    found.append(info)
-    return sorted(found, key=_progress, reverse=True)
+    seen: list[tuple[str, str]] | None = None
+    for _ in range(_LOOKS):
+        found, without = _look(store)
+        # Not all is seen at one moment. Where others save and remove meanwhile, what was seen may be gone, and what
+        # has taken its place not seen yet; a run is not begun anew because of that.
+        if found or not without or without == seen:
+            return sorted(found, key=_progress, reverse=True)
+        seen = without
+    raise StoreUnavailable(
+        f"Expected to list the checkpoints of {store.url}. Received: other ones every time, {_LOOKS} times. Another "
+        "job saves and removes them meanwhile; stop it."
+    )
 
 
 def load(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
@@ -105,6 +115,7 @@ def load(store: Store, info: CheckpointInfo, member: int, members: int) -> Loade
     Raises:
         CorruptCheckpoint: a file is not what was written.
         UnsupportedFormat: it was written in a newer format.
+        NotEnoughMemory: it is larger than what this process can have.
         StoreUnavailable: the storage failed.
     """
     if not 0 <= member < members:
@@ -119,14 +130,25 @@ def load(store: Store, info: CheckpointInfo, member: int, members: int) -> Loade
     parts = {
         number: _part(store, info, manifest, refs[number]) for number in sorted({source, *manifest.writers})
     }
-    tensors = _assemble(store, info, [parts[number] for number in manifest.writers])
     own = parts[source]
-    local = {}
-    for entry in own.files:
-        if entry.name == own.local:
-            local = read_tensors(store, info.directory, entry)
+    tensors, local = _read(store, info, [parts[number] for number in manifest.writers], own)
     failpoints.point("restore.after-read")
     return Loaded(manifest, tensors, local, own.state, None if source == member else source)
+
+
+def load_own(store: Store, info: CheckpointInfo) -> dict[int, tuple[dict[str, Array], dict[str, Any]]]:
+    """Returns every worker's own tensors and state, by number, where there is a part; raises like `load`."""
+    manifest = _manifest(info)
+    own = {}
+    held = 0
+    for ref in manifest.parts:
+        part = _part(store, info, manifest, ref)
+        entries = [entry for entry in part.files if entry.name == part.local]
+        held += sum(entry.size for entry in entries)
+        host_memory.check_room(info.directory, held)
+        local = read_tensors(store, info.directory, entries[0]) if entries else {}
+        own[ref.member] = (local, part.state)
+    return own
 
 
 def load_states(store: Store, info: CheckpointInfo) -> dict[int, dict[str, Any]]:
@@ -146,9 +168,34 @@ def verify(store: Store, info: CheckpointInfo) -> None:
     manifest = _manifest(info)
     parts = [_part(store, info, manifest, ref) for ref in manifest.parts]
     _check_whole(info, [part for part in parts if part.member in manifest.writers])
-    for part in parts:
-        for entry in part.files:
-            verify_file(store, info.directory, entry)
+    entries = [entry for part in parts for entry in part.files]
+    in_parallel(
+        [partial(verify_file, store, info.directory, entry) for entry in entries],
+        sum(entry.size for entry in entries),
+    )
+
+
+def _look(store: Store) -> tuple[list[CheckpointInfo], list[tuple[str, str]]]:
+    """Returns the checkpoints, and the folders of steps and of attempts that hold none (any more, or yet)."""
+    found, without = [], []
+    for folder in store.children(""):
+        step = parse_step(folder)
+        if step is None:
+            continue
+        try:
+            attempts = [name for name in store.children(folder) if is_attempt(name)]
+        except UnsafeName as error:  # a link that leads out of the directory
+            found.append(CheckpointInfo(step, "", folder, None, error))
+            continue
+        if not attempts:
+            without.append((folder, ""))
+        for attempt in attempts:
+            info = _info(store, step, attempt)
+            if info is None:
+                without.append((folder, attempt))
+            else:
+                found.append(info)
+    return found, without
 
 
 def _info(store: Store, step: int, attempt: str) -> CheckpointInfo | None:
@@ -157,7 +204,7 @@ def _info(store: Store, step: int, attempt: str) -> CheckpointInfo | None:
         manifest = read_manifest(store, directory)
     except NotFound:
         return None
-    except (CorruptCheckpoint, UnsupportedFormat) as error:
+    except (CorruptCheckpoint, UnsupportedFormat, UnsafeName) as error:
         return CheckpointInfo(step, attempt, directory, None, error)
     if (manifest.step, manifest.attempt) != (step, attempt):
         why = f"the manifest of step {manifest.step}, attempt {manifest.attempt}"
@@ -168,7 +215,7 @@ def _info(store: Store, step: int, attempt: str) -> CheckpointInfo | None:
 
 
 def _progress(info: CheckpointInfo) -> tuple[int, bool, bool, int, int, int, tuple[int, int]]:
-    attempt = parse_attempt(info.attempt)
+    attempt = parse_attempt(info.attempt) if info.attempt else (0, 0)
     if info.manifest is None:
         return info.step, True, False, 0, 0, 0, attempt
     position = info.manifest.position
@@ -207,36 +254,19 @@ def _check_whole(info: CheckpointInfo, parts: list[Part]) -> None:
         ) from error
 
 
-def _assemble(store: Store, info: CheckpointInfo, parts: list[Part]) -> dict[str, Array]:
-    """Reads all mirrored tensors; pieces are copied to their place file by file."""
-    _check_whole(info, parts)
-    tensors: dict[str, Array] = {}
-    for part in parts:
-        placed_in: dict[str, list[PlacedSlice]] = {}
-        for placed in part.mirrored:
-            placed_in.setdefault(placed.file, []).append(placed)
-        for entry in part.files:
-            wanted = placed_in.get(entry.name, [])
-            if not wanted:
-                continue
-            name = f"{info.directory}/{entry.name}"
-            stored = read_tensors(store, info.directory, entry)
-            if stored.keys() != {placed.slice.key for placed in wanted} or len(stored) != len(wanted):
-                raise CorruptCheckpoint(name, "other tensors than its part list names")
-            for placed in wanted:
-                _place(tensors, placed.slice, stored[placed.slice.key], name)
-    return tensors
-
-
-def _place(tensors: dict[str, Array], slice_: Slice, array: Array, file: str) -> None:
-    if (array.dtype, array.shape) != (dtype_of(slice_.dtype), slice_.stored_shape):
-        raise CorruptCheckpoint(
-            file, f"{slice_.key!r} as {array.dtype.name}{list(array.shape)}, not as its part list says"
-        )
-    if slice_.whole:
-        tensors[slice_.tensor] = array.reshape(slice_.shape)
-        return
-    flat = tensors.get(slice_.tensor)
-    if flat is None:
-        flat = tensors[slice_.tensor] = np.empty(slice_.shape, dtype_of(slice_.dtype))
-    flat.reshape(elements(slice_.shape))[slice_.start : slice_.stop] = array
+def _read(
+    store: Store, info: CheckpointInfo, writers: list[Part], own: Part
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Reads the mirrored tensors and one worker's own, several files at once."""
+    _check_whole(info, writers)
+    assembly = Assembly(info.directory, writers)
+    locals_ = [(entry, new_places) for entry in own.files if entry.name == own.local]
+    files = [
+        (CheckedFile(store, info.directory, entry), places) for entry, places in [*assembly.files, *locals_]
+    ]
+    size = sum(file.entry.size for file, _ in files)
+    in_parallel([file.check_size for file, _ in files], size)
+    host_memory.check_room(info.directory, size)
+    assembly.allocate()
+    read = in_parallel([partial(read_to_places, *pair) for pair in files], size)
+    return assembly.tensors, read[-1] if locals_ else {}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from keras_preempt.checkpoint import strict_json
 from keras_preempt.checkpoint.dtypes import name_of_code
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.partition import TensorSpec
@@ -41,8 +40,8 @@ def parse_header(header: bytes, data_size: int, file: str) -> list[StoredTensor]
             gaps, a type that is not known, a shape that does not fit the byte range.
     """
     try:
-        fields = json.loads(header.decode(), object_pairs_hook=_distinct)
-    except (ValueError, RecursionError) as error:
+        fields = strict_json.loads(header)
+    except ValueError as error:
         raise CorruptCheckpoint(file, f"no readable header ({error!s:.200})") from error
     if not isinstance(fields, dict):
         raise CorruptCheckpoint(file, "a header that is no object")
@@ -87,12 +86,3 @@ def _parse_tensor(key: str, field: Any) -> tuple[StoredTensor, int]:
 
 def _naturals(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
-
-
-def _distinct(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in fields:
-            raise ValueError(f"{key!r:.100} stands twice in one object")
-        fields[key] = value
-    return fields

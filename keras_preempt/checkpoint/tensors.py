@@ -3,20 +3,22 @@
 The format (https://github.com/huggingface/safetensors#format): eight bytes with the length of a header, the
 header in JSON with type, shape and byte range of every tensor, then their bytes, little-endian and in C
 order, without gaps. Data only: reading one can run nothing. The sum over the file is taken in the pass that
-writes or reads it.
+writes or reads it, and the bytes go straight from and to where the tensors lie in memory.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-import google_crc32c
 import numpy as np
 
+from keras_preempt.checkpoint.checked_file import Bytes, CheckedFile
+from keras_preempt.checkpoint.checksum import extended
 from keras_preempt.checkpoint.dtypes import code_of, dtype_of
-from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound
+from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.manifest import FileEntry
 from keras_preempt.checkpoint.partition import elements
 from keras_preempt.checkpoint.store import Store
@@ -24,18 +26,39 @@ from keras_preempt.checkpoint.tensor_header import LARGEST_HEADER, StoredTensor,
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_CHUNK = 1 << 20  # bytes; the sum wants bytes objects, and one of this size stays in the processor's cache
+Places = Callable[[Sequence[StoredTensor]], Mapping[str, Array]]
+"""Says where to put the tensors that a header names, by key: contiguous arrays of their types and sizes."""
+
+ALIGNMENT = 64
+"""Bytes; TensorFlow takes over memory that is aligned so, and would have to copy any other."""
+
+_CHUNK = 8 << 20  # bytes of one write; below this, systems calls and small pages begin to tell
+
+
+def empty(dtype: str, shape: tuple[int, ...]) -> Array:
+    """Returns an aligned array in C order with arbitrary content; its memory is taken when it is filled."""
+    element = dtype_of(dtype)
+    size = elements(shape) * element.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(element).reshape(shape)
+
+
+def new_places(stored: Sequence[StoredTensor]) -> dict[str, Array]:
+    """Gives every tensor an array of its own; see `Places`."""
+    return {tensor.key: empty(tensor.dtype, tensor.shape) for tensor in stored}
 
 
 def write_tensors(store: Store, directory: str, file: str, tensors: Mapping[str, Array]) -> FileEntry:
-    """Writes a file of tensors; it is durable when this returns.
+    """Writes a file of tensors.
+
+    It is durable when this returns; in a block of `Store.overlapped`, when that ends.
 
     Args:
         store: where to.
         directory: folder in the store.
         file: plain name of the file in that folder.
-        tensors: what to write, by key; more than one chunk of them is never copied, unless they are not
-            contiguous.
+        tensors: what to write, by key; they are not copied, unless they are not contiguous.
 
     Returns:
         The file as it was written.
@@ -56,9 +79,9 @@ def write_tensors(store: Store, directory: str, file: str, tensors: Mapping[str,
     size = crc = 0
     with store.writer(f"{directory}/{file}") as out:
         for chunk in _chunks(header, ordered):
-            crc = google_crc32c.extend(crc, chunk)
+            crc = extended(crc, chunk)
             size += len(chunk)
-            out.write(chunk)
+            out.write(chunk.data)
     return FileEntry(file, size, crc)
 
 
@@ -79,68 +102,37 @@ def read_tensors(store: Store, directory: str, entry: FileEntry) -> dict[str, Ar
         CorruptCheckpoint: the file is missing, of another size or sum, or no valid safetensors file.
         StoreUnavailable: the storage failed.
     """
-    with _Checked(store, directory, entry) as source:
-        length = int.from_bytes(source.take(8), "little")
-        if length > min(LARGEST_HEADER, entry.size - source.taken):
-            raise CorruptCheckpoint(source.name, f"a header of {length} bytes in a file of {entry.size}")
-        stored = parse_header(source.take(length), entry.size - source.taken, source.name)
-        tensors = {tensor.key: _read_tensor(source, tensor) for tensor in stored}
-        source.finish()
-    return tensors
+    file = CheckedFile(store, directory, entry)
+    file.check_size()
+    return read_to_places(file, new_places)
+
+
+def read_to_places(file: CheckedFile, places: Places) -> dict[str, Array]:
+    """Reads a file of tensors to where they belong, like `read_tensors`.
+
+    Args:
+        file: which; its size was checked.
+        places: where to; it is asked before anything but the header is read, and raises what it has against it.
+    """
+    with file:
+        length = int.from_bytes(file.take(8), "little")
+        if length > min(LARGEST_HEADER, file.left):
+            raise CorruptCheckpoint(file.name, f"a header of {length} bytes in a file of {file.entry.size}")
+        stored = parse_header(file.take(length), file.left, file.name)
+        targets = places(stored)
+        for tensor in stored:
+            _read_tensor(file, tensor, targets[tensor.key])
+        file.finish()
+    return {tensor.key: targets[tensor.key] for tensor in stored}
 
 
 def verify_file(store: Store, directory: str, entry: FileEntry) -> None:
     """Reads a file and makes sure that its bytes are what was written; raises like `read_tensors`."""
-    with _Checked(store, directory, entry) as source:
-        while source.taken < entry.size:
-            source.take(min(_CHUNK, entry.size - source.taken))
-        source.finish()
-
-
-class _Checked:
-    """Reads a listed file from its beginning to its end, and sums it up on the way."""
-
-    def __init__(self, store: Store, directory: str, entry: FileEntry) -> None:
-        self.name = f"{directory}/{entry.name}"
-        self.taken = 0
-        self._store = store
-        self._entry = entry
-        self._crc = 0
-        self._stream: BinaryIO
-
-    def __enter__(self) -> _Checked:
-        try:
-            size = self._store.stat(self.name).size
-            if size != self._entry.size:
-                raise CorruptCheckpoint(self.name, f"{size} bytes instead of {self._entry.size}")
-            self._stream = self._store.open(self.name)
-        except NotFound as error:
-            raise CorruptCheckpoint(self.name, "no file of that name") from error
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stream.close()
-
-    def take(self, count: int) -> bytes:
-        """Returns the next `count` bytes."""
-        pieces = []
-        missing = count
-        while missing:
-            piece = self._stream.read(missing)
-            if not piece:
-                raise CorruptCheckpoint(self.name, f"an end after {self.taken + count - missing} bytes")
-            pieces.append(piece)
-            missing -= len(piece)
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._crc = google_crc32c.extend(self._crc, data)
-        self.taken += count
-        return data
-
-    def finish(self) -> None:
-        if self._stream.read(1):
-            raise CorruptCheckpoint(self.name, f"more than {self._entry.size} bytes")
-        if self._crc != self._entry.crc32c:
-            raise CorruptCheckpoint(self.name, "another crc32c than when it was written")
+    file = CheckedFile(store, directory, entry)
+    file.check_size()
+    with file:
+        file.skip()
+        file.finish()
 
 
 def _header(ordered: list[tuple[str, Array]]) -> bytes:
@@ -163,22 +155,19 @@ def _header(ordered: list[tuple[str, Array]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _chunks(header: bytes, ordered: list[tuple[str, Array]]) -> Iterator[bytes]:
-    yield header
+def _chunks(header: bytes, ordered: list[tuple[str, Array]]) -> Iterator[Bytes]:
+    yield np.frombuffer(header, np.uint8)
     for _, array in ordered:
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        view = little.reshape(-1).view(np.uint8).data
-        for start in range(0, len(view), _CHUNK):
-            yield bytes(view[start : start + _CHUNK])
+        flat = little.reshape(-1).view(np.uint8)
+        for start in range(0, len(flat), _CHUNK):
+            yield flat[start : start + _CHUNK]
 
 
-def _read_tensor(source: _Checked, tensor: StoredTensor) -> Array:
-    dtype = dtype_of(tensor.dtype)
-    flat = np.empty(elements(tensor.shape), dtype.newbyteorder("<"))
-    view = flat.view(np.uint8).data
-    for start in range(0, len(view), _CHUNK):
-        stop = min(start + _CHUNK, len(view))
-        view[start:stop] = source.take(stop - start)
-    if tensor.dtype == "bool" and flat.size and int(flat.view(np.uint8).max()) > 1:
-        raise CorruptCheckpoint(source.name, f"a boolean that is neither 0 nor 1 in {tensor.key!r}")
-    return flat.astype(dtype, copy=False).reshape(tensor.shape)
+def _read_tensor(file: CheckedFile, tensor: StoredTensor, target: Array) -> None:
+    flat = target.reshape(-1).view(np.uint8)
+    file.read_into(flat)
+    if tensor.dtype == "bool" and flat.size and int(flat.max()) > 1:
+        raise CorruptCheckpoint(file.name, f"a boolean that is neither 0 nor 1 in {tensor.key!r:.200}")
+    if sys.byteorder == "big":
+        target[...] = target.view(target.dtype.newbyteorder("<"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from keras_preempt import failpoints
@@ -10,12 +11,14 @@ from keras_preempt.checkpoint.documents import as_read
 from keras_preempt.checkpoint.dtypes import dtype_of
 from keras_preempt.checkpoint.layout import local_file, mirrored_file, part_file
 from keras_preempt.checkpoint.manifest import FileEntry, Part, PlacedSlice
-from keras_preempt.checkpoint.partition import Slice
+from keras_preempt.checkpoint.partition import SMALLEST_CUT, Slice
 from keras_preempt.checkpoint.store import Store
 from keras_preempt.checkpoint.tensors import Array, write_tensors
 
 FILE_SIZE = 256 << 20
 """Bytes of mirrored tensors that a file holds at most, so that several can be transferred at a time."""
+
+_ROUNDING = 64  # bytes; room that is not worth an element
 
 
 def write_part(
@@ -58,7 +61,8 @@ def write_part(
             )
     # As they will be read; fails on what is not JSON before anything is written.
     state, position = as_read(dict(state)), as_read(dict(position))
-    groups = list(_groups(mirrored))
+    most = min(FILE_SIZE, store.file_size(sum(slice_.nbytes for slice_, _ in mirrored)))
+    groups = list(_groups(mirrored, most))
     pending: list[tuple[str, Mapping[str, Array]]] = []
     placed: list[PlacedSlice] = []
     for index, group in enumerate(groups):
@@ -69,11 +73,12 @@ def write_part(
         pending.append((local_file(member), local))
     failpoints.point("save.before-parts")
     files: list[FileEntry] = []
-    for file, tensors in pending:
-        if files:
-            failpoints.point("save.between-parts")
-        before_file()
-        files.append(write_tensors(store, directory, file, tensors))
+    with store.overlapped():
+        for file, tensors in pending:
+            if files:
+                failpoints.point("save.between-parts")
+            before_file()
+            files.append(write_tensors(store, directory, file, tensors))
     part = Part(
         member=member,
         files=tuple(files),
@@ -88,29 +93,29 @@ def write_part(
     return part
 
 
-def _groups(mirrored: Sequence[tuple[Slice, Array]]) -> Iterator[list[tuple[Slice, Array]]]:
-    """Distributes slices over files of up to `FILE_SIZE` bytes; a larger slice is cut."""
+def _groups(mirrored: Sequence[tuple[Slice, Array]], most: int) -> Iterator[list[tuple[Slice, Array]]]:
+    """Distributes slices over files of up to `most` bytes; one that does not fit is cut if it is worth that."""
     group: list[tuple[Slice, Array]] = []
-    size = 0
-    for whole, array in mirrored:
-        for slice_ in _pieces(whole):
-            if group and size + slice_.nbytes > FILE_SIZE:
-                yield group
-                group, size = [], 0
-            group.append((slice_, array))
-            size += slice_.nbytes
+    room = most
+    for slice_, array in mirrored:
+        rest = slice_
+        while rest.nbytes > room:
+            if not group or (room >= _ROUNDING and rest.nbytes >= SMALLEST_CUT):
+                # So all files but the last one are equally large, and several transfers end together.
+                piece, rest = _split(rest, room)
+                group.append((piece, array))
+            yield group
+            group, room = [], most
+        group.append((rest, array))
+        room -= rest.nbytes
     if group:
         yield group
 
 
-def _pieces(slice_: Slice) -> Iterator[Slice]:
-    if slice_.nbytes <= FILE_SIZE:
-        yield slice_
-        return
-    count = FILE_SIZE // dtype_of(slice_.dtype).itemsize
-    for start in range(slice_.start, slice_.stop, count):
-        stop = min(start + count, slice_.stop)
-        yield Slice(slice_.tensor, slice_.dtype, slice_.shape, start, stop)
+def _split(slice_: Slice, size: int) -> tuple[Slice, Slice]:
+    """Cuts a slice after `size` bytes."""
+    middle = slice_.start + max(size // dtype_of(slice_.dtype).itemsize, 1)
+    return replace(slice_, stop=middle), replace(slice_, start=middle)
 
 
 def _cut(slice_: Slice, array: Array) -> Array:

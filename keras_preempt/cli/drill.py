@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import click
 
@@ -16,6 +12,7 @@ from keras_preempt.cli.drill_report import print_comparison, print_times, steps_
 from keras_preempt.cli.final_state import NoFinalState, read_final_state
 from keras_preempt.cli.options import checked_command, command_argument, restart_code_option, workers_option
 from keras_preempt.cli.preemption_plan import Preemption, plan_preemptions
+from keras_preempt.cli.run_directories import run_directories
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import Outcome, RestartPolicy, Supervisor, SupervisorReport
 from keras_preempt.environment import DIRECTORY, DRILL
@@ -53,9 +50,9 @@ class _RunFailed(click.ClickException):
 )
 @click.option(
     "--keep",
-    type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keep both runs' checkpoints in DIR (new or empty); else they are removed.",
+    help="Keep both runs' checkpoints in DIR: a path, or gs://bucket/prefix; new or empty. Else they are in a "
+    "temporary directory and removed.",
 )
 @restart_code_option
 @command_argument
@@ -64,7 +61,7 @@ def drill(
     count: int,
     seed: int | None,
     timeout: float,
-    keep: Path | None,
+    keep: str | None,
     restart_codes: tuple[int, ...],
     command: tuple[str, ...],
 ) -> int:
@@ -98,18 +95,17 @@ def drill(
         raise click.UsageError(str(error)) from None
     chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
     terminal = Terminal()
-    with _work_directory(keep) as root:
+    with run_directories(keep) as directories:
 
         def train(name: str, environment: Callable[[int], Mapping[str, str | None]]) -> SupervisorReport:
-            directory = root / name
-            directory.mkdir()
+            directory = directories.of(name)
             report = Supervisor(
                 workers,
                 arguments,
                 policy=policy,
                 say=terminal.say,
                 log=terminal.worker_line,
-                environment=lambda number: {DIRECTORY: str(directory), **environment(number)},
+                environment=lambda number: {DIRECTORY: directory, **environment(number)},
             ).run()
             terminal.say(f"{name} run {report.summary}")
             if report.exit_code != 0:
@@ -130,7 +126,9 @@ def drill(
         preempted = train("preempted", lambda number: {DRILL: _drill_value(plan, number)})
         _check_preempted(preempted, plan)
         try:
-            finals = [read_final_state(root / name, workers) for name in ("undisturbed", "preempted")]
+            finals = [
+                read_final_state(directories.of(name), workers) for name in ("undisturbed", "preempted")
+            ]
         except NoFinalState as error:
             raise _RunFailed(f"No verdict: {error}") from None
         comparison = compare_states(finals[0], finals[1])
@@ -144,27 +142,6 @@ def drill(
         )
     terminal.line(verdict, style="bold green" if comparison.identical else "bold red")
     return _IDENTICAL if comparison.identical else _DIFFERENT
-
-
-@contextlib.contextmanager
-def _work_directory(keep: Path | None) -> Iterator[Path]:
-    """Gives a directory for both runs: a temporary one, or the user's, which has to be new or empty."""
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="keras-preempt-drill-") as path:
-            yield Path(path)
-        return
-    try:
-        keep.mkdir(parents=True, exist_ok=True)
-        taken = os.listdir(keep)
-    except OSError as error:
-        raise click.UsageError(
-            f"Expected a directory to keep. Received: {keep} ({error.strerror})."
-        ) from None
-    if taken:
-        raise click.UsageError(
-            f"Expected a new or empty directory for --keep. Received: {keep}, with files in it."
-        )
-    yield keep.resolve()
 
 
 def _drill_value(plan: Sequence[Preemption], incarnation: int) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed, load
@@ -16,8 +16,12 @@ class NoFinalState(Exception):
     """A directory holds no complete checkpoint of the end of training."""
 
 
-def read_final_state(directory: Path, members: int) -> list[MemberState]:
+def read_final_state(directory: str | os.PathLike[str], members: int) -> list[MemberState]:
     """Reads and verifies the checkpoint furthest in the training, which has to be that of its end.
+
+    Args:
+        directory: a path, or ``gs://bucket/prefix``.
+        members: how many workers trained.
 
     Returns:
         The state of each member, in order; only the first has the mirrored tensors, to hold them once.
@@ -25,8 +29,8 @@ def read_final_state(directory: Path, members: int) -> list[MemberState]:
     Raises:
         NoFinalState: there is none, or it cannot be read; the message says what to do.
     """
+    store = open_store(directory)
     try:
-        store = open_store(directory)
         checkpoints = committed(store)
         if not checkpoints:
             raise NoFinalState(
@@ -36,6 +40,8 @@ def read_final_state(directory: Path, members: int) -> list[MemberState]:
         return [_read_member(store, checkpoints[0], member, members) for member in range(members)]
     except CheckpointError as error:
         raise NoFinalState(f"The final checkpoint in {directory} cannot be read: {error}") from error
+    finally:
+        store.close()
 
 
 def _read_member(store: Store, newest: CheckpointInfo, member: int, members: int) -> MemberState:

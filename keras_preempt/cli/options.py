@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from keras_preempt.exit_codes import RESTART_CODES
+
 __all__ = ["checked_command", "command_argument", "restart_code_option", "workers_option"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -34,7 +36,7 @@ def restart_code_option(function: _Command) -> _Command:
         "restart_codes",
         type=int,
         multiple=True,
-        default=(75,),
+        default=RESTART_CODES,
         show_default=True,
         metavar="CODE",
         help="Exit code by which a worker says that it was preempted. Can be given more than once.",

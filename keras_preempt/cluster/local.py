@@ -16,6 +16,7 @@ from typing import TextIO
 from keras_preempt.cluster.ports import find_free_ports
 from keras_preempt.cluster.worker import WorkerProcess
 from keras_preempt.environment import TF_CONFIG
+from keras_preempt.exit_codes import RESTART_CODES
 
 __all__ = ["LocalCluster", "WorkerExit", "default_prefix"]
 
@@ -160,7 +161,7 @@ class LocalCluster:
         timeout: float | None = None,
         *,
         failure_grace: float | None = None,
-        restart_codes: Collection[int] = (75,),
+        restart_codes: Collection[int] = RESTART_CODES,
         kill_grace: float = 10.0,
     ) -> list[WorkerExit]:
         """Waits until every worker has ended.

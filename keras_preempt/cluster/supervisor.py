@@ -16,6 +16,7 @@ from keras_preempt.cluster.local import LocalCluster, WorkerExit, default_prefix
 from keras_preempt.cluster.outcome import Outcome, Verdict, exit_status, judge
 from keras_preempt.cluster.status import WorkerStatus, read_statuses
 from keras_preempt.environment import INCARNATION, STATUS_DIR
+from keras_preempt.exit_codes import RESTART_CODES
 
 __all__ = ["Incarnation", "RestartPolicy", "Supervisor", "SupervisorReport"]
 
@@ -36,7 +37,7 @@ class RestartPolicy:
         incarnation_timeout: seconds that one incarnation may take; None for no limit.
     """
 
-    restart_codes: tuple[int, ...] = (75,)
+    restart_codes: tuple[int, ...] = RESTART_CODES
     max_restarts_without_progress: int = 3
     max_failures: int = 0
     failure_grace: float = 10.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.commit import commit
-from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
+from keras_preempt.checkpoint.errors import AlreadyExists
+from keras_preempt.checkpoint.layout import attempt_directory, attempt_name, incarnation_file
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.partition import TensorSpec, partition
@@ -88,6 +90,8 @@ def commit_parts(store: Store, directory: str, step: int, **changed: Any) -> Man
         "versions": {"numpy": np.__version__},
         **changed,
     }
+    with contextlib.suppress(AlreadyExists):  # as the start of the job has done
+        store.create(incarnation_file(arguments["incarnation"]), b"")
     return commit(store, directory, **arguments)
 
 

@@ -10,10 +10,26 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Please install grpcio-status", category=ImportWarning)
     import google.api_core.exceptions  # noqa: F401
 
+from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.local_store import LocalStore
 from tests.checkpoint.builders import new_store
+from tests.checkpoint.fuzz_targets import Targets, copied, make
+from tests.checkpoint.hostile_start import IDENTITY
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     return new_store(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Targets:
+    made = make(tmp_path_factory.mktemp("saved"))
+    made.store.create(RUN, documents.encode(IDENTITY))
+    return made
+
+
+@pytest.fixture
+def targets(saved: Targets, tmp_path: Path) -> Targets:
+    return copied(saved, tmp_path)

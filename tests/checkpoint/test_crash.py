@@ -12,7 +12,7 @@ from keras_preempt import failpoints
 from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.reader import committed, load, verify
-from keras_preempt.checkpoint.retention import retain
+from keras_preempt.checkpoint.retention import Retention, retain
 from tests.checkpoint import crash_child
 from tests.checkpoint.builders import model, save, snapshot
 
@@ -55,7 +55,7 @@ def test_a_kill_at_any_point_leaves_the_old_checkpoint_and_all_or_nothing_of_the
     # The next start saves the same step again, in an attempt of its own, and clears the ruins away.
     new = save(store, 5, round=3)
     assert good(store, 5)
-    retain(store, 2, incarnation=2)
+    retain(store, Retention(2), incarnation=2)
     kept = [info.directory for info in committed(store)]
     assert new.directory in kept
     assert len(kept) == 2

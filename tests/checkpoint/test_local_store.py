@@ -3,12 +3,13 @@ from __future__ import annotations
 import errno
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_preempt.checkpoint import posix_files
+from keras_preempt.checkpoint import local_writing, posix_files
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.store import FileInfo
@@ -88,6 +89,84 @@ def test_data_is_durable_before_its_name_and_the_name_before_the_return(
     monkeypatch.setattr(os, "fsync", fsync)
     store.create("a", b"data")
     assert seen == [("file", False), ("folder", True)]
+
+
+def test_of_files_written_together_each_is_durable_before_its_name_and_the_folder_last(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        kind = "folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file"
+        named = {path.name for path in store.path.iterdir() if not path.name.startswith(".tmp-")}
+        seen.append((kind, len(named)))
+        real(descriptor)
+
+    monkeypatch.setattr(local_writing, "FLUSHES", 1)
+    monkeypatch.setattr(os, "fsync", fsync)
+    with store.overlapped():
+        for name in ("a", "b", "c"):
+            store.create(name, b"data")
+    assert seen == [("file", 0), ("file", 1), ("file", 2), ("folder", 3)]
+
+
+def test_files_written_together_are_flushed_while_others_are_written(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, flushing, written = os.fsync, threading.Semaphore(0), threading.Event()
+
+    def fsync(descriptor: int) -> None:
+        if not os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            flushing.release()
+            assert written.wait(30)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with store.overlapped():
+        store.create("a", b"data")
+        store.create("b", b"data")
+        assert flushing.acquire(timeout=30)
+        assert flushing.acquire(timeout=30)
+        assert store.list("") == []
+        written.set()
+    assert [info.name for info in store.list("")] == ["a", "b"]
+
+
+def test_a_block_that_is_left_early_leaves_no_half_written_file(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_writing, "FLUSHES", 1)
+
+    def cancel() -> None:
+        with store.overlapped():
+            store.create("folder/a", b"data")
+            with store.writer("folder/b") as writer:
+                writer.write(b"half")
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cancel()
+    assert set(snapshot(store.path)) <= {"folder/a"}
+
+
+def test_a_disk_that_fills_up_behind_a_file_written_together_is_an_error_and_leaves_nothing(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("folder/other", b"")
+
+    def fsync(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write() -> None:
+        with store.overlapped():
+            for name in ("a", "b", "c"):
+                store.create(f"folder/{name}", b"data")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StoreUnavailable, match=r"'folder/a'.*No space left"):
+        write()
+    assert snapshot(store.path) == {"folder/other": b""}
 
 
 def test_a_short_write_is_continued(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,10 @@ def test_a_field_of_another_type_is_refused(make: Callable[[], dict[str, Any]]) 
         {"parts": [{"member": 0, "name": "w00000.part.json", "size": -1, "crc32c": 1}]},
         {"parts": [{"member": 0, "name": "w00000.part.json", "size": 1, "crc32c": 2**32}]},
         {"step": -1},
+        {"created_at": 10**400},
+        {"reason": "x" * 10_001},
+        {"position": {"epoch": "x" * 10_001}},
+        {"versions": {str(number): number for number in range(1000)}},
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> None:

@@ -57,6 +57,17 @@ def test_shares_are_even_and_small_tensors_are_whole(specs: list[TensorSpec], wr
             assert piece.whole or TensorSpec(piece.tensor, piece.dtype, piece.shape).nbytes >= SMALLEST_CUT
 
 
+@given(spec_lists, st.integers(1, 9), st.integers(0, 4))
+def test_shares_that_are_worth_it_are_within_ten_percent(
+    specs: list[TensorSpec], writers: int, large: int
+) -> None:
+    table = TensorSpec("table", "bfloat16", (writers * (10 * SMALLEST_CUT >> large), 1 << large))
+    specs = [*specs, table, *(TensorSpec(f"{spec.name}/slot", spec.dtype, spec.shape) for spec in specs)]
+    even = sum(spec.nbytes for spec in specs) / writers
+    for share in partition(specs, writers):
+        assert abs(sum(piece.nbytes for piece in share) - even) <= 0.1 * even
+
+
 @pytest.mark.parametrize("writers", [1, 2, 3, 7, 16])
 def test_shares_of_a_large_model_are_within_ten_percent(writers: int) -> None:
     specs = [TensorSpec(f"t{number}", "float32", (1000, 97 * (number % 11) + 5)) for number in range(200)] + [

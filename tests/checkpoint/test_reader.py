@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+import threading
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,10 @@ from keras_preempt.checkpoint import incarnations, writer
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
 from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.local_store import LocalStore
-from keras_preempt.checkpoint.reader import committed, load, load_states, verify
+from keras_preempt.checkpoint.partition import TensorSpec, partition
+from keras_preempt.checkpoint.reader import CheckpointInfo, committed, load, load_states, verify
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.writer import write_part
 from tests.checkpoint.builders import at, commit_parts, local, model, save, state, write_parts
 
 
@@ -47,6 +52,57 @@ def test_tensors_cut_over_many_files_are_put_together(
     assert len(store.list(info.directory)) > 10
     assert equal(load(store, info, 0, 2).tensors, model(3))
     verify(store, info)
+
+
+def save_large(store: LocalStore, size: int) -> CheckpointInfo:
+    """Saves one cut tensor of `size` bytes and a small one, as one worker."""
+    incarnations.claim(store, {})
+    arrays = {"table": np.arange(size // 4, dtype=np.uint32), "bias": np.ones(3, np.float32)}
+    specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in arrays.items()]
+    mirrored = [(piece, arrays[piece.tensor]) for piece in partition(specs, 1)[0]]
+    directory = "step-00000003/00001-0001"
+    write_part(store, directory, 0, mirrored, {"mean": np.ones(2)}, {}, at(3))
+    commit_parts(store, directory, 3, expected=(0,), writers=(0,))
+    return committed(store)[0]
+
+
+def test_several_files_are_read_at_once(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = save_large(store, 32 << 20)
+    both, real = threading.Barrier(2), store.open
+
+    def open_together(name: str) -> Any:
+        if name.endswith(("mirrored-000.safetensors", "mirrored-001.safetensors")):
+            both.wait(30)
+        return real(name)
+
+    monkeypatch.setattr(store, "open", open_together)
+    loaded = load(store, info, 0, 1)
+    assert np.array_equal(loaded.tensors["table"], np.arange(8 << 20))
+    assert loaded.local["mean"].tolist() == [1, 1]
+    verify(store, info)
+
+
+def test_pieces_are_read_to_their_place_without_a_second_copy(store: LocalStore) -> None:
+    info = save_large(store, 64 << 20)
+    tracemalloc.start()
+    try:
+        load(store, info, 0, 1)
+        assert tracemalloc.get_traced_memory()[1] < (64 + 4) << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_is_taken_only_when_all_files_have_the_listed_sizes(store: LocalStore) -> None:
+    info = save_large(store, 32 << 20)
+    last = sorted((store.path / info.directory).glob("*.mirrored-*"))[-1]
+    os.truncate(last, last.stat().st_size - 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptCheckpoint, match=last.name):
+            load(store, info, 0, 1)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_all_files_of_a_checkpoint_are_readable_without_this_package(store: LocalStore) -> None:

@@ -15,15 +15,19 @@ from keras_preempt.checkpoint.gcs_store import GcsStore
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.reader import committed, load, verify
-from keras_preempt.checkpoint.retention import retain
+from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.checkpoint.store import FileInfo, Store
 from keras_preempt.testing import FakeGcs
 from tests.checkpoint.builders import commit_parts, local, model, save, write_parts
+from tests.checkpoint.campaign_store import MemoryStore
 from tests.checkpoint.test_store import HOSTILE
 
 
-@pytest.fixture(params=["local", "bucket", "whole bucket"])
+@pytest.fixture(params=["memory", "local", "bucket", "whole bucket"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "memory":  # the one of the campaign: what it shows must hold for the others
+        yield MemoryStore()
+        return
     if request.param == "local":
         made: Store = LocalStore(tmp_path / "run")
         made.prepare()
@@ -243,7 +247,7 @@ def test_a_checkpoint_is_written_committed_verified_loaded_and_rotated(store: St
     for name, array in model(3).items():
         np.testing.assert_array_equal(loaded.tensors[name], array)
     np.testing.assert_array_equal(loaded.local["moving_mean"], local(3, 1)["moving_mean"])
-    assert retain(store, 1, 1) == [infos[1].directory, infos[0].directory]
+    assert retain(store, Retention(1), 1) == [infos[1].directory, infos[0].directory]
     assert [info.step for info in committed(store)] == [3]
     verify(store, infos[2])
 

@@ -8,7 +8,7 @@ from safetensors import safe_open
 
 from keras_preempt.checkpoint import writer
 from keras_preempt.checkpoint.documents import read
-from keras_preempt.checkpoint.errors import AlreadyExists
+from keras_preempt.checkpoint.errors import AlreadyExists, SaveCancelled
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.manifest import Part
 from keras_preempt.checkpoint.partition import Slice, check_tiling
@@ -104,3 +104,29 @@ def test_a_part_is_never_overwritten(store: LocalStore, tmp_path: Path) -> None:
     with pytest.raises(AlreadyExists):
         write_parts(store, DIRECTORY, 4)
     assert snapshot(tmp_path) == before
+
+
+def test_a_save_that_is_cancelled_between_two_files_leaves_no_list_and_nothing_half_written(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "FILE_SIZE", 8)
+    asked: list[None] = []
+
+    def before_file() -> None:
+        asked.append(None)
+        if len(asked) == 4:
+            raise SaveCancelled("enough")
+
+    with pytest.raises(SaveCancelled):
+        write_part(store, DIRECTORY, 0, [(slice_of(0, 12), KERNEL)], {}, {}, at(3), before_file)
+    assert len(asked) == 4
+    names = {Path(name).name for name in snapshot(store.path)}
+    assert names <= {f"w00000.mirrored-{index:03d}.safetensors" for index in range(3)}
+
+
+def test_a_share_is_spread_over_several_files_where_there_is_enough_of_it(store: LocalStore) -> None:
+    large = np.zeros(32 << 20, np.uint8)
+    slice_ = Slice("table", "uint8", large.shape, 0, large.size)
+    files = write_part(store, DIRECTORY, 0, [(slice_, large)], {}, {}, at(3)).files
+    assert len(files) == 4
+    assert max(entry.size for entry in files) < (8 << 20) + 1000

@@ -7,16 +7,21 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from keras_preempt.testing import FakeGcs
 
 _ROOT = Path(__file__).parents[2]
 _SCRIPT = Path(__file__).with_name("fake_training.py")
 _PATH = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
 
 
-def drill(*options: str, fault: str = "", tmp: Path | None = None) -> subprocess.CompletedProcess[str]:
+def drill(
+    *options: str, fault: str = "", tmp: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "-m",
@@ -27,7 +32,7 @@ def drill(*options: str, fault: str = "", tmp: Path | None = None) -> subprocess
         sys.executable,
         str(_SCRIPT),
     ]
-    env = {**os.environ, "PYTHONPATH": _PATH, "FAKE_FAULT": fault}
+    env = {**os.environ, "PYTHONPATH": _PATH, "FAKE_FAULT": fault, **(env or {})}
     if tmp is not None:
         env["TMPDIR"] = str(tmp)
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
@@ -99,6 +104,42 @@ def test_a_directory_with_files_in_it_is_not_written_to(tmp_path):
     assert result.returncode == 2
     assert "new or empty directory" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_drill_over_a_bucket_keeps_both_runs_there(tmp_path):
+    with FakeGcs() as gcs:
+        options = ("--workers", "2", "--seed", "1", "--keep", "gs://bucket/drills/1/")
+        result = drill(*options, tmp=tmp_path, env=gcs.environment())
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert result.stdout.splitlines()[-1].startswith("VERDICT: identical (3 tensors")
+        assert {name.split("/")[2] for name in gcs.objects("bucket")} == {"undisturbed", "preempted"}
+        assert list(tmp_path.iterdir()) == []
+        before = gcs.objects("bucket")
+        again = drill(*options, tmp=tmp_path, env=gcs.environment())
+        assert again.returncode == 2
+        assert "new or empty directory for --keep. Received: gs://bucket/drills/1" in again.stderr
+        assert gcs.objects("bucket") == before
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        ("gs://other/drills", "gcloud storage buckets create gs://other"),
+        ("gs://", "Expected a place such as gs://bucket/prefix"),
+        ("gs:/bucket/drills", "a slash is missing"),
+        ("s3://bucket/drills", "'s3://' is not known"),
+        ("", "Expected a non-empty directory"),
+    ],
+)
+def test_a_place_that_cannot_be_kept_in_is_one_line_and_nothing_is_trained(keep, message, tmp_path):
+    with FakeGcs() as gcs:
+        result = drill("--keep", keep, tmp=tmp_path, env=gcs.environment())
+        assert gcs.objects("bucket") == {}
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "drill 1 of 2" not in result.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_seed_that_was_drawn_is_printed_and_gives_the_same_plan():

@@ -19,7 +19,12 @@ from keras_preempt.cluster import LocalCluster
 _SHOWN_LINES = 60
 
 #: Quiet, on the CPU, and one computing thread per worker: the machine's cores are shared by all of them.
-QUIET_CPU = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "TF_NUM_INTRAOP_THREADS": "1"}
+QUIET_CPU = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "KERAS_PREEMPT_PLATFORM": "generic",
+}
 
 
 @dataclass(frozen=True)

@@ -72,10 +72,17 @@ def fit(
     epochs: int = 2,
     strike: tuple[int, int] | None = None,
     more: Sequence[keras.callbacks.Callback] = (),
+    **options: Any,
 ) -> list[tuple[int, int]]:
-    """Trains in this process; returns the steps run, as (epoch, batch), also if it was preempted."""
+    """Trains in this process; returns the steps run, as (epoch, batch), also if it was preempted.
+
+    `options` are those of the PreemptionCallback; without a `termination` among them a preemption does not end
+    the process.
+    """
     steps = Steps(strike)
-    callback = PreemptionCallback(directory, termination=TerminationConfig(exit_fn=lambda: None))
+    callback = PreemptionCallback(
+        directory, **{"termination": TerminationConfig(exit_fn=lambda: None), **options}
+    )
     try:
         (model or make_model()).fit(
             make_data(batch), epochs=epochs, shuffle=False, verbose=0, callbacks=[steps, callback, *more]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
+from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.startup import NoUsableCheckpoint
+from tests.checkpoint.fuzz_targets import fields_of, list_part, seal_document
 from tests.cluster.small_fit import contents, fit
 
 
@@ -41,12 +47,31 @@ def edit(path: Path) -> None:
     path.write_text(json.dumps(document))
 
 
+def replace(path: Path) -> None:
+    """Puts the file of the same name of the older checkpoint there."""
+    path.write_bytes(min(path.parents[2].glob(f"step-*/*/{path.name}")).read_bytes())
+
+
+def link(path: Path) -> None:
+    """Leads out of the directory, to what would have been right."""
+    path.rename(path.parents[3] / path.name)
+    path.symlink_to(path.parents[3] / path.name)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 MANIFEST, PART = "MANIFEST.json", "w00000.part.json"
 TENSORS = ("w00000.mirrored.safetensors", "w00000.local.safetensors")
 DAMAGE = [
     *((name, damage) for name in (MANIFEST, PART) for damage in (truncate, empty, flip, edit)),
     *((name, damage) for name in TENSORS for damage in (truncate, flip, remove)),
-    (PART, remove),
+    *((PART, damage) for damage in (remove, replace, link, pipe)),
+    (MANIFEST, link),
+    (TENSORS[0], replace),
+    (TENSORS[1], pipe),
 ]
 
 
@@ -113,3 +138,67 @@ def test_a_run_whose_identity_is_damaged_is_refused_and_all_files_are_kept(
     with pytest.raises(CorruptCheckpoint, match=r"run\.json"):
         fit(directory)
     assert contents(directory) == before
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, flip, remove])
+def test_a_damaged_claim_of_an_earlier_start_is_told_apart_and_loses_nothing(
+    damage: Callable[[Path], None], run: Path, tmp_path: Path
+) -> None:
+    """What it says is for people; that it is there is what counts."""
+    directory = tmp_path / "run"
+    shutil.copytree(run, directory)
+    claim = directory / "incarnations" / "00001.json"
+    damage(claim)
+    before = contents(directory)
+    if damage is not remove:
+        with pytest.raises(CorruptCheckpoint, match=r"incarnations/00001\.json"):
+            incarnations.read(LocalStore(directory), 1)
+    newest = checkpoints(directory)[-1]
+    assert len(fit(directory)) == 8 - int(newest.parent.name.removeprefix("step-"))
+    after = contents(directory)
+    assert {name: after[name] for name in before if not name.startswith("step-")} == {
+        name: data for name, data in before.items() if not name.startswith("step-")
+    }
+
+
+def set_state(**fields: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda part: part["state"].update(fields)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda part: part.update(state={}),
+        lambda part: part["state"].pop("random"),
+        lambda part: part["state"].pop("evaluation_iterators"),
+        set_state(input={}),
+        set_state(input={"position": {}, "way": "state"}),
+        set_state(input=None),
+        set_state(evaluation_iterators=[]),
+        set_state(logs={"$": "array", "name": "none"}),
+        set_state(logs={"$": "run", "items": ["os.system", "true"]}),
+        set_state(stopped="x", callbacks=7),
+        set_state(random={"python": 1, "numpy": 2}),
+    ],
+)
+def test_a_state_of_another_structure_is_refused_in_one_line_and_all_files_are_kept(
+    change: Callable[[dict[str, Any]], None], run: Path, tmp_path: Path
+) -> None:
+    """All sums are right: it was written on purpose."""
+    directory = tmp_path / "run"
+    shutil.copytree(run, directory)
+    folder = checkpoints(directory)[-1]
+    body = fields_of(folder / PART)
+    change(body)
+    (folder / PART).write_bytes(seal_document(body))
+    list_part(folder, PART)
+    before = contents(folder)
+    with pytest.raises((CorruptCheckpoint, ValueError), match=r"Expected .* Received: ") as refused:
+        fit(directory)
+    message = str(refused.value)
+    assert message.isprintable()
+    assert len(message) < 1000
+    assert contents(folder) == before
+    # What fit was left by keeps it alive, and the next fit must not begin before this one has given all back.
+    del refused
+    gc.collect()

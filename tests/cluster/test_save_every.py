@@ -24,7 +24,7 @@ def test_killed_without_notice_a_run_goes_on_from_its_last_save(
     save_every: str, steps: list[int], lost: int, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     training = Training(tmp_path, args=("--save-every", save_every, "--slow", "0.05"))
-    training.crash(Strike("batch 2 1", (0,), signal="SIGKILL"))
+    training.crash(Strike("batch 2 1", (0,), signal="SIGKILL", commits=len(steps)))
     assert saved_steps(training) == steps
     training.finish()
     restored = training.events(0)[-1]["restore"][0]

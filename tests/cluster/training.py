@@ -23,13 +23,14 @@ GRACE = 3.0
 
 @dataclass(frozen=True)
 class Strike:
-    """A signal to ``members`` where they say ``at``; see ``scripts/marks.py``."""
+    """A signal to ``members`` where they say ``at``, after so many ``commits``; see ``scripts/marks.py``."""
 
     at: str
     members: tuple[int, ...] = (0,)
     after: float | None = None
     settle: bool = True
     signal: str = "SIGTERM"
+    commits: int = 0
 
 
 class Training:

@@ -1,9 +1,10 @@
 """Says where a fit is, draws random numbers there, and sends this process signals at exact places.
 
 ``TRAIN_STRIKES`` holds JSON: a list of ``{"at": text of a mark, "members": [...], "signal": name,
-"after": seconds or null, "settle": bool}``. A strike sends the signal to the members named when they are at
+"after": seconds or null, "settle": bool, "commits": number}``. A strike sends the signal to the members named when they are at
 that mark, once: at once, or that many seconds later from a thread while training goes on. One that settles
 then waits until the workers have agreed on where to stop, so that the notice comes first and the boundary after.
+One with commits waits before it until this worker has told so many since it began.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Marks(keras.callbacks.Callback):
             s for s in json.loads(os.environ.get("TRAIN_STRIKES", "[]")) if MEMBER in s["members"]
         ]
         self._training = False
-        self._earlier_plans = self._plans()
+        self._earlier = {kind: self._told(kind) for kind in ("plan", "commit")}
         self.epoch = 0
 
     def mark(self, text: str) -> None:
@@ -44,6 +45,7 @@ class Marks(keras.callbacks.Callback):
         for strike in [s for s in self._strikes if s["at"] == text]:
             self._strikes.remove(strike)
             number = signal.Signals[strike["signal"]]
+            self._await("commit", self._earlier["commit"] + strike["commits"])
             if strike["after"] is not None:
                 timer = threading.Timer(strike["after"], os.kill, (os.getpid(), number))
                 timer.daemon = True
@@ -52,7 +54,7 @@ class Marks(keras.callbacks.Callback):
             print(f"STRUCK {text}", flush=True)
             os.kill(os.getpid(), number)
             if strike["settle"]:
-                self._settle()
+                self._await("plan", self._earlier["plan"] + 1)
 
     def tracing(self) -> None:
         """To be called where a training step is compiled."""
@@ -60,14 +62,14 @@ class Marks(keras.callbacks.Callback):
             self._training = False
             self.mark("tracing")
 
-    def _plans(self) -> int:
+    def _told(self, kind: str) -> int:
         logs = sorted(self._events.glob(f"*.w{MEMBER:05d}.jsonl"))
-        return sum(path.read_text().count('"event":"plan"') for path in logs)
+        return sum(path.read_text().count(f'"event":"{kind}"') for path in logs)
 
-    def _settle(self) -> None:
+    def _await(self, kind: str, count: int) -> None:
         limit = time.monotonic() + SETTLED_WITHIN
-        while self._plans() == self._earlier_plans:
-            assert time.monotonic() < limit, "the workers have not agreed on where to stop"
+        while self._told(kind) < count:
+            assert time.monotonic() < limit, f"no event of the kind {kind} came"
             time.sleep(0.01)  # A file cannot be waited for, only looked at.
 
     def on_train_begin(self, logs=None):

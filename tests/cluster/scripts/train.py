@@ -35,6 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--marks", action="store_true", help="print a line at every hook")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds each training step takes longer")
     parser.add_argument("--save-every", help="a number of steps, 'epoch' or a time")
+    parser.add_argument("--grace", type=float, help="seconds of the grace period")
     parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
     return parser.parse_args()
 
@@ -118,7 +119,10 @@ def main() -> None:
     callbacks = [marks, early]
     save_every = int(ARGS.save_every) if (ARGS.save_every or "").isdigit() else ARGS.save_every
     if not ARGS.plain:
-        callbacks.append(keras_preempt.PreemptionCallback(ARGS.directory, save_every=save_every))
+        termination = keras_preempt.TerminationConfig(grace_period=ARGS.grace)
+        callbacks.append(
+            keras_preempt.PreemptionCallback(ARGS.directory, termination=termination, save_every=save_every)
+        )
     callbacks.append(plateau)
     history = model.fit(
         train,

@@ -1,0 +1,65 @@
+"""One of several processes that share a save: DIRECTORY MEGABYTES MEMBER WRITERS.
+
+Prints "ready", waits for a line, and writes; worker 0 commits. Prints as JSON how many bytes it wrote and when, by
+the monotonic clock, it was done. Needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import numpy as np
+
+from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
+from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.partition import TensorSpec, partition
+from keras_preempt.checkpoint.writer import write_part
+
+TENSORS = 25  # one of them with a quarter of the bytes
+POSITION = {"epoch": 0, "phase": "train", "batch": 0, "step": 0}
+
+
+def main() -> None:
+    directory, megabytes, member, writers = sys.argv[1], *map(int, sys.argv[2:5])
+    store = LocalStore(directory)
+    store.prepare()
+    elements = megabytes * 250_000
+    sizes = [elements // 4, *[elements * 3 // 4 // (TENSORS - 1)] * (TENSORS - 1)]
+    specs = [TensorSpec(f"tensor {number}", "float32", (size,)) for number, size in enumerate(sizes)]
+    random = np.random.default_rng(member)
+    mirrored = []
+    for piece in partition(specs, writers)[member]:
+        whole = np.empty(piece.shape, np.float32)  # of which only the share takes memory
+        whole[piece.start : piece.stop] = random.random(piece.stop - piece.start, np.float32)
+        mirrored.append((piece, whole))
+    attempt = attempt_name(1, 0)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    write_part(store, attempt_directory(0, attempt), member, mirrored, {}, {}, POSITION)
+    if member == 0:
+        commit(
+            store,
+            attempt_directory(0, attempt),
+            expected=range(writers),
+            writers=range(writers),
+            timeout=300.0,
+            optional_timeout=0.0,
+            incarnation=1,
+            step=0,
+            position=POSITION,
+            attempt=attempt,
+            kind="preemption",
+            finished=False,
+            reason="measured",
+            versions={},
+            specs=specs,
+        )
+    written = sum(piece.nbytes for piece, _ in mirrored)
+    print(json.dumps({"bytes": written, "committed": time.monotonic()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""A listed file that is read from its beginning to its end, and compared on the way with how it was listed."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from keras_preempt.checkpoint.checksum import PIECE, extended
+from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound
+from keras_preempt.checkpoint.manifest import FileEntry
+from keras_preempt.checkpoint.store import Store
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class CheckedFile:
+    """Reads a file of an attempt and makes sure that its bytes are what was written.
+
+    Args:
+        store: where from.
+        directory: folder in the store.
+        entry: the file, as it was listed.
+
+    Attributes:
+        name: the file in the store.
+        entry: see the argument.
+        taken: bytes read so far.
+    """
+
+    def __init__(self, store: Store, directory: str, entry: FileEntry) -> None:
+        self.name = f"{directory}/{entry.name}"
+        self.entry = entry
+        self.taken = 0
+        self._store = store
+        self._crc = 0
+        self._stream: _Stream
+
+    def check_size(self) -> None:
+        """Makes sure that the file has the listed size: before memory is taken for what is in it.
+
+        Raises:
+            CorruptCheckpoint: it is missing or has another size.
+            StoreUnavailable: the storage failed.
+        """
+        try:
+            size = self._store.stat(self.name).size
+        except NotFound as error:
+            raise CorruptCheckpoint(self.name, "no file of that name") from error
+        if size != self.entry.size:
+            raise CorruptCheckpoint(self.name, f"{size} bytes instead of {self.entry.size}")
+
+    def __enter__(self) -> CheckedFile:
+        try:
+            self._stream = cast(_Stream, self._store.open(self.name))
+        except NotFound as error:
+            raise CorruptCheckpoint(self.name, "no file of that name") from error
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stream.close()
+
+    @property
+    def left(self) -> int:
+        """Bytes that are still to be read."""
+        return self.entry.size - self.taken
+
+    def take(self, count: int) -> bytes:
+        """Returns the next `count` bytes. Raises `CorruptCheckpoint` if there are fewer."""
+        data = np.empty(count, np.uint8)
+        self.read_into(data)
+        return data.tobytes()
+
+    def read_into(self, target: Bytes) -> None:
+        """Fills `target` with the next bytes. Raises `CorruptCheckpoint` if there are fewer."""
+        for start in range(0, len(target), PIECE):
+            piece = target[start : start + PIECE]
+            filled = 0
+            while filled < len(piece):
+                count = self._stream.readinto(piece[filled:].data)
+                if not count:
+                    raise CorruptCheckpoint(self.name, f"an end after {self.taken + filled} bytes")
+                filled += count
+            self._crc = extended(self._crc, piece)
+            self.taken += len(piece)
+
+    def skip(self) -> None:
+        """Reads what is left for the sake of its sum."""
+        buffer = np.empty(min(PIECE, self.left), np.uint8)
+        while self.left:
+            self.read_into(buffer[: self.left])
+
+    def finish(self) -> None:
+        """Makes sure that the file ends here and was the one that was listed.
+
+        Raises:
+            CorruptCheckpoint: it goes on, or has another sum.
+        """
+        if self._stream.read(1):
+            raise CorruptCheckpoint(self.name, f"more than {self.entry.size} bytes")
+        if self._crc != self.entry.crc32c:
+            raise CorruptCheckpoint(self.name, "another crc32c than when it was written")
+
+
+class _Stream(Protocol):
+    """What every store's `open` returns, which `BinaryIO` does not say."""
+
+    def readinto(self, buffer: memoryview) -> int | None: ...
+
+    def read(self, size: int) -> bytes: ...
+
+    def close(self) -> None: ...

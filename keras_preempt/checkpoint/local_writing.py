@@ -1,0 +1,137 @@
+"""Files of a local store while they are being written: nameless until they are durable, several at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.posix_files import flush_folder, give_name, open_temporary, write_all
+from keras_preempt.checkpoint.store import Buffer
+
+FLUSHES = 4
+"""Files that are flushed to the disk while the next is written: their data is already on the way there."""
+
+Explained = Callable[[], AbstractContextManager[None]]
+"""Turns errors of the system into those of a store, which name the file."""
+
+
+class UnfinishedFile:
+    """A file under a temporary name in its own folder; implements `store.Writer`.
+
+    Args:
+        target: its future path.
+        explained: around every call of the system.
+        taken: returns the error that says that somebody else has given the name to another file.
+    """
+
+    def __init__(self, target: Path, explained: Explained, taken: Callable[[], Exception]) -> None:
+        self.target = target
+        self._explained = explained
+        self._taken = taken
+        with explained():
+            self._descriptor, self._temporary = open_temporary(target.parent)
+
+    def write(self, buffer: Buffer) -> None:
+        """Appends all of `buffer`."""
+        with self._explained():
+            write_all(self._descriptor, buffer)
+
+    def finish(self) -> None:
+        """Makes the content durable and then gives the file its name; the folder is still to be flushed."""
+        try:
+            with self._explained():
+                try:
+                    os.fsync(self._descriptor)
+                finally:
+                    os.close(self._descriptor)
+                if not give_name(self._temporary, self.target):
+                    raise self._taken()
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    def flush_folder(self) -> None:
+        """Makes the name durable."""
+        with self._explained():
+            flush_folder(self.target.parent)
+
+    def discard(self) -> None:
+        """Leaves nothing of the file behind, instead of finishing it."""
+        os.close(self._descriptor)
+        self._temporary.unlink(missing_ok=True)
+
+
+class FileLog:
+    """Appends to a descriptor that was opened for appending; implements `store.LineSink`.
+
+    Args:
+        name: for messages.
+        descriptor: is closed with the log.
+        explained: around every call of the system.
+    """
+
+    def __init__(self, name: str, descriptor: int, explained: Explained) -> None:
+        self._name = name
+        self._descriptor: int | None = descriptor
+        self._explained = explained
+
+    def write(self, data: bytes) -> None:
+        """Appends `data` in one piece."""
+        if self._descriptor is None:
+            raise StoreUnavailable(
+                f"Expected the log {self._name!r} to be open. Received: a write after close. "
+                "Open it again with append_log."
+            )
+        with self._explained():
+            write_all(self._descriptor, data)
+
+    def close(self) -> None:
+        """Ends the use of the log."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+class Overlap:
+    """The files that one thread has written and that are not durable yet."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(FLUSHES, thread_name_prefix="keras_preempt-flush")
+        self._flushing: dict[Future[None], UnfinishedFile] = {}
+        self._folders: dict[Path, UnfinishedFile] = {}
+
+    def wait_for_room(self) -> None:
+        """Waits until one more file may be written; raises what one before has failed of."""
+        while True:
+            for future in [future for future in self._flushing if future.done()]:
+                del self._flushing[future]
+                future.result()
+            if len(self._flushing) < FLUSHES:
+                return
+            wait(self._flushing, return_when=FIRST_COMPLETED)
+
+    def add(self, file: UnfinishedFile) -> None:
+        """Takes over a file that is completely written."""
+        self._folders[file.target.parent] = file
+        self._flushing[self._pool.submit(file.finish)] = file
+
+    def finish(self) -> None:
+        """Returns when all are durable; raises what the first one has failed of."""
+        try:
+            for future in list(self._flushing):
+                future.result()
+            for file in self._folders.values():
+                file.flush_folder()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Discards what is not being flushed yet, and waits for what is."""
+        for future, file in self._flushing.items():
+            if future.cancel():
+                file.discard()
+        self._flushing.clear()
+        self._pool.shutdown()

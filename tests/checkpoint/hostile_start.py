@@ -1,0 +1,37 @@
+"""Starts on a directory that somebody has laid hands on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_preempt.coordination.local import LocalCoordinator
+from keras_preempt.startup import Start, begin
+from tests.checkpoint.fuzz_targets import Targets
+
+TENSORS = "w00000.mirrored-000.safetensors"
+IDENTITY: dict[str, Any] = {
+    "format": 1,
+    "run_id": "a",
+    "model": [{"name": "kernel", "shape": [9, 7], "dtype": "float32"}],
+    "optimizer": [],
+    "optimizer_class": "Adam",
+    "setup": {"workers": 2, "replicas": 2, "global_batch": 8, "batches": 6, "built_from": 1},
+    "config": {},
+}
+
+
+def start(targets: Targets) -> Start:
+    """Begins like a fit does."""
+    return begin(LocalCoordinator(), 1, targets.store, targets.store.prepare, lambda: IDENTITY)
+
+
+def assert_passed_over(targets: Targets) -> str:
+    """A start goes on from the older checkpoint, and says in one line why not from the newer; returns that."""
+    began = start(targets)
+    assert began.name == targets.old.directory
+    (why,) = began.skipped
+    assert targets.new.directory.partition("/")[0] in why
+    assert why.isprintable()
+    assert len(why) < 2000
+    assert targets.outside.read_bytes() == b"nobody may touch this"
+    return why

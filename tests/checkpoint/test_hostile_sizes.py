@@ -1,0 +1,132 @@
+"""Sizes that a hostile directory claims or has: no memory is taken for them, and no time."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.checkpoint import host_memory
+from keras_preempt.checkpoint.errors import CheckpointError, NotEnoughMemory
+from keras_preempt.checkpoint.layout import MANIFEST, local_file, part_file
+from keras_preempt.checkpoint.reader import committed, load, load_own, verify
+from tests.checkpoint.fuzz_targets import (
+    MEMBERS,
+    Targets,
+    fields_of,
+    list_file,
+    list_part,
+    seal_document,
+    seal_text,
+)
+from tests.checkpoint.hostile_start import assert_passed_over, start
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """At most 400 MiB of addresses more than this process has now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (taken + (400 << 20), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def test_a_hole_of_a_terabyte_that_is_listed_as_a_terabyte_is_refused_before_memory_is_taken(
+    targets: Targets, little_memory: None
+) -> None:
+    """Nothing about it is wrong but its size: the file is there, and as large as listed."""
+    huge = 1 << 40
+    header = json.dumps({"a": {"dtype": "U8", "shape": [huge], "data_offsets": [0, huge]}}).encode()
+    path = targets.folder / local_file(0)
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    list_file(targets.folder, path.name)
+    size = 8 + len(header) + huge
+    os.truncate(path, size)
+    part = targets.folder / part_file(0)
+    body = fields_of(part)
+    next(entry for entry in body["files"] if entry["name"] == path.name)["size"] = size
+    part.write_bytes(seal_document(body))
+    list_part(targets.folder, part.name)
+    info = committed(targets.store)[0]
+    with pytest.raises(NotEnoughMemory, match=rf"{targets.new.directory}.*can have"):
+        load(targets.store, info, 0, MEMBERS)
+    with pytest.raises(NotEnoughMemory):
+        load_own(targets.store, info)
+    assert "Expected memory for" in assert_passed_over(targets)
+
+
+def test_the_memory_that_a_process_can_have_is_not_more_than_its_limit(little_memory: None) -> None:
+    assert 300 << 20 < host_memory.limit() <= 400 << 20
+
+
+BRACKETS = b"[" + b",".join([b"[]"] * (20 << 20)) + b"]"  # becomes 3 GB of lists
+
+
+@pytest.mark.parametrize("name", [MANIFEST, part_file(0)])
+def test_a_document_that_would_grow_in_memory_is_refused_first(
+    name: str, targets: Targets, little_memory: None
+) -> None:
+    path = targets.folder / name
+    path.write_bytes(seal_text(path.read_text()[:-2] + f',"x":{BRACKETS.decode()}}}'))
+    if name != MANIFEST:
+        list_part(targets.folder, name)
+    assert "values" in assert_passed_over(targets)
+
+
+def test_a_header_that_would_grow_in_memory_is_refused_first(targets: Targets, little_memory: None) -> None:
+    path = targets.folder / local_file(0)
+    header = b'{"__metadata__":' + BRACKETS + b"}"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    list_file(targets.folder, path.name)
+    assert "values" in assert_passed_over(targets)
+
+
+def test_a_hole_of_a_terabyte_in_the_place_of_any_file_is_refused_by_its_size(targets: Targets) -> None:
+    for path in sorted(targets.folder.iterdir()):
+        data = path.read_bytes()
+        os.truncate(path, 1 << 40)
+        with pytest.raises(CheckpointError, match=str(1 << 40)):
+            verify(targets.store, committed(targets.store)[0])
+        path.write_bytes(data)
+    verify(targets.store, committed(targets.store)[0])
+
+
+def _litter(path: Path, count: int) -> None:
+    for number in range(count):
+        kind = number % 4
+        if kind == 0:
+            (path / f"step-{number + 100:08d}").mkdir()
+        elif kind == 1:
+            (path / f"step-{number + 100:08d}" / "00001-0001").mkdir(parents=True)
+        elif kind == 2:
+            (path / f"note-{number}").touch()
+        else:
+            (path / "incarnations" / f"{number:05d}.json").touch()
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=pytest.mark.chaos)])
+def test_a_directory_full_of_other_things_costs_a_start_no_more_than_in_proportion(
+    count: int, targets: Targets
+) -> None:
+    path = targets.store.path
+    _litter(path, count)
+    few = _seconds(lambda: start(targets))
+    for number in range(count, 4 * count):
+        (path / f"step-{number + 100:08d}").mkdir(exist_ok=True)
+    many = _seconds(lambda: start(targets))
+    assert many < 16 * few
+    assert start(targets).name == targets.new.directory

@@ -1,0 +1,210 @@
+"""Fits whose storage fails in mid-run, and is well again, and fails again when the preemption comes.
+
+Run as: failing_storage.py FOLDER KIND... For each kind a fit of 16 steps in FOLDER/KIND/run, saved every 2 steps:
+
+| before step | |
+|---|---|
+| 6 | the storage fails; the saves at steps 6 and 8 find that out |
+| 9, when both have failed | it is well again; the saves at steps 10 and 12 succeed |
+| 14 | it fails; then SIGTERM comes |
+
+The storage fails or is well again only when the saves before are over, one way or the other. Prints where it is, and
+what came of each fit; the last fit ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+import keras
+
+from keras_preempt import TerminationConfig
+from tests.cluster.small_fit import STEPS, fit
+
+PATIENCE = 60.0  # seconds
+EPOCHS = 4
+
+
+class Failure:
+    """A way to fail, and how it is undone."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        raise NotImplementedError
+
+
+class Full(Failure):
+    """The file system is full. FOLDER/KIND is one of its own, and a small one."""
+
+    def begin(self) -> None:
+        with open(self.directory.parent / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    def end(self) -> None:
+        (self.directory.parent / "filler").unlink()
+
+
+class FileSize(Failure):
+    """No file may grow: what a quota does, and nobody needs to be root for it."""
+
+    def begin(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+    def end(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+class Permission(Failure):
+    """Nobody may write to the directory any more."""
+
+    def begin(self) -> None:
+        self._set(0o555)
+
+    def end(self) -> None:
+        self._set(0o755)
+
+    def _set(self, mode: int) -> None:
+        for folder in [self.directory, *self.directory.rglob("*")]:
+            if folder.is_dir():
+                folder.chmod(mode)
+
+
+class ReadOnly(Failure):
+    """The file system can only be read, as after an error of the disk."""
+
+    def begin(self) -> None:
+        subprocess.run(["mount", "--bind", self.directory, self.directory], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", self.directory], check=True)
+
+    def end(self) -> None:
+        subprocess.run(["umount", "--lazy", self.directory], check=True)
+
+
+class Removed(Failure):
+    """The directory is gone."""
+
+    def begin(self) -> None:
+        self.directory.rename(self.directory.with_name("gone"))
+
+    def end(self) -> None:
+        if self.directory.exists():
+            shutil.rmtree(self.directory)
+        self.directory.with_name("gone").rename(self.directory)
+
+
+class Emptied(Removed):
+    """Another directory is in its place, as where a network's file system was unmounted."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.directory.mkdir()
+
+
+KINDS: dict[str, type[Failure]] = {
+    "full": Full,
+    "file size": FileSize,
+    "permission": Permission,
+    "read-only": ReadOnly,
+    "removed": Removed,
+    "emptied": Emptied,
+}
+
+
+class Failures(logging.Filter):
+    """Counts the saves that were said to have failed. No handler, beside which the package would be silent."""
+
+    count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.count += "was NOT saved" in record.getMessage()
+        return True
+
+
+class Fails(keras.callbacks.Callback):
+    """Lets the storage fail and be well at the steps in the table above."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__()
+        self._failure = failure
+        self._steps = 0
+        self._said = Failures()
+        logging.getLogger("keras_preempt").addFilter(self._said)
+
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+        if self._steps == 5:
+            self._wait(lambda: self._committed() == [2, 4])
+            self._failure.begin()
+        elif self._steps == 8:
+            self._wait(lambda: self._said.count == 2)
+            self._failure.end()
+        elif self._steps == 13:
+            self._wait(lambda: self._committed() == [10, 12])
+            self._failure.begin()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        self._steps += 1
+        print(f"RAN {self._steps}", flush=True)
+
+    def _committed(self) -> list[int]:
+        """Steps of the checkpoints, of which the older ones go when the newer ones are there."""
+        return sorted(
+            int(path.parts[-3][5:]) for path in self._failure.directory.glob("step-*/*/MANIFEST.json")
+        )
+
+    def _wait(self, there: Callable[[], bool]) -> None:
+        limit = time.monotonic() + PATIENCE
+        while not there():
+            assert time.monotonic() < limit, "the saves before are not over"
+            time.sleep(0.01)  # It is written by a thread of the package, of which nothing is told.
+
+    def get_state(self) -> dict[str, int]:
+        return {}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        pass
+
+
+def main() -> None:
+    folder, kinds = Path(sys.argv[1]), sys.argv[2:]
+    for kind in kinds:
+        failure = KINDS[kind](folder / kind / "run")
+        print(f"BEGINS {kind}", flush=True)
+        try:
+            fit(
+                failure.directory,
+                epochs=EPOCHS,
+                more=[Fails(failure)],
+                save_every=2,
+                termination=TerminationConfig(),
+            )
+            print(f"ENDS {kind}: not preempted", flush=True)
+        except SystemExit as left:
+            failure.end()
+            print(f"ENDS {kind}: {left.code}", flush=True)
+            if kind == kinds[-1]:
+                raise
+
+
+if __name__ == "__main__":
+    assert STEPS == 4
+    main()

@@ -1,0 +1,84 @@
+"""Two workers, real signals, and a bucket behind a network that fails again and again: the same bits in the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_preempt import events
+from keras_preempt.checkpoint.store import open_store
+from keras_preempt.testing import FakeGcs, Faults
+from tests.cluster.harness import QUIET_CPU
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+KINDS = ("429", "503", "corrupted", "lost-response", "reset", "truncated")
+
+
+def drill(gcs: FakeGcs, folder: Path, *options: str, script_args: tuple[str, ...]) -> str:
+    """Drills over the bucket; returns what was printed. Fails unless every bit was the same."""
+    staging = folder / "temporary"
+    staging.mkdir()
+    command = [
+        sys.executable,
+        "-m",
+        "keras_preempt.cli.main",
+        "drill",
+        "--keep",
+        "gs://bucket/drill",
+        *options,
+    ]
+    command += ["--workers", "2", "--timeout", "200", "--", sys.executable, str(SCRIPT)]
+    command += [str(folder / "output"), "replaced by the drill", "--strategy", "mwms", *script_args]
+    env = {**os.environ, **QUIET_CPU, **gcs.environment(), "TMPDIR": str(staging), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+    assert re.search(r"^VERDICT: identical ", done.stdout.splitlines()[-1])
+    assert list(staging.iterdir()) == [], "files that a worker has staged are left"
+    assert [path.name for path in folder.iterdir() if path != staging and "output" not in path.name] == []
+    return done.stdout
+
+
+def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeGcs(buckets=("bucket",), faults=Faults(seed=8, rate=0.1, kinds=KINDS)) as gcs:
+        # Those that hurt most happen for certain.
+        gcs.fail_next("lost-response", match="run.json")
+        gcs.fail_next("lost-response", match="undisturbed/incarnations")
+        gcs.fail_next("reset", match="uploadType=multipart")
+        gcs.fail_next("429", match="preempted/step-")
+        gcs.fail_next("corrupted", match="mirrored.safetensors")
+        gcs.fail_next("truncated", match="local.safetensors")
+        gcs.fail_next("503", match="MANIFEST.json")
+        gcs.fail_next("lost-response", match="MANIFEST.json")
+        drill(gcs, tmp_path, "--seed", "7", script_args=("--epochs", "1", "--no-validation"))
+        assert gcs.pending_faults == 0
+        assert {request.fault for request in gcs.requests} >= set(KINDS)
+
+        gcs.faults = Faults()
+        for name, value in gcs.environment().items():
+            monkeypatch.setenv(name, value)
+        store = open_store("gs://bucket/drill/preempted", staging_dir=tmp_path)
+        told = events.read(store)
+        store.close()
+    for worker in range(2):
+        kinds = [(event["incarnation"], event["event"]) for event in told if event["member"] == worker]
+        expected = [(1, "start"), (1, "hold"), (1, "commit"), (1, "exit"), (2, "restore"), (2, "finish")]
+        assert [kind for kind in kinds if kind in expected] == expected
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(4))
+def test_any_order_of_faults_and_preemptions_leaves_the_same_bits(seed: int, tmp_path: Path) -> None:
+    faults = Faults(
+        seed=seed, rate=0.2, kinds=(*KINDS, "stall", "500", "corrupted-upload"), stall_seconds=2.0
+    )
+    with FakeGcs(buckets=("bucket",), faults=faults) as gcs:
+        script_args = ("--epochs", "3", "--save-every", "4", "--slow", "0.1")
+        drill(gcs, tmp_path, "--preempt", "3", "--seed", str(seed), script_args=script_args)

@@ -1,0 +1,250 @@
+"""A fit whose directory is a bucket: it resumes exactly, says at once what cannot work, and outlives the bucket.
+
+| situation | tests |
+|---|---|
+| preempted and started again | test_a_fit_preempted_..., test_events_... |
+| however it ends | test_no_thread_and_no_staged_file_is_left_... |
+| it cannot work | test_what_cannot_work_... |
+| the bucket fails later | test_training_goes_on_..., test_a_preemption_that_cannot_be_saved_... |
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+from keras_preempt import TerminationConfig, events
+from keras_preempt.checkpoint import gcs_access, staging
+from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.store import open_store
+from keras_preempt.testing import FakeGcs
+from tests.cluster.bucket import URL, bucket_of_this_process, own_threads
+from tests.cluster.small_fit import STEPS, Steps, fit, make_data, make_model
+
+
+@pytest.fixture
+def gcs(tmp_path: Path) -> Iterator[FakeGcs]:
+    with bucket_of_this_process(tmp_path) as server:
+        yield server
+
+
+class Then(keras.callbacks.Callback):
+    """Does something after one step."""
+
+    def __init__(self, after: tuple[int, int], do: Callable[[], object]) -> None:
+        super().__init__()
+        self._after, self._do, self._epoch = after, do, 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if (self._epoch, batch) == self._after:
+            self._do()
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def seeded_model() -> keras.Model:
+    keras.utils.set_random_seed(3)
+    return make_model()
+
+
+def weights(model: keras.Model) -> list[bytes]:
+    return [value.numpy().tobytes() for value in (*model.weights, *model.optimizer.variables)]
+
+
+def await_object(gcs: FakeGcs, end: str, below: str = "") -> list[str]:
+    """Waits for objects with names that end so; returns the names."""
+    limit = time.monotonic() + 60
+    while True:
+        names = [name for name in gcs.objects("bucket") if name.startswith(below) and name.endswith(end)]
+        if names:
+            return names
+        assert time.monotonic() < limit, f"no object ends with {end}"
+        time.sleep(0.01)  # An object cannot be waited for, only looked for.
+
+
+def test_a_fit_preempted_over_a_bucket_ends_with_the_bits_of_an_undisturbed_one(
+    gcs: FakeGcs, tmp_path: Path
+) -> None:
+    undisturbed, resumed = seeded_model(), seeded_model()
+    expected = fit(tmp_path / "run", model=undisturbed)
+    first = fit(URL, model=seeded_model(), strike=(0, 2))
+    rest = fit(URL, model=resumed)
+    assert first + rest == expected
+    assert rest[0] == (0, 3)
+    assert weights(resumed) == weights(undisturbed)
+    assert all(name.startswith("runs/1/") for name in gcs.objects("bucket"))
+
+
+def test_events_of_all_starts_are_read_back_in_order(gcs: FakeGcs) -> None:
+    fit(URL, strike=(0, 2))
+    fit(URL)
+    store = open_store(URL)
+    told = [(event["incarnation"], event["event"]) for event in events.read(store)]
+    store.close()
+    starts = [(1, "start"), (1, "exit"), (2, "start"), (2, "restore"), (2, "finish")]
+    assert [event for event in told if event in starts] == starts
+    assert {"notice", "plan", "hold", "save", "commit"} <= {kind for _, kind in told}
+
+
+def test_nothing_is_asked_of_the_bucket_while_nothing_happens(gcs: FakeGcs) -> None:
+    seen: list[list[str]] = []
+
+    def look() -> None:
+        seen.append([request.text for request in gcs.requests])
+
+    def look_once_the_start_is_told() -> None:
+        await_object(gcs, "-0001.jsonl")
+        look()
+
+    fit(URL, more=[Then((0, 0), look_once_the_start_is_told), Then((1, STEPS - 1), look)])
+    assert seen[1] == seen[0]
+
+
+@pytest.mark.parametrize("end", ["finished", "preempted", "an exception", "refused"])
+def test_no_thread_and_no_staged_file_is_left_when_a_fit_is(end: str, gcs: FakeGcs, tmp_path: Path) -> None:
+    mine = tmp_path / "my staging"
+    mine.mkdir()
+    seen: list[int] = []
+
+    def look() -> None:
+        seen.append(len(list(mine.iterdir())))
+        if end == "an exception":
+            raise RuntimeError("of the training")
+
+    look_in_time = Then((0, 1), look)
+    if end == "refused":
+        gcs.put("bucket", "runs/1/thesis.txt", b"mine")
+    wanted: Any = {"an exception": RuntimeError, "refused": Exception}.get(end)
+    if wanted is None:
+        fit(URL, more=[look_in_time], staging_dir=mine, strike=(1, 1) if end == "preempted" else None)
+    else:
+        with pytest.raises(wanted, match=r"of the training|thesis\.txt"):
+            fit(URL, more=[look_in_time], staging_dir=mine)
+    assert seen == ([] if end == "refused" else [1])
+    assert list(mine.iterdir()) == []
+    assert own_threads() == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("no permission to create", "Expected to create .*Received: 403.*roles/storage.objectUser"),
+        ("no permission to delete", "Expected to delete .*Received: 403.*roles/storage.objectUser"),
+        ("no such bucket", "Received: 404 .*gcloud storage buckets create gs://bucket"),
+        ("refused credentials", "Expected to create .*credentials.*GOOGLE_APPLICATION_CREDENTIALS"),
+        (
+            "no credentials",
+            "File .*/nowhere was not found.*GOOGLE_APPLICATION_CREDENTIALS to the file of a key",
+        ),
+        ("broken credentials", "File .*/file is not a valid json file.*GOOGLE_APPLICATION_CREDENTIALS"),
+        ("no room", r"Expected .* MB of free space for staging.*larger disk as staging_dir"),
+        ("staging in a file", "Expected a directory on a local disk to stage files in.*staging_dir"),
+        ("staging nowhere", "Expected a directory on a local disk to stage files in.*staging_dir"),
+        ("staging unwritable", "Expected a directory on a local disk to stage files in.*staging_dir"),
+    ],
+)
+def test_what_cannot_work_is_one_clear_error_before_the_first_step(
+    broken: str, said: str, gcs: FakeGcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gcs_access, "_SECONDS", 2.0)
+    (tmp_path / "file").write_text("")
+    where = {
+        "staging in a file": tmp_path / "file",
+        "staging nowhere": tmp_path / "nowhere",
+        "staging unwritable": "/proc/self",
+    }
+    if broken.startswith("no permission to "):
+        gcs.deny.add(broken.rpartition(" ")[2])
+    elif broken == "no such bucket":
+        gcs.remove_bucket("bucket")
+    elif broken == "refused credentials":
+        gcs.unauthenticated = True
+    elif broken.endswith(" credentials"):
+        monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+        key = tmp_path / ("nowhere" if broken == "no credentials" else "file")
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
+    elif broken == "no room":
+        monkeypatch.setattr(staging.shutil, "disk_usage", lambda path: _Disk())
+    steps = Steps()
+    with pytest.raises(StoreUnavailable, match=said) as error:
+        fit(URL, more=[steps], staging_dir=where.get(broken))
+    assert steps.run == []
+    assert "\n" not in str(error.value)
+    if broken != "no such bucket":
+        probes = [name for name in gcs.objects("bucket") if "/.tmp-probe-" in name]
+        assert list(gcs.objects("bucket")) == (probes if broken == "no permission to delete" else [])
+
+
+class _Disk:
+    free = 10  # bytes
+
+
+def test_training_goes_on_without_its_bucket_and_says_that_nothing_is_saved(
+    gcs: FakeGcs, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = seeded_model()
+    gone = Then((0, 1), lambda: gcs.remove_bucket("bucket"))
+    with caplog.at_level(logging.WARNING, "keras_preempt"):
+        assert len(fit(URL, model=model, more=[gone], save_every=3)) == 2 * STEPS
+    assert "NOT saved" in caplog.text
+    assert "Check the name of the bucket" in caplog.text
+    undisturbed = seeded_model()
+    undisturbed.fit(make_data(), epochs=2, shuffle=False, verbose=0)
+    assert weights(model) == weights(undisturbed)
+
+
+def test_a_preemption_that_cannot_be_saved_exits_with_74_and_the_last_good_checkpoint_stays(
+    gcs: FakeGcs, caplog: pytest.LogCaptureFixture
+) -> None:
+    undisturbed, resumed = seeded_model(), seeded_model()
+    expected = fit("gs://bucket/undisturbed", model=undisturbed)
+
+    def lose_permission() -> None:
+        await_object(gcs, "MANIFEST.json", "runs/1/")
+        gcs.deny.add("create")
+
+    then = Then((0, 2), lose_permission)
+    with caplog.at_level(logging.WARNING, "keras_preempt"), pytest.raises(SystemExit) as left:
+        fit(
+            URL,
+            model=seeded_model(),
+            strike=(1, 0),
+            more=[then],
+            save_every=2,
+            termination=TerminationConfig(),
+        )
+    assert left.value.code == 74
+    assert "The checkpoint at step 5 was NOT saved: Expected to create" in caplog.text
+    assert "Received: 403" in caplog.text
+    (good,) = await_object(gcs, "MANIFEST.json", "runs/1/")
+    assert good.split("/")[2] == "step-00000002"
+    assert "Preempted, and NOT saved at step 5" in caplog.text
+    assert "goes on from step-00000002/" in caplog.text
+
+    gcs.deny.clear()
+    assert fit(URL, model=resumed) == expected[2:]
+    assert weights(resumed) == weights(undisturbed)
+
+
+def test_a_preemption_with_nothing_saved_at_all_says_that_everything_is_lost(
+    gcs: FakeGcs, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = Then((0, 1), lambda: gcs.remove_bucket("bucket"))
+    with caplog.at_level(logging.WARNING, "keras_preempt"), pytest.raises(SystemExit) as left:
+        fit(URL, strike=(0, 3), more=[gone], termination=TerminationConfig())
+    assert left.value.code == 74
+    assert "Preempted, and NOT saved at step 4" in caplog.text
+    assert "begins anew: everything that was trained is lost" in caplog.text

@@ -1,0 +1,112 @@
+"""Signals that come before a fit has come to its first boundary, with and without time to train on.
+
+| the signal comes | test |
+|---|---|
+| while the train step is compiled | test_a_notice_while_... |
+| while other callbacks begin | test_a_notice_while_... |
+| while a checkpoint is restored | test_a_notice_while_a_checkpoint_is_restored_... |
+
+tests/cluster/test_resume_restoring.py has more, with several workers; test_notices_fit.py has metadata servers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from keras_preempt.session import Session
+from tests.cluster.noticed_fit import ExpectedError, Model, NoticedFit, Outcome
+
+GRACE = {"at once": 0.0, "an hour": 3600.0}
+grace = pytest.mark.parametrize("grace", GRACE.values(), ids=GRACE)
+
+
+def sigterm() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "generic")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return NoticedFit(tmp_path_factory.mktemp("undisturbed"), model=model).fit(plain=True)
+
+
+def fail() -> None:
+    raise ExpectedError("the machine is gone")
+
+
+def assert_nothing_lost(job: NoticedFit, undisturbed: Outcome) -> None:
+    assert job.steps == undisturbed.steps
+    assert job.outcomes[-1].digest == undisturbed.digest != ""
+
+
+@grace
+def test_a_notice_while_the_step_is_compiled_is_acted_on_after_it(
+    grace: float, tmp_path: Path, undisturbed: Outcome
+) -> None:
+    traced: list[bool] = []
+
+    def loss(y: Any, prediction: Any) -> Any:
+        if not traced:
+            traced.append(True)
+            sigterm()
+        return tf.reduce_mean(tf.square(y - prediction), axis=-1)
+
+    job = NoticedFit(tmp_path / "run", model=Model(loss=loss))
+    outcome = job.fit({(0, 4): fail}, termination={"grace_period": grace})
+    assert traced
+    assert [step[:2] for step in outcome.steps] == [(0, batch) for batch in range(4 if grace else 1)]
+    assert (outcome.ended, job.checkpoints) == ("ExpectedError" if grace else "Preempted", ["step-00000001"])
+    del job.outcomes[0].steps[1:]  # What was trained after the only save.
+    job.fit()
+    assert_nothing_lost(job, undisturbed)
+
+
+@grace
+def test_a_notice_while_other_callbacks_begin_is_acted_on_at_the_first_boundary(
+    grace: float, model: Model, tmp_path: Path, undisturbed: Outcome
+) -> None:
+    job = NoticedFit(tmp_path / "run", model=model)
+    outcome = job.fit(on_begin=sigterm, termination={"grace_period": grace})
+    assert (outcome.ended, len(outcome.steps)) == (("finished", 18) if grace else ("Preempted", 0))
+    job.fit()
+    assert_nothing_lost(job, undisturbed)
+
+
+@grace
+def test_a_notice_while_a_checkpoint_is_restored_spoils_nothing(
+    grace: float, model: Model, tmp_path: Path, undisturbed: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save before the first step would hold what Keras has reset and what is not put back yet."""
+    job = NoticedFit(tmp_path / "run", model=model)
+    job.fit({(1, 2): sigterm})
+    restore = Session.restore
+
+    def struck(session: Session, *arguments: Any) -> str:
+        sigterm()
+        job.await_told("notice", 2)
+        return restore(session, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "restore", struck)
+        outcome = job.fit({(1, 5): fail}, termination={"grace_period": grace})
+    assert (outcome.ended, len(outcome.steps)) == (("ExpectedError", 2) if grace else ("Preempted", 0))
+    outcome.steps.clear()  # Not saved: there was an hour.
+    assert job.checkpoints == ["step-00000009"]
+    job.fit()
+    assert job.told("restore")[-1]["checkpoint"] == job.told("exit")[0]["saved"]
+    assert_nothing_lost(job, undisturbed)
