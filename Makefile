@@ -35,9 +35,11 @@ lint: $(READY) ## Check style, format and types
 chaos: $(READY) ## Run the long tests, which kill processes at random
 	$(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
 
-bench: $(READY) ## Measure the cost of doing nothing, the time from notice to exit, and saves
+bench: $(READY) ## Measure idle cost, notice to exit, the grace period, and saving to a disk and a bucket
 	$(BIN)/python benchmarks/idle_cost.py
 	$(BIN)/python benchmarks/notice_to_exit.py
+	$(BIN)/python benchmarks/grace.py
+	$(BIN)/python benchmarks/gcs.py
 	$(BIN)/python benchmarks/save.py
 	$(BIN)/python benchmarks/background_save.py
 

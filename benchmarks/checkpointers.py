@@ -228,6 +228,16 @@ def flush(folder: Path) -> None:
         os.close(descriptor)
 
 
+def remember(folder: Path) -> None:
+    """Takes a directory's files into the cache of the system, where not all ways of writing leave them."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                buffer = bytearray(_CHUNK)
+                while file.readinto(buffer):
+                    pass
+
+
 def forget(folder: Path) -> None:
     """Takes a directory's files, which are on the disk, out of the cache of the system."""
     for path in folder.rglob("*"):
@@ -238,4 +248,4 @@ def forget(folder: Path) -> None:
 
 
 def _views(variables: dict[str, tf.Variable]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(variable.read_value()) for name, variable in variables.items()}
+    return {name: np.asarray(variable.read_value_no_copy()) for name, variable in variables.items()}

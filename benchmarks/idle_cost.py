@@ -3,10 +3,10 @@
 Begins a real fit on one device and, from inside it, drives the hooks of one step (`on_train_batch_begin` and
 `on_train_batch_end`) through Keras' CallbackList, again and again, as fit does: with the callbacks that this
 package has put into that very fit, with an empty callback, and with none. In the same process, turn by turn
-with these, `tf.distribute.experimental.PreemptionCheckpointHandler.run` calls a function that does nothing.
+with these, `PreemptionCheckpointHandler.run`, TensorFlow's and ours, calls a function that does nothing.
 
 The table shows the whole call and, net, what is left without what one pays anyway: CallbackList itself, or
-the plain call of the function. The exit status is 1 if our net cost is not below TensorFlow's.
+the plain call of the function. The exit status is 1 if a net cost of ours is not below that of TensorFlow's handler.
 
 The logs of the steps are empty: Keras converts logs before it calls the callbacks, whatever these are, and one
 loss takes it ten times as long as all that is compared here. Times are processor time of the measuring thread,
@@ -37,7 +37,7 @@ import numpy as np
 import tensorflow as tf
 from tables import conditions, table
 
-from keras_preempt import PreemptionCallback
+from keras_preempt import PreemptionCallback, PreemptionCheckpointHandler
 
 AIM = 500.0
 """Nanoseconds that both hooks of all our callbacks together may cost a step, net."""
@@ -51,16 +51,18 @@ class Measure(keras.callbacks.Callback):  # type: ignore[misc]
 
     Args:
         handler: TensorFlow's handler.
+        our_handler: This package's.
         repetitions: How often each contestant takes its turn.
         steps: How many steps a turn has.
         seed: Shuffles the contestants anew in each repetition, so that none always follows the same other.
     """
 
-    def __init__(self, handler: Any, repetitions: int, steps: int, seed: int) -> None:
+    def __init__(self, handler: Any, our_handler: Any, repetitions: int, steps: int, seed: int) -> None:
         super().__init__()
         self.results: dict[str, list[float]] = {}
         self.ours: list[str] = []
         self._handler = handler
+        self._our_handler = our_handler
         self._repetitions = repetitions
         self._steps = steps
         self._random = random.Random(seed)
@@ -80,6 +82,7 @@ class Measure(keras.callbacks.Callback):  # type: ignore[misc]
             "ours": _hooks(ours),
             "call": _calls(_nothing),
             "run": _calls(self._handler.run, _nothing),
+            "our run": _calls(self._our_handler.run, _nothing),
         }
         # The first turn of each warms up the caches.
         for timer in contestants.values():
@@ -143,19 +146,30 @@ def measure(repetitions: int, steps: int, seed: int) -> Measure:
             os.path.join(directory, "handler"),
             tf.distribute.experimental.TerminationConfig(exit_fn=_nothing),
         )
+        our_handler = PreemptionCheckpointHandler(
+            None, tf.train.Checkpoint(), os.path.join(directory, "our handler")
+        )
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-        measuring = Measure(handler, repetitions, steps, seed)
+        measuring = Measure(handler, our_handler, repetitions, steps, seed)
         callbacks = [PreemptionCallback(os.path.join(directory, "run")), measuring]
         x = np.zeros((16, 2), "float32")
         model.fit(x, x[:, :1], batch_size=4, epochs=1, verbose=0, callbacks=callbacks)
+        our_handler.close()
     return measuring
 
 
 def report(measured: Measure) -> tuple[str, float]:
-    """Returns the table and the ratio of our net cost to TensorFlow's."""
+    """Returns the table and the larger ratio of our net costs to TensorFlow's."""
     median = {name: statistics.median(values) for name, values in measured.results.items()}
-    baseline = {"none": "none", "empty": "none", "ours": "none", "call": "call", "run": "call"}
+    baseline = {
+        "none": "none",
+        "empty": "none",
+        "ours": "none",
+        "call": "call",
+        "run": "call",
+        "our run": "call",
+    }
     net = {name: median[name] - median[baseline[name]] for name in median}
     titles = {
         "none": "Keras CallbackList, no callbacks",
@@ -163,6 +177,7 @@ def report(measured: Measure) -> tuple[str, float]:
         "ours": f"  with {' and '.join(measured.ours)}",
         "call": "a function that does nothing",
         "run": "  through PreemptionCheckpointHandler.run",
+        "our run": "  through keras_preempt.PreemptionCheckpointHandler.run",
     }
     rows = []
     for name, title in titles.items():
@@ -171,16 +186,17 @@ def report(measured: Measure) -> tuple[str, float]:
         against = "" if name == baseline[name] else f"{net[name] / net['run']:.2f}"
         rows.append([title, f"{median[name]:.0f}", f"{lower:.0f}-{upper:.0f}", shown, against])
     header = ["ns per step", "median", "quartiles", "net", "net / TensorFlow's"]
-    ratio = net["ours"] / net["run"]
+    ratio, run_ratio = net["ours"] / net["run"], net["our run"] / net["run"]
     lines = [
         table(header, rows),
         "",
         f"Ours against an empty callback: {net['ours'] / net['empty']:.2f} times its cost "
         f"({net['ours'] - net['empty']:+.0f} ns).",
         f"Ours against TensorFlow's run: ratio {ratio:.2f} (aim: below 1: {_verdict(ratio < 1)}).",
+        f"Our handler's run against TensorFlow's: ratio {run_ratio:.2f} (aim: below 1: {_verdict(run_ratio < 1)}).",
         f"Ours, net: {net['ours']:.0f} ns (aim: below {AIM:.0f} ns: {_verdict(net['ours'] < AIM)}).",
     ]
-    return "\n".join(lines), ratio
+    return "\n".join(lines), max(ratio, run_ratio)
 
 
 def _verdict(met: bool) -> str:

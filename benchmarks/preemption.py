@@ -45,10 +45,12 @@ class Job:
     Attributes:
         step_seconds: How long each step sleeps.
         width: Units of each hidden layer; the model has 2 * width ** 2 weights and some.
+        grace_seconds: From the signal until the job has to be gone; 0 to save and leave at once.
     """
 
     step_seconds: float = 0.05
     width: int = 512
+    grace_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Preemption:
 
     Attributes:
         heard: When the notified worker told of the notice; None if it tells nothing of the kind.
-        aligned: When the last worker stood where it saves.
+        aligned: When the last worker stood where it saves; of two saves, the second.
         committed: When the checkpoint was complete.
         gone: When the process of the notified worker had ended.
         all_gone: When the last process had ended.
@@ -127,7 +129,8 @@ def preempt(script: str, workers: int, job: Job, seed: str) -> Preemption:
     moment = draw.random() * job.step_seconds
     watch = _Watch(worker, f"STEP {step}")
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(SCRIPTS / script), folder, str(job.step_seconds), str(job.width)]
+        what = (job.step_seconds, job.width, job.grace_seconds)
+        command = [sys.executable, str(SCRIPTS / script), folder, *map(str, what)]
         cluster = LocalCluster(workers, command, env=_ENVIRONMENT, log=watch.on_line, on_exit=watch.on_exit)
         with cluster:
             if not watch.wait(START_TIMEOUT):
@@ -136,7 +139,7 @@ def preempt(script: str, workers: int, job: Job, seed: str) -> Preemption:
             sent, sent_monotonic = time.time(), time.monotonic()
             cluster.signal(worker, signal.SIGTERM)
             try:
-                exits = cluster.wait(END_TIMEOUT)
+                exits = cluster.wait(END_TIMEOUT + job.grace_seconds)
             except TimeoutError as error:
                 raise watch.failure(f"{script}: after SIGTERM to worker {worker}: {error}") from error
         if any(end.code != EXIT_RESTART for end in exits):
@@ -171,12 +174,13 @@ def _ours(folder: Path, workers: int) -> tuple[float | None, float, float]:
     for path in sorted((folder / "events").glob("*.jsonl")):
         events += map(json.loads, path.read_text().splitlines())
     heard = min(event["time"] for event in events if event["event"] == "notice")
-    holds = [event["time"] for event in events if event["event"] == "hold"]
-    committer = next(event["writers"][0] for event in events if event["event"] == "plan")
+    # Of each worker, the last: with a grace period there are two.
+    holds = {event["member"]: event["time"] for event in events if event["event"] == "hold"}
+    committer = [event["writers"][0] for event in events if event["event"] == "plan"][-1]
     commits = {event["member"]: event["time"] for event in events if event["event"] == "commit"}
     if len(holds) != workers or len(commits) != workers:
         raise ValueError(f"Expected {workers} holds and commits. Received: {len(holds)} and {len(commits)}.")
-    return heard, max(holds), commits[committer]
+    return heard, max(holds.values()), commits[committer]
 
 
 def _tensorflows(folder: Path, workers: int) -> tuple[float | None, float, float]:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from checkpointers import Checkpointer, checkpointers, forget
+from checkpointers import Checkpointer, checkpointers, forget, remember
 from resident_memory import peak_of, touch
 from shared_save import share_out
 from state import bytes_of, model_of
@@ -41,7 +41,9 @@ def measure(found: Sequence[Checkpointer], root: Path, repetitions: int, size: i
         for checkpointer in rotated(found, number):
             folder = root / f"{checkpointer.name.replace('/', ' ')} {number}"
             checkpointer.prepare(folder)
-            taken = [_seconds(checkpointer.save, folder, size), _seconds(checkpointer.restore, folder, size)]
+            taken = [_seconds(checkpointer.save, folder, size)]
+            remember(folder)
+            taken.append(_seconds(checkpointer.restore, folder, size))
             forget(folder)
             taken.append(_seconds(checkpointer.restore, folder, size))
             shutil.rmtree(folder)
@@ -58,7 +60,7 @@ def rotated(found: Sequence[Checkpointer], number: int) -> list[Checkpointer]:
 
 
 def _seconds(call: Callable[[Path], None], folder: Path, size: int) -> float:
-    touch(2 * size)
+    touch(size + size // 4)
     began = time.perf_counter()
     call(folder)
     return time.perf_counter() - began

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keras_preempt.callback import PreemptionCallback
+    from keras_preempt.handler import PreemptionCheckpointHandler
     from keras_preempt.keras_repairs import MultiWorkerFit, enable_multi_worker_fit
     from keras_preempt.termination import Preempted, TerminationConfig
+    from keras_preempt.watcher import PreemptionWatcher
 
 __version__ = "0.1.0"
 
@@ -19,6 +21,8 @@ __all__ = [
     "MultiWorkerFit",
     "Preempted",
     "PreemptionCallback",
+    "PreemptionCheckpointHandler",
+    "PreemptionWatcher",
     "TerminationConfig",
     "__version__",
     "enable_multi_worker_fit",
@@ -28,6 +32,8 @@ _HOMES = {
     "MultiWorkerFit": "keras_preempt.keras_repairs",
     "Preempted": "keras_preempt.termination",
     "PreemptionCallback": "keras_preempt.callback",
+    "PreemptionWatcher": "keras_preempt.watcher",
+    "PreemptionCheckpointHandler": "keras_preempt.handler",
     "TerminationConfig": "keras_preempt.termination",
     "enable_multi_worker_fit": "keras_preempt.keras_repairs",
 }

@@ -13,6 +13,7 @@ import dis
 import functools
 import importlib
 import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
@@ -340,7 +341,11 @@ _EPOCH_ITERATOR_NAMES = (
     "_distributed_dataset",
     "steps_per_epoch",
     "steps_per_execution",
+    "catch_stop_iteration",
 )
+_EPOCH_HOOKS = ("on_epoch_begin", "on_epoch_end")
+_OUTSIDE_STEPS = ("reset_metrics", "evaluate", "_get_metrics_result_or_logs")
+"""Methods of the model that fit itself calls between the steps of an epoch and its last hook."""
 
 
 class RunningFit:
@@ -371,6 +376,69 @@ class RunningFit:
         container.callbacks = [first, *others, last]
         return others
 
+    def guard(self, settle: Callable[[BaseException], BaseException]) -> Callable[[], None]:
+        """Shows every error that is about to leave this fit to `settle`, which returns the one to raise.
+
+        Seen are errors of steps and of batch hooks, of the hooks of epochs, of validation and of the metrics that
+        are read after an epoch. To be called before `take_callbacks`, whose container it needs.
+
+        Returns:
+            A function that ends it.
+        """
+        source, container = self.feed.epoch_iterator, weakref.ref(self._frame_callbacks)
+        catching, code = source.catch_stop_iteration, _code_of_fit()
+
+        @contextlib.contextmanager
+        def settled() -> Iterator[None]:
+            try:
+                yield
+            except BaseException as error:
+                if (raised := settle(error)) is error:
+                    raise
+                raise raised from error
+
+        @contextlib.contextmanager
+        def catch_stop_iteration() -> Iterator[None]:
+            with settled(), catching():
+                yield
+
+        def hook(name: str) -> Callable[..., None]:
+            # The container must not hold itself: what else it holds is to go with it.
+            def called(*args: Any, **kwargs: Any) -> None:
+                with settled():
+                    getattr(type(callbacks := container()), name)(callbacks, *args, **kwargs)
+
+            return called
+
+        def method(name: str) -> Callable[..., Any]:
+            original = getattr(self._model, name)
+
+            @functools.wraps(original)
+            def called(*args: Any, **kwargs: Any) -> Any:
+                # Others may call it too, and take its errors for something else than the end of fit.
+                caller = inspect.currentframe().f_back  # type: ignore[union-attr]
+                if caller is None or caller.f_code is not code:
+                    return original(*args, **kwargs)
+                with settled():
+                    return original(*args, **kwargs)
+
+            return called
+
+        vars(source)["catch_stop_iteration"] = catch_stop_iteration
+        for name in _EPOCH_HOOKS:
+            vars(self._frame_callbacks)[name] = hook(name)
+        for name in _OUTSIDE_STEPS:
+            vars(self._model)[name] = method(name)
+
+        def end() -> None:
+            vars(source).pop("catch_stop_iteration", None)
+            for name in _EPOCH_HOOKS:
+                vars(container() or self).pop(name, None)
+            for name in _OUTSIDE_STEPS:
+                vars(self._model).pop(name, None)
+
+        return end
+
     def start_at(self, epoch: int) -> None:
         """Makes fit begin at `epoch`; at or past `epochs`, it trains nothing."""
         if not self._earlier_start:
@@ -389,12 +457,21 @@ class RunningFit:
         epoch's training metrics are missing from History and from every callback.
         """
         original = self._model._get_metrics_result_or_logs
+        replaced = vars(self._model).get("_get_metrics_result_or_logs")
 
         def once(step_logs: Any) -> Any:
             vars(self._model).pop("_get_metrics_result_or_logs", None)
+            if replaced is not None:
+                vars(self._model)["_get_metrics_result_or_logs"] = replaced
             return original(step_logs if step_logs else dict(logs))
 
         vars(self._model)["_get_metrics_result_or_logs"] = once
+
+
+def _code_of_fit() -> CodeType:
+    function: Any = inspect.unwrap(keras.Model.fit)
+    code: CodeType = function.__code__
+    return code
 
 
 def running_fit(model: Any) -> RunningFit:
@@ -404,7 +481,7 @@ def running_fit(model: Any) -> RunningFit:
         RuntimeError: No fit of the model is running in this thread.
         KerasInternalsError: `fit` does not hold what it is known to hold.
     """
-    code = inspect.unwrap(keras.Model.fit).__code__
+    code = _code_of_fit()
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code is code and frame.f_locals.get("self") is model:
@@ -473,6 +550,11 @@ class InputFeed:
         self.iterators += 1
         self.untouched = self.look(self.live)
         return self.live
+
+    @property
+    def epoch_iterator(self) -> Any:
+        """The epoch iterator itself."""
+        return self._source
 
     def belongs_to(self, epoch_iterator: Any) -> bool:
         """Whether this is the feed of that epoch iterator."""

@@ -8,7 +8,8 @@ import signal
 from collections.abc import Iterable
 from typing import Protocol
 
-from keras_preempt.coordination import Coordinator
+from keras_preempt.coordination import CoordinationLost, Coordinator
+from keras_preempt.coordination.service import ServiceCoordinator
 from keras_preempt.notices import Notice
 from keras_preempt.notices.aws import AwsSpot
 from keras_preempt.notices.azure import AzureScheduledEvents
@@ -46,7 +47,7 @@ class Listening:
         self._place = place
         self._sources: list[_Source] = []
         signals = tuple(signals)
-        clustered = place.members > 1
+        clustered = place.members > 1 or bool(place.workers)
         if SignalNotices.possible():
             self._hear(SignalNotices(signals, runtime.notify, runtime.expect))
         elif signals and not clustered:
@@ -57,7 +58,7 @@ class Listening:
         if clustered:
             # Also beside the signals: what came before this fit went to TensorFlow's own handler, and the
             # key appears up to a second after the signal.
-            self._hear(CoordinationKeyNotices(coordinator, self._about_a_task))
+            self._hear(CoordinationKeyNotices(_notice_keys(place, coordinator), self._about_a_task))
 
     def hear_platform(self, termination: Termination) -> None:
         """Listens to the sources of the platform and to the user's function as well.
@@ -88,5 +89,19 @@ class Listening:
         source.start()
 
     def _about_a_task(self, notice: Notice) -> None:
-        if names_member(notice, self._place.task):
+        if self._place.workers or names_member(notice, self._place.task):
             self._runtime.notify(notice)
+
+
+def _notice_keys(here: Place, coordinator: Coordinator) -> Coordinator:
+    """Where TensorFlow leaves its notices; a coordinator of remote workers has no other use for it."""
+    if not here.workers:
+        return coordinator
+    try:
+        return ServiceCoordinator(0, 1)
+    except CoordinationLost:
+        logger.warning(
+            "The remote workers have no coordination service: of their preemption nothing will be heard. "
+            "Connect to them with a TPUClusterResolver."
+        )
+        return coordinator

@@ -12,9 +12,34 @@ def show() -> None:
 
     What happens to a run (which checkpoint it continues from, why it ends) must be seen without any set-up.
     """
-    if logger.hasHandlers() or logger.level != logging.NOTSET:
+    if logger.level != logging.NOTSET or (logger.hasHandlers() and not _set_up_in_passing()):
         return
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("keras_preempt: %(message)s"))
+    handler.addFilter(_once)
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+
+
+def _once(record: logging.LogRecord) -> bool:
+    """Whether to show a line here: not if the program has set up logging since, which shows it then."""
+    if not logging.getLogger().handlers:
+        return True
+    if _set_up_in_passing():
+        logger.propagate = False  # Also for this very record: the logger asks after its own handlers.
+    return not logger.propagate
+
+
+def _set_up_in_passing() -> bool:
+    """Whether logging is as one call of `logging.info` leaves it, or absl; TensorFlow does either on its way."""
+    root = logging.getLogger()
+    only = root.handlers[0] if len(root.handlers) == 1 else None
+    if only is None or type(only).__module__.startswith("absl."):
+        return only is not None
+    by_default = logging.Formatter(logging.BASIC_FORMAT)
+    probe = logging.makeLogRecord({"msg": "a line"})
+    return (
+        type(only) is logging.StreamHandler
+        and root.level == logging.WARNING
+        and only.format(probe) == by_default.format(probe)
+    )

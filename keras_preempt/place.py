@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
+
+from keras_preempt.remote_workers import RemoteWorkers, of_strategy
+
+_NONE = RemoteWorkers()
 
 
 @dataclass(frozen=True)
@@ -15,11 +20,13 @@ class Place:
         member: Its index, from 0; the chief, or else worker 0, is 0 and hosts the coordination service.
         members: The number of processes.
         task: What TensorFlow calls it, such as "/job:worker/task:1"; empty for one process.
+        workers: The remote workers that it computes on; none unless it coordinates some, as with TPUStrategy.
     """
 
     member: int = 0
     members: int = 1
     task: str = ""
+    workers: RemoteWorkers = _NONE
 
 
 def place(strategy: tf.distribute.Strategy) -> Place:
@@ -35,8 +42,16 @@ def place(strategy: tf.distribute.Strategy) -> Place:
             "step to save at. Use tf.train.CheckpointManager on its coordinator."
         )
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return Place()
-    resolver = strategy.cluster_resolver
+        return Place(workers=of_strategy(strategy))
+    return place_in(strategy.cluster_resolver)
+
+
+def place_in(resolver: Any) -> Place:
+    """Finds this process among the workers that step together in the cluster of a resolver; None for no cluster.
+
+    Raises:
+        ValueError: It is none of them.
+    """
     jobs = resolver.cluster_spec().as_dict() if resolver is not None else {}
     order = [(job, task) for job in ("chief", "worker") for task in range(len(jobs.get(job, ())))]
     if len(order) < 2:

@@ -124,7 +124,9 @@ def _summary(found: LoadedFromOthers, setup: Setup, continuation: Continuation) 
     if old.replicas == setup.replicas and not missing:
         kept = "weights and what each replica holds exact"
     elif old.replicas == 1:
-        kept = "weights exact; metrics keep their totals; BatchNormalization statistics copied to each replica"
+        kept = (
+            "weights exact; metrics keep their totals; BatchNormalization statistics copied to each replica"
+        )
     else:
         kept = "weights exact; metrics keep their totals; BatchNormalization statistics averaged"
     where: dict[str, Any] = continuation.where

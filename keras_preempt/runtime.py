@@ -254,6 +254,9 @@ class Runtime:
             The plan under which to save the finished run; None if no agreement was possible.
         """
         self.entered += 1
+        with self._changed:
+            # A signal came in the last step, and its notice is not here yet: the plan should know of it.
+            self._changed.wait_for(lambda: not self._call_on_its_way(), ALIGNMENT_TIMEOUT)
         for _ in range(ROUNDS_PER_REASON):
             asked = self._member.round
             self._call(Kind.FINISHED, "training finished", None)

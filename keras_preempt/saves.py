@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from keras_preempt.alignment import Kind, Plan, Position
 from keras_preempt.background import BackgroundSave
-from keras_preempt.checkpoint.layout import attempt_name
+from keras_preempt.checkpoint.layout import attempt_name, parse_step
 from keras_preempt.pace import Pace
 from keras_preempt.runtime import NEVER
 from keras_preempt.saving import Prepared, Saved, Saver
@@ -62,8 +62,14 @@ class Saves:
         self._started = position
         self.committed = self._session.restored_name or None
 
-    def at_once(self, plan: Plan, position: Position) -> Saved:
-        """Saves, and returns when that is done. A save in flight gives way, unless it is as good."""
+    def at_once(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
+        """Saves, and returns when that is done. A save in flight gives way, unless it is as good.
+
+        Args:
+            plan: Who writes what.
+            position: Where the main thread stands.
+            given_up: Whether the save can no longer be completed; asked while others are waited for.
+        """
         finishing = position.phase == "end"  # Whoever called the round: the end is always saved as such.
         if self._session.resuming and not finishing:
             logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
@@ -80,7 +86,7 @@ class Saves:
         else:
             self._background.cancel()
         self._pace.save_began()
-        return self._ended(self._saver.write(self._prepare(plan, position, copy=False)))
+        return self._ended(self._saver.write(self._prepare(plan, position, copy=False), given_up))
 
     def in_background(self, plan: Plan, position: Position) -> float:
         """Copies the state to host memory, and writes it while training goes on; unless it is there already.
@@ -138,6 +144,23 @@ class Saves:
             self._owed = False
         return saved
 
+    def at_risk(self) -> str:
+        """What is lost if no save succeeds from now on, as far as this worker knows, in words."""
+        if self.committed is None:
+            return "everything that was trained"
+        return f"what was trained since step {_step_of(self.committed)}"
+
+    def tell_loss(self, position: Position) -> None:
+        """Says that the fit is left without a save at `position`, and what that means."""
+        last = self.committed
+        logger.error(
+            "Preempted, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s.",
+            position.step,
+            "begins anew" if last is None else f"goes on from {last}",
+            self.at_risk(),
+            "" if last is None else f" ({(position.step or 0) - (_step_of(last) or 0)} steps)",
+        )
+
     def wait(self) -> None:
         """Waits for the save in flight; what it raised is raised here."""
         self._background.wait()
@@ -145,3 +168,7 @@ class Saves:
     def end(self) -> None:
         """Gives up the save in flight, if the fit is left during one; what it raised is raised here."""
         self._background.cancel()
+
+
+def _step_of(checkpoint: str) -> int | None:
+    return parse_step(checkpoint.partition("/")[0])

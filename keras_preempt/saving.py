@@ -170,7 +170,9 @@ class Saver:
 
         def check() -> None:
             if cancelled():
-                raise SaveCancelled(f"The save of {directory} was given up for one that cannot wait.")
+                raise SaveCancelled(
+                    f"The save of {directory} was given up: another one cannot wait, or a worker has failed."
+                )
 
         try:
             write_part(

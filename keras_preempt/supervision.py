@@ -5,21 +5,18 @@ Everything that is started here is ended here: signal handlers, threads, the eve
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import gc
 import logging
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import keras
 
-from keras_preempt import keras_internals, space, startup
+from keras_preempt import keras_internals, leaving, live_fits, space, startup
 from keras_preempt.alignment import Kind, Plan, Position
-from keras_preempt.checkpoint.errors import CorruptCheckpoint, StoreUnavailable
-from keras_preempt.checkpoint.layout import parse_step
+from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
 from keras_preempt.checkpoint.retention import Retention
@@ -35,6 +32,8 @@ from keras_preempt.listening import Listening
 from keras_preempt.place import Place, place
 from keras_preempt.platform import COORDINATION_KEY, GENERIC
 from keras_preempt.platform_detection import KnownOnce
+from keras_preempt.propagation import Propagation, gist
+from keras_preempt.restoring import restore
 from keras_preempt.runtime import Runtime
 from keras_preempt.saves import Saves
 from keras_preempt.saving import Saved, Saver
@@ -44,15 +43,12 @@ from keras_preempt.state import inputs
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
-from keras_preempt.termination import EXIT_NOT_SAVED, Preempted, TerminationConfig, complete
+from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
 
 logger = logging.getLogger("keras_preempt")
 
 _fits = 0
 """How many fits this process has begun. The workers of a job run one program, so it is the same on all."""
-
-_live: dict[str, Supervision] = {}
-"""The directories that a fit of this process is using."""
 
 
 class Supervision:
@@ -89,8 +85,11 @@ class Supervision:
         self._drill: Drill | None = None
         self._incarnation = 0
         self._status = Status()
-        self._epoch_began: tuple[int, float] | None = None  # The number of that boundary, and when it was left.
+        # The number of the boundary, and when it was left.
+        self._epoch_began: tuple[int, float] | None = None
         self._over = False
+        self._propagation = Propagation(LocalCoordinator())
+        self._unguard: Callable[[], None] = _nothing
 
     # -- The beginning ------------------------------------------------------------------------------
 
@@ -101,7 +100,11 @@ class Supervision:
         try:
             self._begin(model, first, last)
         except BaseException as error:
+            # Before the session is there, the workers tell each other of errors in `startup`.
+            raised = self._settle(error) if hasattr(self, "session") else error
             self._close(f"{type(error).__name__} at the start: {error}")
+            if raised is not error:
+                raise raised from error
             raise
 
     def _begin(
@@ -114,6 +117,7 @@ class Supervision:
         self._place = place(strategy)
         self._detection = KnownOnce()  # Looks around while the fit is prepared.
         fit = keras_internals.running_fit(model)
+        self._unguard = fit.guard(self._settle)
         others = self._claim(fit.take_callbacks(first, last), first)
         _fits += 1
         coordinator: Coordinator = (
@@ -121,6 +125,7 @@ class Supervision:
             if self._place.members == 1
             else ServiceCoordinator(self._place.member, self._place.members)
         )
+        self._propagation = Propagation(coordinator)
         self._events = EventLog(self._place.member)
         self.runtime = Runtime(
             coordinator, self._events, _fits, self._termination.grace_period, self.set_deadline
@@ -173,7 +178,9 @@ class Supervision:
         self.runtime.start()
         self._drill = Drill.from_environment(self._place.member)
         platform = self._detection.result()
-        if self._place.members == 1:  # No coordination service, so no key of it.
+        if self._place.workers:
+            platform = platform.for_tpu_coordinator()
+        elif self._place.members == 1:  # No coordination service, so no key of it.
             heard = tuple(source for source in platform.sources if source != COORDINATION_KEY)
             platform = replace(platform, sources=heard)
         self._termination = complete(self._config, platform)
@@ -183,12 +190,13 @@ class Supervision:
         self._promise(fit, coordinator)
         self._status.spent("startup", time.time() - began)
         if start.restored is not None:
-            self._restore(start)
+            seconds = restore(self.session, start, self._place.member, self._events)
+            self._status.spent("restore", seconds)
         if self._drill is not None:
             self.runtime.every_boundary = self.runtime.attention = True
         beginning = self.session.position(fit.initial_epoch, "epoch", 0)
         self._saves.begin(beginning)
-        self.runtime.at_risk = self._at_risk
+        self.runtime.at_risk = self._saves.at_risk
         self.runtime.pace.to_save = space.size_of(model_states[0].signature())
         self.runtime.pace.leave(self.runtime.entered)
         self._look_again(beginning)
@@ -218,55 +226,8 @@ class Supervision:
             raise ValueError(
                 f"Expected one PreemptionCallback in a fit. Received: {len(rivals) + 1}. Remove all but one."
             )
-        if _live.get(self._store.key, self) is not self:
-            raise ValueError(
-                f"Expected a directory that no other fit of this process is using. Received: "
-                f"{self._store.url!r}, in which one is still running. Give each fit its own directory."
-            )
-        _live[self._store.key] = self
+        live_fits.claim(self._store, self)
         return callbacks
-
-    def _restore(self, start: startup.Start) -> None:
-        assert start.restored is not None
-        assert self._events is not None
-        began = time.time()
-        try:
-            how = self.session.restore(start.restored, start.name)
-        except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
-            raise CorruptCheckpoint(start.name, f"a state of another structure ({error!r})") from error
-        regrouped = self.session.regrouped
-        restored = start.restored if regrouped is None else regrouped.loaded
-        where, substituted = restored.manifest.position, restored.substituted_from
-        self._events.emit(
-            "restore",
-            checkpoint=start.name,
-            seconds=time.time() - began,
-            skipped=list(start.skipped),
-            substituted_from=substituted,
-            input=how,
-            saved_by=restored.manifest.members,
-            regrouped=None if regrouped is None else regrouped.summary,
-        )
-        self._status.spent("restore", time.time() - began)
-        logger.info(
-            "Continuing from %s: %s (the newest that verified%s). Input: %s.",
-            start.name,
-            Position(where["epoch"], where["phase"], where["batch"], where["step"]),
-            f"; not used: {'; '.join(start.skipped)}" if start.skipped else "",
-            how,
-        )
-        if regrouped is not None:
-            logger.warning("%s", regrouped.summary)
-            treated = ", ".join(f"{count} {how}" for how, count in sorted(regrouped.treatment.items()))
-            logger.info("Variables restored on other replicas: %s.", treated)
-        if substituted is not None:
-            logger.warning(
-                "NOT exact: worker %d was killed before it had written its own part of %s. Its metrics, "
-                "BatchNormalization statistics, seeds, random state and callbacks are those of worker %d.",
-                self._place.member,
-                start.name,
-                substituted,
-            )
 
     # -- Boundaries ---------------------------------------------------------------------------------
 
@@ -319,8 +280,10 @@ class Supervision:
         """The last boundary: everyone knows that training is over, and the finished run is saved."""
         position = self.session.position(epochs_done, "end", 0)
         plan = self.runtime.finish(position)
-        if plan is not None:
-            saved = self._save(plan, position)
+        saved = None if plan is None else self._save(plan, position, self._propagation.has_ended_elsewhere)
+        if (saved is None or saved.name is None) and (failed := self._propagation.told()) is not None:
+            raise failed
+        if saved is not None:
             self._status.committed = saved.name
             self._status.saved = saved.name is not None
         assert self._events is not None
@@ -332,9 +295,9 @@ class Supervision:
         """Cuts every call to the storage so that it is over by then; seconds since 1970, None for no limit."""
         self._store.deadline = deadline
 
-    def _save(self, plan: Plan, position: Position) -> Saved:
+    def _save(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         self._status.aligned_at = time.time()
-        saved = self._saves.at_once(plan, position)
+        saved = self._saves.at_once(plan, position, given_up)
         self._status.spent("save", saved.seconds)
         self._status.committed_at = time.time()
         if saved.name is not None and plan.kind is not Kind.FINISHED:
@@ -347,14 +310,9 @@ class Supervision:
         return saved
 
     def _call_save_fn(self) -> None:
-        save_fn = self._termination.save_fn
-        if save_fn is None:
-            return
-        self._saves.wait()
-        try:
-            save_fn()
-        except Exception:  # Whatever it is: the checkpoint is safe, and the machine goes all the same.
-            logger.exception("save_fn has failed; the checkpoint of keras_preempt is not touched by that.")
+        if self._termination.save_fn is not None:
+            self._saves.wait()
+            leaving.call_save_fn(self._termination)
 
     def _leave(self, saved: Saved, position: Position) -> NoReturn:
         assert self._events is not None
@@ -366,38 +324,12 @@ class Supervision:
         began = time.time()
         self.runtime.leave(finished=False)
         self._status.spent("exit", time.time() - began)
-        exit_fn = self._termination.exit_fn
         if saved.name is None:
-            self._tell_loss(position)
+            self._saves.tell_loss(position)
         self._close("preempted")
-        if exit_fn is not None:
-            exit_fn()
-            raise Preempted(
-                f"The training was preempted; its checkpoint is {saved.name or 'NOT saved'}. Call fit again to "
-                "resume."
-            )
-        logger.warning("Preempted: exiting with status %d.", code)
-        sys.stdout.flush()
-        # At its end the interpreter would look for garbage among all of TensorFlow's objects, for a second or
-        # more of the grace period. Registered, not called: whoever catches SystemExit goes on as ever.
-        atexit.register(gc.freeze)
-        raise SystemExit(code)
-
-    def _tell_loss(self, position: Position) -> None:
-        last = self._saves.committed
-        logger.error(
-            "Preempted, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s.",
-            position.step,
-            "begins anew" if last is None else f"goes on from {last}",
-            self._at_risk(),
-            "" if last is None else f" ({(position.step or 0) - (_step_of(last) or 0)} steps)",
-        )
-
-    def _at_risk(self) -> str:
-        last = self._saves.committed
-        if last is None:
-            return "everything that was trained"
-        return f"what was trained since step {_step_of(last)}"
+        leaving.wait_for_workers(self._termination, self._place, self.runtime.notices)
+        what = f"its checkpoint is {saved.name or 'NOT saved'}. Call fit again to resume."
+        leaving.leave(self._termination, code, what)
 
     # -- The end ------------------------------------------------------------------------------------
 
@@ -406,8 +338,22 @@ class Supervision:
         self._status.finished = True
         self._close("training is over")
 
+    def _settle(self, error: BaseException) -> BaseException:
+        """An error is on its way out of the fit; returns the one to raise."""
+        if self._over:  # Such as the exit after a preemption.
+            return error
+        raised = self._propagation.settle(error)
+        assert self._propagation.origin is not None
+        what = f"{type(raised).__name__}: {gist(str(raised))}"
+        if self._events is not None:
+            self._events.emit("error", reason=what, origin=self._propagation.origin.value)
+        self._close(what)
+        return raised
+
     def abandon(self) -> None:
-        """The fit was left by an exception, of which no hook is told."""
+        """The fit was left by an exception that was not seen on its way."""
+        if not self._over:
+            self._propagation.left()
         self._close("its fit was left by an exception")
 
     def _close(self, why: str) -> None:
@@ -415,7 +361,7 @@ class Supervision:
             return
         self._over = True
         with contextlib.ExitStack() as closing:  # The last line first, and every one of them.
-            closing.callback(self._release_directory)
+            closing.callback(live_fits.release, self._store, self)
             closing.callback(self._close_store)
             if self._events is not None:
                 closing.callback(self._events.close)
@@ -432,6 +378,7 @@ class Supervision:
                 closing.callback(self._saves.end)
             if self._interval is not None:
                 closing.callback(self._interval.stop)
+            closing.callback(self._unguard)
 
     def _write_status(self) -> None:
         self._status.notices = [notice.received_at for notice in self.runtime.notices]
@@ -444,10 +391,6 @@ class Supervision:
         except StoreUnavailable as error:  # Nothing but events: no reason to hide how the fit has ended.
             logger.warning("The last events could not be stored: %s", error)
 
-    def _release_directory(self) -> None:
-        if _live.get(self._store.key) is self:
-            del _live[self._store.key]
 
-
-def _step_of(checkpoint: str) -> int | None:
-    return parse_step(checkpoint.partition("/")[0])
+def _nothing() -> None:
+    """There is no guard to end."""

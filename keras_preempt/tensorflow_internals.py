@@ -7,7 +7,7 @@ Verified on TensorFlow 2.21.0. Each use checks what it relies on at first use an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -43,6 +43,8 @@ def _context() -> Any:
         "get_config_key_value",
         "delete_config_key_value",
         "report_error_to_cluster",
+        "get_task_states",
+        "get_server_def",
     ):
         if not hasattr(current, method):
             raise _unsupported(f"the method {method} on its eager context")
@@ -94,9 +96,80 @@ class CoordinationKeys:
         except tf.errors.NotFoundError:
             return
 
-    def report_error(self, message: str) -> None:
+    def report_error(self, message: str, code: int = tf.errors.ABORTED) -> None:
         """Puts every member's agent, and so its collectives, into an error that says `message`."""
-        self._context.report_error_to_cluster(tf.errors.ABORTED, message)
+        self._context.report_error_to_cluster(code, message)
+
+    def are_gone(self, jobs: Sequence[tuple[str, int]]) -> bool:
+        """Whether the tasks of these jobs are gone: each is in an error, or the one that hosts the service left.
+
+        Args:
+            jobs: Names of jobs, each with the number of its tasks.
+        """
+        try:
+            states = self._context.get_task_states(list(jobs))
+        except tf.errors.DeadlineExceededError:
+            return False
+        except tf.errors.OpError:
+            return True
+        return all(state is not None for state in states)
+
+
+def remote_jobs() -> tuple[tuple[str, int], ...]:
+    """The jobs that this process was connected to by `tf.config.experimental_connect_to_cluster`.
+
+    Returns:
+        Their names, each with the number of its tasks; nothing in a process that runs all operations itself, as a
+        worker of MultiWorkerMirroredStrategy does.
+    """
+    server = _context().get_server_def()
+    if server is None:
+        return ()
+    return tuple((str(job.name), len(job.tasks)) for job in server.cluster.job if job.name != server.job_name)
+
+
+WORKER_PREEMPTION = b"type.googleapis.com/tensorflow.distributed_runtime.WorkerPreemption"
+"""Under which payload of an AbortedError TensorFlow says which task was preempted."""
+
+_check_op: list[Callable[..., Any] | None] = []
+"""TensorFlow's op, None where it is not linked; empty until that is known."""
+
+
+def check_preemption(seen: str | None) -> None:
+    """Raises what TensorFlow's op CheckPreemption raises once a worker was preempted.
+
+    The op, which also ends what runs asynchronously on remote workers, is called where it is linked; in the public
+    builds of TensorFlow it is not.
+
+    Args:
+        seen: What `PREEMPTION_NOTICE_KEY` holds, such as "/job:worker/task:1"; None while it is not there.
+
+    Raises:
+        tf.errors.AbortedError: With the payload `WORKER_PREEMPTION`.
+    """
+    if not _check_op:
+        _check_op.append(_find_check_op())
+    if _check_op[0] is not None:
+        _check_op[0](preemption_key=PREEMPTION_NOTICE_KEY)
+    if seen is not None:
+        raise tf.errors.AbortedError(
+            None, None, f"Task {seen} was preempted.", {WORKER_PREEMPTION: seen.encode()}
+        )
+
+
+def _find_check_op() -> Callable[..., Any] | None:
+    try:
+        from tensorflow.core.distributed_runtime.preemption import gen_check_preemption_op
+    except ImportError:
+        return None
+    op: Callable[..., Any] = gen_check_preemption_op.check_preemption
+    try:
+        op(preemption_key="keras_preempt/probe")
+    except (tf.errors.NotFoundError, tf.errors.UnimplementedError):
+        return None
+    except tf.errors.OpError:
+        pass  # It is there, and the coordination service is not.
+    return op
 
 
 def iterator_state(iterator: Any) -> bytes | None:

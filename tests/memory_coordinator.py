@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from keras_preempt.coordination import CoordinationLost, CoordinationTimeout
+from keras_preempt.coordination import ABORTED, CoordinationLost, CoordinationTimeout
 
 PATIENCE = 10.0
 """Seconds after which a test that waits for something to happen gives up."""
@@ -147,5 +147,5 @@ class MemoryCoordinator:
     def delete(self, prefix: str) -> None:
         self._service.delete(self.member, prefix)
 
-    def report_error(self, message: str) -> None:
+    def report_error(self, message: str, code: int = ABORTED) -> None:
         """Collectives are not part of this."""

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -43,6 +45,7 @@ def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tens
     assert net > 0
     assert 0 < ratio < 1
     assert theirs[3] == "1.00"
+    assert 0 < float(rows["through keras_preempt.PreemptionCheckpointHandler.run"][3]) < 1
     assert "with one empty keras.callbacks.Callback" in rows
     # TensorFlow's handler did its work and did not only pass the call through.
     assert float(theirs[2]) > float(rows["a function that does nothing"][0])
@@ -100,3 +103,15 @@ def test_a_background_save_holds_training_up_for_about_one_copy_of_the_state() -
     peak = re.search(r"Peak memory beyond the model's: ([0-9.]+) x the state", result.stdout)
     assert peak is not None
     assert 0.9 < float(peak.group(1)) < 1.4
+
+
+@pytest.mark.chaos
+def test_grace_uses_most_of_the_time_and_is_gone_before_it_is_over() -> None:
+    result = _run("grace.py", "--quick")
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = _rows(result.stdout)
+    assert rows["grace of 10 s"] == ["ours p50", "least", "TensorFlow's p50", "least"]
+    used = float(rows["used, % of the grace"][0])
+    committed, gone = (float(rows[what][0]) for what in ("committed, s left", "last process gone, s left"))
+    assert 0 < gone < committed < 10 * (1 - used / 100)
+    assert "Ours: 0 runs too late, 0 failed." in result.stdout

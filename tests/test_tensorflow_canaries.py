@@ -23,6 +23,8 @@ METHODS = {
     "get_config_key_value": ["key", "timeout_in_ms"],
     "delete_config_key_value": ["key"],
     "report_error_to_cluster": ["error_code", "error_message"],
+    "get_task_states": ["job_configs"],
+    "get_server_def": [],
 }
 
 
@@ -47,6 +49,43 @@ def test_without_a_cluster_the_service_says_that_it_is_not_there() -> None:
     assert not keys.available(), _changed("a process without a cluster has a coordination service")
     with pytest.raises(tf.errors.FailedPreconditionError):
         keys.insert("keras_preempt/canary", "x")
+
+
+def test_a_process_that_was_connected_to_no_cluster_has_no_remote_jobs() -> None:
+    assert internals.remote_jobs() == (), _changed("Context.get_server_def is set without a cluster")
+
+
+def test_preemption_is_told_as_the_op_of_tensorflow_tells_it() -> None:
+    internals.check_preemption(None)
+    with pytest.raises(tf.errors.AbortedError, match=r"Task /job:worker/task:1 was preempted\.") as raised:
+        internals.check_preemption("/job:worker/task:1")
+    payloads = raised.value.experimental_payloads
+    assert payloads == {internals.WORKER_PREEMPTION: b"/job:worker/task:1"}, _changed(
+        "errors no longer take payloads as their fourth argument"
+    )
+
+
+def test_the_op_that_checks_for_preemption_is_still_not_linked() -> None:
+    # Where it is, it is called; nobody has run that yet.
+    module = importlib.import_module("tensorflow.core.distributed_runtime.preemption.gen_check_preemption_op")
+    assert next(iter(inspect.signature(module.check_preemption).parameters)) == "preemption_key"
+    with pytest.raises(tf.errors.NotFoundError, match="CheckPreemption"):
+        module.check_preemption(preemption_key="keras_preempt/canary")
+
+
+def test_where_the_op_is_linked_it_is_called_and_its_error_is_the_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def op(preemption_key: str) -> None:
+        if preemption_key == internals.PREEMPTION_NOTICE_KEY:
+            raise tf.errors.AbortedError(None, None, "from the op")
+        raise tf.errors.InternalError(None, None, "Coordination service is not enabled.")
+
+    module = importlib.import_module("tensorflow.core.distributed_runtime.preemption.gen_check_preemption_op")
+    monkeypatch.setattr(module, "check_preemption", op)
+    monkeypatch.setattr(internals, "_check_op", [])
+    with pytest.raises(tf.errors.AbortedError, match="from the op"):
+        internals.check_preemption(None)
 
 
 def test_errors_of_the_service_are_told_from_its_timeouts() -> None:

@@ -1,4 +1,4 @@
-"""One worker of the job under `PreemptionCallback`. Run as: FOLDER STEP_SECONDS WIDTH."""
+"""One worker of the job under `PreemptionCallback`. Run as: FOLDER STEP_SECONDS WIDTH GRACE_SECONDS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from job import STEPS, Journal, data, model
 
-from keras_preempt import PreemptionCallback
+from keras_preempt import PreemptionCallback, TerminationConfig
 
 
 class Steps(keras.callbacks.Callback):  # type: ignore[misc]
@@ -30,8 +30,8 @@ class Steps(keras.callbacks.Callback):  # type: ignore[misc]
         """See `get_state`."""
 
 
-def main(folder: str, seconds: float, width: int) -> None:
-    callback = PreemptionCallback(folder)
+def main(folder: str, seconds: float, width: int, grace: float) -> None:
+    callback = PreemptionCallback(folder, termination=TerminationConfig(grace_period=grace))
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     journal = Journal(folder)
     with strategy.scope():
@@ -43,4 +43,4 @@ def main(folder: str, seconds: float, width: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))

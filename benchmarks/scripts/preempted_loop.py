@@ -1,4 +1,7 @@
-"""One worker of the job under TensorFlow's PreemptionCheckpointHandler. Run as: FOLDER STEP_SECONDS WIDTH."""
+"""One worker of the job under TensorFlow's PreemptionCheckpointHandler.
+
+Run as: FOLDER STEP_SECONDS WIDTH GRACE_SECONDS.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from job import STEPS, Journal, data, model
 EXIT_RESTART = 75
 
 
-def main(folder: str, seconds: float, width: int) -> None:
+def main(folder: str, seconds: float, width: int, grace: float) -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     resolver = strategy.cluster_resolver
     journal = Journal(folder)
@@ -41,9 +44,8 @@ def main(folder: str, seconds: float, width: int) -> None:
         journal.write()
         sys.exit(EXIT_RESTART)
 
-    handler = tf.distribute.experimental.PreemptionCheckpointHandler(
-        resolver, manager, None, tf.distribute.experimental.TerminationConfig(exit_fn=leave, save_fn=save)
-    )
+    config = tf.distribute.experimental.TerminationConfig(exit_fn=leave, grace_period=grace, save_fn=save)
+    handler = tf.distribute.experimental.PreemptionCheckpointHandler(resolver, manager, None, config)
 
     @tf.function  # type: ignore[untyped-decorator]
     def distributed_step(batch: Any) -> Any:
@@ -58,4 +60,4 @@ def main(folder: str, seconds: float, width: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))

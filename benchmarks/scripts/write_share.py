@@ -33,7 +33,7 @@ def main() -> None:
     mirrored = []
     for piece in partition(specs, writers)[member]:
         whole = np.empty(piece.shape, np.float32)  # of which only the share takes memory
-        whole[piece.start : piece.stop] = random.random(piece.stop - piece.start, np.float32)
+        random.random(out=whole[piece.start : piece.stop], dtype=np.float32)
         mirrored.append((piece, whole))
     attempt = attempt_name(1, 0)
     print("ready", flush=True)

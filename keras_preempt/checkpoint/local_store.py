@@ -148,7 +148,12 @@ class LocalStore:
         with self._explained(name):
             if os.path.lexists(target):  # spares the writing of what could not get its name anyway
                 raise AlreadyExists(name, self._url)
-        file = UnfinishedFile(target, partial(self._explained, name), partial(AlreadyExists, name, self._url))
+        file = UnfinishedFile(
+            target,
+            partial(self._explained, name),
+            partial(AlreadyExists, name, self._url),
+            None if overlap is None else overlap.blocks,
+        )
         try:
             yield file
         except BaseException:

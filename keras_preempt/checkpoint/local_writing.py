@@ -8,12 +8,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from keras_preempt.checkpoint.direct_writing import Blocks, BlockWriter
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.posix_files import flush_folder, give_name, open_temporary, write_all
 from keras_preempt.checkpoint.store import Buffer
 
 FLUSHES = 4
-"""Files that are flushed to the disk while the next is written: their data is already on the way there."""
+"""Files or blocks that are on their way to the disk at a time, while more is written."""
 
 Explained = Callable[[], AbstractContextManager[None]]
 """Turns errors of the system into those of a store, which name the file."""
@@ -26,26 +27,42 @@ class UnfinishedFile:
         target: its future path.
         explained: around every call of the system.
         taken: returns the error that says that somebody else has given the name to another file.
+        blocks: where its content is gathered, if it may be written later than it is handed over.
     """
 
-    def __init__(self, target: Path, explained: Explained, taken: Callable[[], Exception]) -> None:
+    def __init__(
+        self,
+        target: Path,
+        explained: Explained,
+        taken: Callable[[], Exception],
+        blocks: Blocks | None = None,
+    ) -> None:
         self.target = target
         self._explained = explained
         self._taken = taken
         with explained():
             self._descriptor, self._temporary = open_temporary(target.parent)
+        self._content = None if blocks is None else BlockWriter(self._descriptor, blocks)
 
     def write(self, buffer: Buffer) -> None:
         """Appends all of `buffer`."""
         with self._explained():
-            write_all(self._descriptor, buffer)
+            if self._content is None:
+                write_all(self._descriptor, buffer)
+            else:
+                self._content.write(buffer)
 
     def finish(self) -> None:
         """Makes the content durable and then gives the file its name; the folder is still to be flushed."""
         try:
             with self._explained():
                 try:
+                    if self._content is not None:
+                        self._content.finish()
                     os.fsync(self._descriptor)
+                except BaseException:
+                    self._stop()
+                    raise
                 finally:
                     os.close(self._descriptor)
                 if not give_name(self._temporary, self.target):
@@ -60,8 +77,13 @@ class UnfinishedFile:
 
     def discard(self) -> None:
         """Leaves nothing of the file behind, instead of finishing it."""
+        self._stop()
         os.close(self._descriptor)
         self._temporary.unlink(missing_ok=True)
+
+    def _stop(self) -> None:
+        if self._content is not None:
+            self._content.discard()
 
 
 class FileLog:
@@ -96,12 +118,17 @@ class FileLog:
 
 
 class Overlap:
-    """The files that one thread has written and that are not durable yet."""
+    """The files that one thread has written and that are not durable yet.
+
+    Attributes:
+        blocks: for their content.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(FLUSHES, thread_name_prefix="keras_preempt-flush")
         self._flushing: dict[Future[None], UnfinishedFile] = {}
         self._folders: dict[Path, UnfinishedFile] = {}
+        self.blocks = Blocks(self._pool)
 
     def wait_for_room(self) -> None:
         """Waits until one more file may be written; raises what one before has failed of."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_preempt.checkpoint.checked_file import Bytes, CheckedFile
-from keras_preempt.checkpoint.checksum import extended
+from keras_preempt.checkpoint.checksum import PIECE, extended
 from keras_preempt.checkpoint.dtypes import code_of, dtype_of
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.manifest import FileEntry
@@ -31,8 +31,6 @@ Places = Callable[[Sequence[StoredTensor]], Mapping[str, Array]]
 
 ALIGNMENT = 64
 """Bytes; TensorFlow takes over memory that is aligned so, and would have to copy any other."""
-
-_CHUNK = 8 << 20  # bytes of one write; below this, systems calls and small pages begin to tell
 
 
 def empty(dtype: str, shape: tuple[int, ...]) -> Array:
@@ -160,8 +158,8 @@ def _chunks(header: bytes, ordered: list[tuple[str, Array]]) -> Iterator[Bytes]:
     for _, array in ordered:
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         flat = little.reshape(-1).view(np.uint8)
-        for start in range(0, len(flat), _CHUNK):
-            yield flat[start : start + _CHUNK]
+        for start in range(0, len(flat), PIECE):
+            yield flat[start : start + PIECE]
 
 
 def _read_tensor(file: CheckedFile, tensor: StoredTensor, target: Array) -> None:

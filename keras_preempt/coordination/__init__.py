@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from keras_preempt.coordination.coordinator import (
+    ABORTED,
     CoordinationLost,
     CoordinationTimeout,
     Coordinator,
 )
 
-__all__ = ["CoordinationLost", "CoordinationTimeout", "Coordinator"]
+__all__ = ["ABORTED", "CoordinationLost", "CoordinationTimeout", "Coordinator"]

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+ABORTED = 10
+"""TensorFlow's error code of an operation that was given up."""
+
 
 class CoordinationTimeout(TimeoutError):
     """A key did not appear in time. Usually the member that should have written it is gone."""
@@ -57,6 +60,16 @@ class Coordinator(Protocol):
         """Removes `prefix` and everything under `prefix/`. Does nothing where nothing is."""
         ...
 
-    def report_error(self, message: str) -> None:
-        """Makes the other members' collectives fail with `message` instead of waiting for this one."""
+    def report_error(self, message: str, code: int = ABORTED) -> None:
+        """Makes the other members' collectives fail with `message` instead of waiting for this one.
+
+        They can train no more after that; the keys can still be used.
+
+        Args:
+            message: What their errors say.
+            code: One of TensorFlow's error codes, which decides on the type of these errors.
+
+        Raises:
+            CoordinationLost: The service cannot be reached.
+        """
         ...

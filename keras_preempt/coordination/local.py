@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from keras_preempt.coordination.coordinator import CoordinationTimeout
+from keras_preempt.coordination.coordinator import ABORTED, CoordinationTimeout
 
 
 class LocalCoordinator:
@@ -44,5 +44,5 @@ class LocalCoordinator:
             for key in [k for k in self._values if k == prefix or k.startswith(prefix + "/")]:
                 del self._values[key]
 
-    def report_error(self, message: str) -> None:
+    def report_error(self, message: str, code: int = ABORTED) -> None:
         """Nobody else is there to be told."""

@@ -8,7 +8,7 @@ blocking get, and a wait without a limit belongs to a thread that is woken by in
 from __future__ import annotations
 
 from keras_preempt import tensorflow_internals as internals
-from keras_preempt.coordination.coordinator import CoordinationLost, CoordinationTimeout
+from keras_preempt.coordination.coordinator import ABORTED, CoordinationLost, CoordinationTimeout
 
 
 class ServiceCoordinator:
@@ -58,9 +58,9 @@ class ServiceCoordinator:
         except internals.SERVICE_ERRORS as error:
             raise CoordinationLost(f"Could not delete {prefix!r}: {error}") from error
 
-    def report_error(self, message: str) -> None:
+    def report_error(self, message: str, code: int = ABORTED) -> None:
         """See `Coordinator.report_error`."""
         try:
-            self._keys.report_error(message)
+            self._keys.report_error(message, code)
         except internals.SERVICE_ERRORS as error:
             raise CoordinationLost(f"Could not report the error {message!r}: {error}") from error

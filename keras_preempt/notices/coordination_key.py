@@ -18,9 +18,17 @@ from keras_preempt.tensorflow_internals import PREEMPTION_NOTICE_KEY
 SOURCE = "coordination key"
 
 
+_REASON = "TensorFlow's notice for "
+
+
+def task_named_by(notice: Notice) -> str | None:
+    """The task that a notice of this source is about, such as "/job:worker/task:1"; None for another source."""
+    return notice.reason.removeprefix(_REASON) if notice.source == SOURCE else None
+
+
 def names_member(notice: Notice, task: str) -> bool:
     """Whether the notice is about the task such as "/job:worker/task:1" rather than about another one."""
-    return notice.source == SOURCE and notice.reason.endswith(task)
+    return task_named_by(notice) == task
 
 
 _RELEASED = "keras_preempt/released"
@@ -70,6 +78,6 @@ class CoordinationKeyNotices:
                 return
             if value != _RELEASED:
                 if not self._stopped.is_set():
-                    self._on_notice(Notice(SOURCE, f"TensorFlow's notice for {value}", time.time()))
+                    self._on_notice(Notice(SOURCE, f"{_REASON}{value}", time.time()))
                 return
             self._stopped.wait(0.05)  # Another member is stopping; its deletion of the key is on the way.

@@ -6,7 +6,7 @@ the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt.checkpoint.tensors import ALIGNMENT, Array, empty
+from keras_preempt.state import strings
 
 Runs = Mapping[str, tuple[int, int]]
 """First element and the one after the last, of the flattened tensor, by name."""
@@ -28,10 +29,11 @@ _PIECE = 16 << 20  # bytes that one thread copies at a time
 def views(components: Mapping[str, Any]) -> dict[str, Array]:
     """Returns the values of variables on one device each: of those on the CPU, without copying them.
 
-    The variables must not be assigned to as long as the arrays are in use.
+    The variables must not be assigned to as long as the arrays are in use. Strings come as `strings.encode` has them.
     """
-    # Unlike numpy(), which always copies.
-    return {name: np.asarray(component.read_value()) for name, component in components.items()}
+    # Unlike numpy(), which always copies, and read_value(), which does so after a sparse update, as of an embedding.
+    values = {name: np.asarray(component.read_value_no_copy()) for name, component in components.items()}
+    return {name: strings.encode(value) if value.dtype.hasobject else value for name, value in values.items()}
 
 
 def copies(components: Mapping[str, Any], runs: Runs) -> dict[str, Array]:
@@ -44,8 +46,8 @@ def copies(components: Mapping[str, Any], runs: Runs) -> dict[str, Array]:
     values: dict[str, Array] = {}
     pieces: list[tuple[Array, Array]] = []
     for name, value in views(components).items():
-        values[name] = value  # copied already if it is not on the CPU
-        if _on_cpu(components[name]):
+        values[name] = value
+        if not _is_a_copy(components[name]):
             values[name] = empty(value.dtype.name, value.shape)
             pieces += _pieces(values[name], value, runs.get(name, (0, value.size)))
     if sum(target.nbytes for target, _ in pieces) < LARGE:
@@ -57,12 +59,24 @@ def copies(components: Mapping[str, Any], runs: Runs) -> dict[str, Array]:
     return values
 
 
-def tensor_of(array: Array) -> tf.Tensor | Array:
-    """Returns what to assign to variables for that array.
+def assign(components: Iterable[Any], array: Array) -> None:
+    """Assigns a value, as `views` and `copies` return it, to one or several variables of a type.
 
     Where it can, TensorFlow goes on using the memory of a large array instead of copying it, and never writes to
     it. The array must not be changed any more.
+
+    Raises:
+        ValueError: The array does not fit.
     """
+    value: tf.Tensor | Array | None = None
+    for component in components:
+        if value is None:
+            strings_ = component.dtype == tf.string
+            value = strings.decode(array, component.shape) if strings_ else _tensor_of(array)
+        component.assign(value)
+
+
+def _tensor_of(array: Array) -> tf.Tensor | Array:
     if (
         array.nbytes < LARGE
         or not array.flags.c_contiguous
@@ -81,8 +95,10 @@ def _taken_over(array: Array) -> tf.Tensor:
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
-def _on_cpu(component: Any) -> bool:
-    return tf.DeviceSpec.from_string(component.device).device_type in (None, "", "CPU")
+def _is_a_copy(component: Any) -> bool:
+    """Whether what `views` returns shares no memory with the variable."""
+    on_cpu = tf.DeviceSpec.from_string(component.device).device_type in (None, "", "CPU")
+    return component.dtype == tf.string or not on_cpu
 
 
 def _pieces(target: Array, source: Array, run: tuple[int, int]) -> list[tuple[Array, Array]]:

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import keras_internals
+from keras_preempt.checkpoint.dtypes import NAMES
 from keras_preempt.state import host_values
 from keras_preempt.state.regroup import Rule, rule_of
 
@@ -59,9 +60,12 @@ class ModelState:
                 if id(variable) in seen:
                     continue
                 seen.add(id(variable))
+                _check_dtype(variable)
                 name = self._unique(f"{group}/{variable.path}")
                 alone = strategy.num_replicas_in_sync == 1
-                kind = self.mirrored if alone or id(variable) in kept_equal else self.local
+                # How many bytes strings take is known from their values alone: they cannot be shared out ahead.
+                can_be_shared = variable.dtype != "string" and (alone or id(variable) in kept_equal)
+                kind = self.mirrored if can_be_shared else self.local
                 kind[name] = variable
                 if group == "metrics" or keras_internals.is_seed_state(variable):
                     self._small.add(name)
@@ -98,15 +102,15 @@ class ModelState:
 
     def capture_metrics_and_seeds(self) -> dict[str, np.ndarray]:
         """Returns what a validation changes: named like `capture_mirrored` and `capture_local` name it."""
-        values: dict[str, np.ndarray] = {}
+        components: dict[str, Any] = {}
         local = self._local_now()
         for name in {*self._small, *(local.keys() - self.local.keys())}:
             if name in self.mirrored:
-                values[name] = self._components(self.mirrored[name])[0].numpy()
+                components[name] = self._components(self.mirrored[name])[0]
             else:
                 for index, component in enumerate(self._components(local[name])):
-                    values[f"{name}@{index}"] = component.numpy()
-        return {name: np.array(value) for name, value in values.items()}
+                    components[f"{name}@{index}"] = component
+        return host_values.copies(components, {})
 
     def restore(self, mirrored: Mapping[str, np.ndarray], local: Mapping[str, np.ndarray]) -> None:
         """Assigns the captured values, replica by replica. Names that are not captured are left alone.
@@ -115,16 +119,14 @@ class ModelState:
         """
         for name, variable in self.mirrored.items():
             if name in mirrored:
-                value = host_values.tensor_of(mirrored[name])
-                for component in self._components(variable):
-                    component.assign(value)
+                host_values.assign(self._components(variable), mirrored[name])
         # Made only where the checkpoint has it: making it draws from Python's random numbers.
         has_seed = any(name.startswith(f"{_GLOBAL_SEED}@") for name in local)
         for name, variable in self._local_now(create_seed=has_seed).items():
             for index, component in enumerate(self._components(variable)):
                 key = f"{name}@{index}"
                 if key in local:
-                    component.assign(host_values.tensor_of(local[key]))
+                    host_values.assign([component], local[key])
 
     def small(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Selects the captured values that a callback or Keras may touch before the first step.
@@ -175,3 +177,12 @@ class ModelState:
 
     def _components(self, variable: Any) -> tuple[Any, ...]:
         return tuple(self._strategy.experimental_local_results(variable.value))
+
+
+def _check_dtype(variable: Any) -> None:
+    """Refuses now, and not at the first save, what a checkpoint cannot hold."""
+    if variable.dtype not in (*NAMES, "string"):
+        raise ValueError(
+            f"Expected variables of the types string, {', '.join(NAMES)}. Received: {variable.path!r} of type "
+            f"{variable.dtype}. Convert it; a complex128 variable can be kept as two of float64."
+        )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +24,12 @@ from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
 STEPS, BATCH = 6, 4
 PATIENCE = 60.0
 """Seconds that something is waited for which comes at once on an idle machine."""
+
+
+def sigterm() -> None:
+    """To this process."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
 
 Actions = Mapping[tuple[int, int], Callable[[], object]]
 """What to do in a step, by (epoch, batch): when its boundary is passed, before it computes."""
@@ -143,7 +151,11 @@ class NoticedFit:
         ended, digest = "finished", ""
         try:
             history = self.model.keras.fit(
-                make_data(self.batches), epochs=self.epochs, shuffle=False, verbose=0, callbacks=[*ours, doing]
+                make_data(self.batches),
+                epochs=self.epochs,
+                shuffle=False,
+                verbose=0,
+                callbacks=[*ours, doing],
             )
             digest = self.model.digest(history.history)
         except Preempted:
@@ -155,6 +167,11 @@ class NoticedFit:
         outcome = Outcome(ended, doing.run, doing.ended_at, digest, time.time())
         self.outcomes.append(outcome)
         return outcome
+
+    def assert_nothing_lost(self, undisturbed: Outcome) -> None:
+        """The fits together are that one: the same steps, none left out and none run twice, and the same end."""
+        assert self.steps == undisturbed.steps
+        assert self.outcomes[-1].digest == undisturbed.digest != ""
 
     @property
     def steps(self) -> list[tuple[int, int, float]]:

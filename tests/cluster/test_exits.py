@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from keras_preempt.checkpoint.store import TEMPORARY_PREFIX
+from keras_preempt.testing import FakeMetadata
 from tests.cluster.harness import describe, start_cluster
 
 SCRIPT = Path(__file__).parent / "scripts" / "exits.py"
 
-STATUS = {"finish": 0, "preempted": 75, "error": 1, "interrupt": -signal.SIGINT}
+STATUS = {"finish": 0, "preempted": 75, "gce": 143, "error": 1, "interrupt": -signal.SIGINT}
 ERROR = {
     "finish": "NoneType",
     "preempted": "SystemExit",
+    "gce": "SystemExit",
     "error": "InvalidArgumentError",
     "interrupt": "KeyboardInterrupt",
 }
@@ -44,12 +46,20 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     found = {}
     with ExitStack() as stack:
         running = {}
+        fake = stack.enter_context(FakeMetadata(["gce"]))
         for way in STATUS:
             folder = tmp_path_factory.mktemp(way)
             (folder / "tmp").mkdir()
-            env = {"TMPDIR": str(folder / "tmp"), "KERAS_PREEMPT_PLATFORM": "generic"}
+            platform = "gce-gpu" if way == "gce" else "generic"
+            env = {
+                "TMPDIR": str(folder / "tmp"),
+                "KERAS_PREEMPT_PLATFORM": platform,
+                **fake.environment,
+            }
             command = start_cluster(SCRIPT, 1, args=[str(folder / "run"), way], env=env)
             running[way] = (folder, stack.enter_context(command))
+        running["gce"][1].wait_for_line(0, "^STRIKE")
+        fake.gce.preempt()
         for way, (folder, cluster) in running.items():
             result = cluster.wait(180)
             lines = [line for line in result.outputs[0].splitlines() if line.startswith("LEFT ")]
@@ -95,5 +105,5 @@ def test_the_last_good_checkpoint_is_there(way: str, ended: dict[str, Ended]) ->
     )
     # Two epochs of 8 steps, saved every 2; what strikes does so when step 5 begins, and a notice lets it be run. An
     # error can come while the save of step 4 is being written.
-    possible = {"finish": [16], "preempted": [6], "error": [2, 4], "interrupt": [2, 4]}[way]
+    possible = {"finish": [16], "preempted": [6], "gce": [6], "error": [2, 4], "interrupt": [2, 4]}[way]
     assert committed[-1] in [f"step-{step:08d}" for step in possible]

@@ -2,7 +2,7 @@
 
 | the signal comes | test |
 |---|---|
-| while the train step is compiled | test_a_notice_while_... |
+| while the model is traced: to be built, to be compiled | test_a_notice_while_... |
 | while other callbacks begin | test_a_notice_while_... |
 | while a checkpoint is restored | test_a_notice_while_a_checkpoint_is_restored_... |
 
@@ -11,8 +11,6 @@ tests/cluster/test_resume_restoring.py has more, with several workers; test_noti
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,10 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.session import Session
-from tests.cluster.noticed_fit import ExpectedError, Model, NoticedFit, Outcome
+from tests.cluster.noticed_fit import ExpectedError, Model, NoticedFit, Outcome, sigterm
 
 GRACE = {"at once": 0.0, "an hour": 3600.0}
 grace = pytest.mark.parametrize("grace", GRACE.values(), ids=GRACE)
-
-
-def sigterm() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.fixture(autouse=True)
@@ -49,31 +43,36 @@ def fail() -> None:
     raise ExpectedError("the machine is gone")
 
 
-def assert_nothing_lost(job: NoticedFit, undisturbed: Outcome) -> None:
-    assert job.steps == undisturbed.steps
-    assert job.outcomes[-1].digest == undisturbed.digest != ""
-
-
 @grace
-def test_a_notice_while_the_step_is_compiled_is_acted_on_after_it(
-    grace: float, tmp_path: Path, undisturbed: Outcome
+@pytest.mark.parametrize("when", ["before training", "in the first step"])
+def test_a_notice_while_the_model_is_traced_is_acted_on_after_that(
+    when: str, grace: float, tmp_path: Path, undisturbed: Outcome
 ) -> None:
-    traced: list[bool] = []
+    """It is traced to see what it consists of, and then to compile the step."""
+    at_step = when == "in the first step"
+    in_step, struck = [], []
 
     def loss(y: Any, prediction: Any) -> Any:
-        if not traced:
-            traced.append(True)
+        if bool(in_step) == at_step and not struck:
+            struck.append(True)
             sigterm()
         return tf.reduce_mean(tf.square(y - prediction), axis=-1)
 
     job = NoticedFit(tmp_path / "run", model=Model(loss=loss))
-    outcome = job.fit({(0, 4): fail}, termination={"grace_period": grace})
-    assert traced
-    assert [step[:2] for step in outcome.steps] == [(0, batch) for batch in range(4 if grace else 1)]
-    assert (outcome.ended, job.checkpoints) == ("ExpectedError" if grace else "Preempted", ["step-00000001"])
-    del job.outcomes[0].steps[1:]  # What was trained after the only save.
+
+    def saved_and_gone() -> None:
+        job.await_told("commit")  # Written beside training, and given up where that fails.
+        fail()
+
+    actions = {(0, 0): lambda: in_step.append(True), (0, 4): saved_and_gone}
+    outcome = job.fit(actions, termination={"grace_period": grace})
+    assert struck
+    assert outcome.ended == ("ExpectedError" if grace else "Preempted")
+    assert len(outcome.steps) == (4 if grace else at_step)
+    assert job.checkpoints == [f"step-{at_step:08d}"]
+    del outcome.steps[at_step:]  # What was trained after the only save.
     job.fit()
-    assert_nothing_lost(job, undisturbed)
+    job.assert_nothing_lost(undisturbed)
 
 
 @grace
@@ -84,7 +83,7 @@ def test_a_notice_while_other_callbacks_begin_is_acted_on_at_the_first_boundary(
     outcome = job.fit(on_begin=sigterm, termination={"grace_period": grace})
     assert (outcome.ended, len(outcome.steps)) == (("finished", 18) if grace else ("Preempted", 0))
     job.fit()
-    assert_nothing_lost(job, undisturbed)
+    job.assert_nothing_lost(undisturbed)
 
 
 @grace
@@ -109,4 +108,4 @@ def test_a_notice_while_a_checkpoint_is_restored_spoils_nothing(
     assert job.checkpoints == ["step-00000009"]
     job.fit()
     assert job.told("restore")[-1]["checkpoint"] == job.told("exit")[0]["saved"]
-    assert_nothing_lost(job, undisturbed)
+    job.assert_nothing_lost(undisturbed)

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -20,11 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.noticed_fit import ExpectedError, Model, NoticedFit, Outcome
-
-
-def sigterm() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
+from tests.cluster.noticed_fit import ExpectedError, Model, NoticedFit, Outcome, sigterm
 
 
 @pytest.fixture(autouse=True)
@@ -52,11 +47,6 @@ def job(tmp_path: Path, model: Model) -> NoticedFit:
     return NoticedFit(tmp_path / "run", model=model)
 
 
-def assert_nothing_lost(job: NoticedFit, undisturbed: Outcome) -> None:
-    assert job.steps == undisturbed.steps
-    assert job.outcomes[-1].digest == undisturbed.digest != ""
-
-
 def test_a_watcher_that_returns_true_ends_the_fit_as_a_signal_does(
     job: NoticedFit, undisturbed: Outcome
 ) -> None:
@@ -71,7 +61,7 @@ def test_a_watcher_that_returns_true_ends_the_fit_as_a_signal_does(
     assert [notice["source"] for notice in job.told("notice")] == ["termination_watcher_fn"]
     assert [step[:2] for step in outcome.steps][-1] == (1, 1)
     job.fit()
-    assert_nothing_lost(job, undisturbed)
+    job.assert_nothing_lost(undisturbed)
 
 
 class Watcher:
@@ -119,7 +109,7 @@ def test_a_watcher_that_fails_disturbs_nothing_and_signals_are_heard(
         if thread.name.startswith("keras_preempt"):
             thread.join(60)
     assert [notice["source"] for notice in job.told("notice")] == ["signal"]
-    assert_nothing_lost(job, undisturbed)
+    job.assert_nothing_lost(undisturbed)
 
 
 def test_an_exit_fn_that_returns_lets_fit_raise_preempted_with_all_given_back(
@@ -135,7 +125,7 @@ def test_an_exit_fn_that_returns_lets_fit_raise_preempted_with_all_given_back(
     assert job.fit({(1, 4): sigterm}, termination={"exit_fn": leave}).ended == "Preempted"
     assert seen == [([], earlier, ["step-00000011"])]
     job.fit()
-    assert_nothing_lost(job, undisturbed)
+    job.assert_nothing_lost(undisturbed)
 
 
 def test_an_exit_fn_that_raises_is_heard_and_the_checkpoint_is_safe(
@@ -147,7 +137,7 @@ def test_an_exit_fn_that_raises_is_heard_and_the_checkpoint_is_safe(
     assert job.fit({(1, 4): sigterm}, termination={"exit_fn": leave}).ended == "ExpectedError"
     assert job.checkpoints == ["step-00000011"]
     job.fit()
-    assert_nothing_lost(job, undisturbed)
+    job.assert_nothing_lost(undisturbed)
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["works", "raises"])
@@ -173,7 +163,7 @@ def test_save_fn_is_called_after_every_checkpoint_that_answers_a_notice(
     assert saved[1:] == [("step-00000013", True)]
     again.fit(termination=config)
     assert len(saved) == 2, "called without a notice"
-    assert_nothing_lost(again, undisturbed)
+    again.assert_nothing_lost(undisturbed)
     errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
     assert [("save_fn has failed" in error) for error in errors] == [True] * (2 if fails else 0)
 

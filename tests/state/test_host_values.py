@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_preempt.checkpoint.dtypes import dtype_of
 from keras_preempt.checkpoint.tensors import Array, empty
-from keras_preempt.state.host_values import LARGE, copies, tensor_of, views
+from keras_preempt.state.host_values import LARGE, assign, copies, views
 
 TYPES = ["float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "uint8", "bool"]
 
@@ -28,7 +28,7 @@ def value(variable: Any) -> Array:
 def test_a_value_comes_out_as_it_went_in(dtype: str, size: int) -> None:
     array = filled(dtype, size)
     variable = tf.Variable(np.zeros_like(array))
-    variable.assign(tensor_of(array))
+    assign([variable], array)
     for captured in (views({"v": variable})["v"], copies({"v": variable}, {})["v"]):
         assert (captured.dtype, captured.tobytes()) == (array.dtype, array.tobytes())
 
@@ -44,11 +44,22 @@ def test_a_view_is_no_copy_and_a_copy_outlives_an_assignment(dtype: str) -> None
     assert copied.tobytes() == array.tobytes()
 
 
+def test_the_view_of_an_embedding_that_trains_is_no_copy_and_stays_as_it_is() -> None:
+    variable = tf.Variable(tf.zeros((LARGE, 2)))
+    update = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([3]))
+    variable.scatter_add(update)
+    view = views({"v": variable})["v"]
+    assert np.shares_memory(view, views({"v": variable})["v"])
+    variable.scatter_add(update)
+    assert view[3].tolist() == [1, 1]
+    assert views({"v": variable})["v"][3].tolist() == [2, 2]
+
+
 @pytest.mark.parametrize("dtype", [name for name in TYPES if not name.startswith("float8")])
 def test_a_large_restored_array_is_taken_over_without_a_copy(dtype: str) -> None:
     array = filled(dtype, LARGE)
     variable = tf.Variable(np.zeros_like(array))
-    variable.assign(tensor_of(array))
+    assign([variable], array)
     assert np.shares_memory(value(variable), array)
 
 
@@ -60,7 +71,7 @@ def test_what_cannot_be_taken_over_is_copied() -> None:
     unaligned[...] = 3
     for array in (large.T, read_only, unaligned, filled("float32", 8)):
         variable = tf.Variable(np.ones_like(array))
-        variable.assign(tensor_of(array))
+        assign([variable], array)
         assert not np.shares_memory(value(variable), array)
         assert value(variable).tobytes() == array.tobytes()
 
@@ -70,9 +81,8 @@ def test_training_never_writes_to_an_array_that_was_taken_over(compiled: bool) -
     array = filled("float32", LARGE // 4).reshape(-1, 256)
     before = array.copy()
     variables = [tf.Variable(np.zeros_like(array)) for _ in range(3)]
-    for variable in variables[:2]:  # as two replicas on one device have it
-        variable.assign(tensor_of(array))
-    variables[2].assign(tensor_of(array))
+    assign(variables[:2], array)  # as two replicas on one device have it
+    assign([variables[2]], array)
 
     @tf.function(jit_compile=compiled)
     def step() -> None:

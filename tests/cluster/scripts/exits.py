@@ -1,7 +1,7 @@
 """A fit that ends in one of several ways, and says what it has left behind in its process.
 
-Run as: exits.py DIRECTORY finish|preempted|error|interrupt. Prints ``LEFT <json>`` after the fit, then ends as the
-fit did.
+Run as: exits.py DIRECTORY finish|preempted|gce|error|interrupt. With gce it says STRIKE and waits for a notice.
+Prints ``LEFT <json>`` after the fit, then ends as the fit did.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import signal
 import socket
 import sys
 import threading
+import time
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -43,12 +45,22 @@ class Strike(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGUSR1)
         if batch == STRIKE and WAY == "interrupt":
             os.kill(os.getpid(), signal.SIGINT)
+        if batch == STRIKE and WAY == "gce":
+            print("STRIKE", flush=True)
+            await_notice()
 
     def get_state(self):
         return {}
 
     def set_state(self, state):
         pass
+
+
+def await_notice():
+    limit = time.monotonic() + 60
+    while not any('"event":"notice"' in path.read_text() for path in Path(DIRECTORY).glob("events/*.jsonl")):
+        assert time.monotonic() < limit, "no notice came"
+        time.sleep(0.01)  # A file cannot be waited for, only looked at.
 
 
 def fit():
@@ -59,7 +71,10 @@ def fit():
         y[STRIKE * 4] = np.inf
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("adam", loss)
-    config = TerminationConfig(signals=("SIGTERM", "SIGUSR1"))
+    config = TerminationConfig(
+        signals=("SIGTERM", "SIGUSR1"),
+        grace_period=0 if WAY == "gce" else None,  # Not for the half minute that a notice of GCE leaves.
+    )
     callbacks = [Strike(), PreemptionCallback(DIRECTORY, termination=config, save_every=2)]
     model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
 

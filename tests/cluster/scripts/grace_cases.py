@@ -1,7 +1,9 @@
 """What can come between a notice and the end of its grace period, one fit after the other on two workers.
 
-Usage: ``grace_cases.py FOLDER``. Writes ``FOLDER/<worker>.json``: for each case what came of its fits, and what
-the case noted. Each worker has a metadata server of its own, so that each is told something else.
+Usage: ``grace_cases.py FOLDER [resume]``. Writes ``FOLDER/<worker>.json``: for each case what came of its fits, and
+what the case noted. The last case uses up its grace period and ends the processes; with ``resume`` it is taken up
+again, for ``FOLDER/<worker>.resumed.json``. Each worker has a metadata server of its own, so that each is told
+something else.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import tensorflow as tf
 
 from keras_preempt.keras_repairs import enable_multi_worker_fit
 from keras_preempt.testing import FakeMetadata
-from tests.cluster.noticed_fit import STEPS, Model, NoticedFit
+from tests.cluster.noticed_fit import STEPS, Model, NoticedFit, sigterm
 
 FOLDER = Path(sys.argv[1])
 WORKER = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
@@ -46,10 +48,6 @@ def on(worker: int, function: Callable[[], object]) -> Callable[[], object]:
     return function if worker == WORKER else lambda: None
 
 
-def sigterm() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 @case
 def undisturbed(job: NoticedFit, fake: FakeMetadata, notes: dict[str, Any]) -> None:
     job.fit(plain=True)
@@ -62,12 +60,20 @@ def ends_within_the_grace(job: NoticedFit, fake: FakeMetadata, notes: dict[str, 
 
 @case
 def in_the_last_step(job: NoticedFit, fake: FakeMetadata, notes: dict[str, Any]) -> None:
-    job.fit({LAST: on(0, sigterm)})
+    def strike() -> None:
+        sigterm()
+        job.await_told("plan")
+
+    job.fit({LAST: on(0, strike)})
 
 
 @case
 def in_the_last_step_with_time(job: NoticedFit, fake: FakeMetadata, notes: dict[str, Any]) -> None:
-    job.fit({LAST: on(1, sigterm)}, termination=AN_HOUR)
+    def strike() -> None:
+        sigterm()
+        job.await_told("plan")
+
+    job.fit({LAST: on(1, strike)}, termination=AN_HOUR)
 
 
 @case
@@ -157,43 +163,68 @@ def in_a_long_step(job: NoticedFit, fake: FakeMetadata, notes: dict[str, Any]) -
 
 @case
 def different_deadlines(job: NoticedFit, fake: FakeMetadata, notes: dict[str, Any]) -> None:
-    """Worker 0 has an hour; worker 1, told later, has seconds. Training would take far longer than that."""
-    job.epochs, job.batches = 1, 160
-    job.fit(plain=True)
-    notes["undisturbed"] = asdict(job.outcomes.pop())
+    """Worker 0 has an hour; worker 1, told later, has a second or two."""
+    events: list[str] = []
 
     def in_seconds(seconds: float) -> Callable[[], object]:
         def schedule() -> None:
-            notes["deadline"] = float(int(time.time() + seconds))
-            notes["event"] = fake.azure.schedule("Preempt", not_before=notes["deadline"])
+            events.append(fake.azure.schedule("Preempt", not_before=time.time() + seconds))
+            job.await_told("notice")
 
         return schedule
 
-    job.fit({(0, 2): on(0, in_seconds(HOUR)), (0, 12): on(1, in_seconds(14))}, step_seconds=0.1)
-    fake.azure.cancel(notes["event"])  # The next machine is another one.
+    def both_saved() -> None:
+        job.await_told("commit")
+
+    job.fit({(0, 2): on(0, in_seconds(HOUR)), (0, 4): both_saved, (1, 1): on(1, in_seconds(2))})
+    fake.azure.cancel(events[0])  # The next machine is another one.
     job.fit()
 
 
+@case
+def undisturbed_and_long(job: NoticedFit, fake: FakeMetadata, notes: dict[str, Any]) -> None:
+    job.epochs, job.batches = 1, 160
+    job.fit(plain=True)
+
+
+@case
+def until_the_deadline(job: NoticedFit, fake: FakeMetadata, notes: dict[str, Any]) -> None:
+    """Worker 1 is told first; worker 0 later, so that it would have more time."""
+    job.epochs, job.batches = 1, 160
+    strikes = {(0, 3): on(1, sigterm), (0, 30): on(0, sigterm)}
+    notes["grace"] = 12.0
+    job.fit(strikes, termination={"grace_period": notes["grace"], "exit_fn": None}, step_seconds=0.1)
+
+
+def run(name: str, fake: FakeMetadata, model: Model) -> dict[str, Any]:
+    handler, threads = signal.getsignal(signal.SIGTERM), set(threading.enumerate())
+    began = time.time()
+    job = NoticedFit(FOLDER / name, EPOCHS, WORKER, STRATEGY, model)
+    notes: dict[str, Any] = {}
+    CASES[name](job, fake, notes)
+    started = set(threading.enumerate()) - threads
+    notes["threads"] = [thread.name for thread in started if thread.name.startswith("keras_preempt")]
+    notes["handler"] = signal.getsignal(signal.SIGTERM) is handler
+    print(f"CASE {name}: {time.time() - began:.1f} s", flush=True)
+    return {"fits": [asdict(outcome) for outcome in job.outcomes], "notes": notes}
+
+
 def main() -> None:
-    found: dict[str, Any] = {}
     model = Model(STRATEGY)
     with FakeMetadata(["azure"]) as fake:
         os.environ.update(fake.environment, KERAS_PREEMPT_PLATFORM="azure")
-        for name, act in CASES.items():
-            handler, threads = signal.getsignal(signal.SIGTERM), set(threading.enumerate())
-            began = time.time()
-            job = NoticedFit(FOLDER / name, EPOCHS, WORKER, STRATEGY, model)
-            notes: dict[str, Any] = {}
-            act(job, fake, notes)
-            left = [
-                thread.name
-                for thread in set(threading.enumerate()) - threads
-                if thread.name.startswith("keras_preempt")
-            ]
-            notes["threads"], notes["handler"] = left, signal.getsignal(signal.SIGTERM) is handler
-            found[name] = {"fits": [asdict(outcome) for outcome in job.outcomes], "notes": notes}
-            print(f"CASE {name}: {time.time() - began:.1f} s", flush=True)
+        found = {name: run(name, fake, model) for name in CASES}
     (FOLDER / f"{WORKER}.json").write_text(json.dumps(found))
+    ended = found["until_the_deadline"]["fits"][0]["ended"]
+    sys.exit(int(ended.removeprefix("SystemExit ")) if ended.startswith("SystemExit ") else 0)
 
 
-main()
+def resume() -> None:
+    job = NoticedFit(FOLDER / "until_the_deadline", 1, WORKER, STRATEGY, batches=160)
+    (FOLDER / f"{WORKER}.resumed.json").write_text(json.dumps(asdict(job.fit())))
+
+
+if sys.argv[2:] == ["resume"]:
+    resume()
+else:
+    main()

@@ -1,0 +1,243 @@
+"""`PreemptionCheckpointHandler`: for custom loops, what TensorFlow's class of that name does, and does better."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from keras_preempt import log
+from keras_preempt.handler_checkpoints import LoopCheckpoints
+from keras_preempt.handler_cluster import join
+from keras_preempt.handler_watch import Arguments, LoopWatch
+from keras_preempt.termination import Preempted, TerminationConfig
+
+Result = TypeVar("Result")
+
+_NOTHING: Arguments = ((), {})
+
+_END_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
+
+
+class PreemptionCheckpointHandler:
+    """Saves a custom training loop when the job is about to be preempted, and restores it when it starts again.
+
+    Takes the place of `tf.distribute.experimental.PreemptionCheckpointHandler`: change the import. When any worker
+    gets a notice, all workers stop before the same call of `run`, save, and exit with the same status. What is
+    better than there, and what is different, is in docs/custom-loops.md.
+
+    It is known that training is over when `close` is called, a ``with`` block of the handler ends, the handler is
+    deleted, or the program ends. A notice that came since the last call is answered there.
+
+    Args:
+        cluster_resolver: The strategy's `cluster_resolver`. None: that of the strategy in whose scope the handler is
+            made; one process if that has none.
+        checkpoint_or_checkpoint_manager: What to save: a `tf.train.Checkpoint`, of which the latest stays in
+            `checkpoint_dir`, or a `tf.train.CheckpointManager` with rules of its own. With several workers, each
+            must give its manager a directory of its own, or pass a `tf.train.Checkpoint`.
+        checkpoint_dir: The directory, which all workers can read. Not for a manager, which has one.
+        termination_config: How notices arrive and how the job ends: a `TerminationConfig` of this package or of
+            TensorFlow. None for SIGTERM, what the platform announces, and the platform's exit status.
+        staging_dir: An existing directory on a local disk. All workers but the first save into it as well, since
+            saving takes all of them, and remove that at once. None: the system's temporary directory.
+
+    Raises:
+        ValueError: An argument is not what it should be.
+        CoordinationLost: There are several workers and no coordination service.
+        tensorflow.errors.OpError: The latest checkpoint cannot be read.
+
+    Example:
+        >>> handler = PreemptionCheckpointHandler(strategy.cluster_resolver, checkpoint, "/shared/run")
+        >>> with handler:
+        ...     while int(step) < STEPS:
+        ...         handler.run(train_step, iterator)
+        ...         step.assign_add(1)
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: Any,
+        checkpoint_or_checkpoint_manager: Any,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        termination_config: Any = None,
+        *,
+        staging_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        log.show()
+        config = _as_ours(termination_config)
+        place, coordinator = join(cluster_resolver)
+        checkpoints = LoopCheckpoints(
+            checkpoint_or_checkpoint_manager,
+            checkpoint_dir,
+            chief=place.member == 0,
+            save_fn=config.save_fn,
+            staging_dir=staging_dir,
+        )
+        self._count = checkpoints.count
+        self._arguments = _NOTHING
+        self._failed_at = -1
+        watch = LoopWatch(place, coordinator, checkpoints, config)
+        self._runtime = watch.runtime
+        watch.start()
+        self._watch = watch
+        _end_with_the_program(self)
+
+    @property
+    def total_run_calls(self) -> int:
+        """How many calls of `run` and `save_checkpoint_if_preempted` have returned, over all restarts."""
+        return self._count.runs
+
+    def run(self, distributed_train_function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+        """Calls the function; before it, if there is a notice, saves and may not return.
+
+        Give it the iterator and not a batch: a batch that was drawn before this call and not trained on is lost.
+
+        Args:
+            distributed_train_function: One train step, or as many as should lie between two moments to stop.
+            *args: For the function.
+            **kwargs: For the function.
+
+        Returns:
+            What the function returns.
+
+        Raises:
+            SystemExit: The state is saved, and this process is to be started again.
+            Preempted: The same, and `exit_fn` has returned.
+            Exception: What the function raises; or the error that another worker's has raised, of the same type,
+                with its text and the number of that worker.
+        """
+        runtime = self._runtime
+        runtime.entered += 1  # Before attention is looked at: see alignment.
+        if runtime.attention:
+            self._watch.boundary(_NOTHING)
+        try:
+            result = distributed_train_function(*args, **kwargs)
+        except Exception as error:
+            self._fail(error)
+            raise
+        self._count.runs += 1
+        return result
+
+    def save_checkpoint_if_preempted(self, *args: Any, **kwargs: Any) -> None:
+        """Saves if there is a notice, and may not return. To be called after each step, in place of `run`.
+
+        Args:
+            *args: For `tf.train.CheckpointManager.save`, or for `save_fn`.
+            **kwargs: The same.
+
+        Raises:
+            SystemExit: The state is saved, and this process is to be started again.
+            Preempted: The same, and `exit_fn` has returned.
+        """
+        self._arguments = (args, kwargs)
+        self._count.runs += 1
+        runtime = self._runtime
+        runtime.entered += 1
+        if runtime.attention:
+            self._watch.boundary(self._arguments)
+
+    @contextlib.contextmanager
+    def watch_preemption_scope(self) -> Iterator[None]:
+        """Around a loop that calls `run`: what comes during its last call is answered at the end of the block.
+
+        Raises:
+            SystemExit: The state is saved, and this process is to be started again.
+            Preempted: The same, and `exit_fn` has returned.
+        """
+        try:
+            yield
+        except Exception as error:
+            self._fail(error)
+            raise
+        self._runtime.entered += 1
+        if self._runtime.attention:
+            self._watch.boundary(self._arguments)
+
+    def close(self) -> None:
+        """Training is over: saves if there is a notice, and ends all that was started. Can be called twice.
+
+        With several workers, all have to call it after the same number of runs.
+        """
+        self._watch.finish(self._arguments)
+
+    def __enter__(self) -> PreemptionCheckpointHandler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        try:
+            if isinstance(error, Exception):
+                self._fail(error)
+        finally:
+            self._watch.abandon(f"its loop was left by {kind.__name__}: {error}")
+
+    def __del__(self) -> None:
+        if hasattr(self, "_watch"):  # It was made to its end.
+            self._end("deleted", threading.current_thread() is threading.main_thread())
+
+    def _fail(self, error: Exception) -> None:
+        """Tells the others of an error, or raises the one that they have told of in place of this one."""
+        if isinstance(error, (*_END_OF_DATA, Preempted)):
+            return
+        self._failed_at = self._count.runs
+        told = self._watch.settle(error)
+        try:
+            if told is not error:
+                raise told from error
+        finally:
+            del told, error  # Else the errors would hold this frame, which holds them, and the handler.
+
+    def _end(self, why: str, possible: bool) -> None:
+        """The user has not said how training ended. A state in the middle of a step is never saved."""
+        if possible and self._failed_at != self._count.runs:
+            self._watch.finish(self._arguments)
+        else:
+            self._watch.abandon(f"its handler was {why} after an error, or outside the main thread")
+
+
+def _as_ours(config: Any) -> TerminationConfig:
+    if config is None:
+        return TerminationConfig()
+    if isinstance(config, TerminationConfig):
+        return config
+    if isinstance(config, tf.distribute.experimental.TerminationConfig):
+        return TerminationConfig(
+            config.termination_watcher_fn, config.exit_fn, config.grace_period, config.save_fn
+        )
+    raise ValueError(
+        "Expected termination_config to be a TerminationConfig of keras_preempt or of tf.distribute.experimental. "
+        f"Received: {config!r}."
+    )
+
+
+_living: weakref.WeakSet[PreemptionCheckpointHandler] = weakref.WeakSet()
+
+
+def _end_with_the_program(handler: PreemptionCheckpointHandler) -> None:
+    """Sees to it that the handler is closed before the interpreter goes, if its user does not."""
+    if not _living:
+        atexit.unregister(_end_all)
+        atexit.register(_end_all)  # After TensorFlow's own, so that it is called before them.
+    _living.add(handler)
+
+
+def _end_all() -> None:
+    error = getattr(sys, "last_value", None)  # What ends the program, if anything does.
+    with contextlib.ExitStack() as ending:
+        # In the same order on all workers: the last line first, and every one of them.
+        for handler in sorted(_living, key=lambda handler: -handler._watch.number):
+            ending.callback(handler._end, "given up at the end of the program", error is None)
+            if isinstance(error, Exception):
+                ending.callback(handler._watch.settle, error)

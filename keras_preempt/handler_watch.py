@@ -1,0 +1,238 @@
+"""What watches over one custom loop: hears notices, agrees with the other workers, saves, and ends the process.
+
+The loop itself only counts its boundaries; everything else is here. Nothing here refers to the handler that the
+user holds, so that deleting that one ends the watch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from keras_preempt import leaving
+from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.coordination import Coordinator
+from keras_preempt.drill import Drill
+from keras_preempt.events import EventLog
+from keras_preempt.handler_checkpoints import LoopCheckpoints
+from keras_preempt.listening import Listening
+from keras_preempt.place import Place
+from keras_preempt.platform import COORDINATION_KEY, GENERIC
+from keras_preempt.platform_detection import KnownOnce
+from keras_preempt.propagation import Propagation
+from keras_preempt.runtime import Runtime
+from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+
+logger = logging.getLogger("keras_preempt")
+
+_loops = 0
+"""How many loops this process has watched. The workers of a job run one program, so it is the same on all."""
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Positional and named arguments for a save."""
+
+
+class LoopWatch:
+    """The watch over one loop of one process.
+
+    Args:
+        place: Which process this is.
+        coordinator: How the workers talk to each other.
+        checkpoints: What is saved.
+        config: How notices arrive and how the process ends.
+
+    Attributes:
+        number: How many loops this process has watched before and with this one.
+        runtime: Where the loop counts its boundaries.
+        over: Whether the watch has ended.
+    """
+
+    def __init__(
+        self, place: Place, coordinator: Coordinator, checkpoints: LoopCheckpoints, config: TerminationConfig
+    ) -> None:
+        global _loops
+        _loops += 1
+        self.number = _loops
+        self.over = False
+        self._place = place
+        self._checkpoints = checkpoints
+        self._config = config
+        self._termination = complete(config, GENERIC)  # Until it is known where this is.
+        self._detection = KnownOnce()  # Looks around while the state is restored.
+        self._drill: Drill | None = None
+        self._owner = os.getpid()
+        self._answered: frozenset[int] = frozenset()  # Who was under notice at the last save with time left.
+        self._saved: int | None = None  # The number of runs that the last save holds.
+        # Counted downwards: the numbers from 1 are those of fits.
+        self.runtime = Runtime(
+            coordinator, EventLog(place.member), -self.number, self._termination.grace_period
+        )
+        self._propagation = Propagation(coordinator)
+        self._listening = Listening(self.runtime, coordinator, place, self._termination.signals)
+
+    def start(self) -> None:
+        """Restores the latest checkpoint and takes part in rounds from now on.
+
+        Raises:
+            BaseException: Whatever a restore can raise; the watch has ended then.
+        """
+        try:
+            self._start()
+        except BaseException as error:
+            self.abandon(f"{type(error).__name__} at the start: {error}")
+            raise
+
+    def _start(self) -> None:
+        path = self._checkpoints.restore()
+        runs = self._checkpoints.count.runs
+        if path is not None:
+            self._saved = runs
+            logger.info("Continuing from %s, after %d runs.", path, runs)
+        self.runtime.pace.to_save = self._checkpoints.size()
+        self.runtime.at_risk = self._at_risk
+        self.runtime.start()
+        platform = self._detection.result()
+        if self._place.workers:
+            platform = platform.for_tpu_coordinator()
+        elif self._place.members == 1:  # No coordination service, so no key of it.
+            heard = tuple(source for source in platform.sources if source != COORDINATION_KEY)
+            platform = replace(platform, sources=heard)
+        self._termination = complete(self._config, platform)
+        self._listening.hear_platform(self._termination)
+        if self._place.member == 0:
+            logger.info("%s", self._termination.describe())
+        self._drill = Drill.from_environment(self._place.member)
+        if self._drill is not None:
+            self.runtime.every_boundary = self.runtime.attention = True
+        self.runtime.pace.leave(self.runtime.entered)
+
+    # -- Boundaries -------------------------------------------------------------------------------------
+
+    def boundary(self, arguments: Arguments) -> None:
+        """The slow way through a boundary that the loop has just entered; may not return.
+
+        Raises:
+            SystemExit: The state is saved and this process is to be started again.
+            Preempted: The same, and the user's exit_fn has returned.
+        """
+        if self.over or os.getpid() != self._owner:
+            return
+        position = self._position()
+        if self._drill is not None and self._drill.strike(position):
+            self._drill = None
+            self.runtime.every_boundary = False
+        plan = self.runtime.boundary(position)
+        if plan is None:
+            return
+        if plan.kind is Kind.FINISHED and not plan.doomed:
+            logger.error(
+                "Another worker has ended its training after %d runs; this one goes on. Nothing can be agreed on any "
+                "more, so a notice will NOT be answered. All workers must run the same program.",
+                position.batch,
+            )
+            self.abandon("another worker has ended its training")
+            return
+        if plan.goes_on:
+            self._save_and_go_on(plan, position, arguments)
+        else:
+            self._leave(position, saved=self._save(position, arguments) is None)
+
+    def _position(self) -> Position:
+        # Alike at the end: a worker whose program ends here has the state that the others have.
+        runs = self._checkpoints.count.runs
+        return Position(0, "train", runs, runs)
+
+    def _save_and_go_on(self, plan: Plan, position: Position, arguments: Arguments) -> None:
+        if plan.kind is Kind.PREEMPTED and self._answered.intersection(plan.doomed):
+            # A further worker has got a notice, and what stands since the first save is counted down already. All
+            # workers know the same plans, so that all come to this.
+            logger.warning("Another notice, after %d runs: the last save is still to come.", position.batch)
+        else:
+            error = self._save(position, arguments)
+            if error is not None and self._place.members > 1:
+                # The others may wait in a collective for what this worker has not done.
+                raised = self.settle(error)
+                self.abandon("its save has failed")
+                raise raised
+        if plan.kind is Kind.PREEMPTED:
+            self._answered = frozenset(plan.doomed)
+        self.runtime.acted()
+        left = self.runtime.trains_on_for
+        if left is not None:
+            logger.warning("Training goes on for about %.0f s, then comes the last save.", left)
+
+    def _save(self, position: Position, arguments: Arguments) -> Exception | None:
+        """Saves; returns why that failed, if it did."""
+        pace = self.runtime.pace
+        pace.save_began()
+        began = time.time()
+        try:
+            what = self._checkpoints.save(*arguments)
+        except Exception as error:  # TensorFlow's, the file system's or save_fn's: the exit status tells.
+            pace.saved(None)
+            logger.exception("The state after %d runs was NOT saved.", position.batch)
+            return error
+        pace.saved(time.time() - began)
+        self._saved = position.batch
+        logger.warning("Saved %s, after %d runs.", what, position.batch)
+        return None
+
+    def _at_risk(self) -> str:
+        if self._saved is None:
+            return "everything that was trained"
+        return f"what was trained since run {self._saved}"
+
+    def _leave(self, position: Position, *, saved: bool) -> NoReturn:
+        code = self._termination.exit_code if saved else EXIT_NOT_SAVED
+        self.runtime.leave(finished=False)
+        if not saved:
+            logger.error(
+                "Preempted, and NOT saved after %d runs: %s is lost.", position.batch, self._at_risk()
+            )
+        self.abandon("preempted")
+        leaving.wait_for_workers(self._termination, self._place, self.runtime.notices)
+        where = f"saved in {self._checkpoints.directory}" if saved else "NOT saved"
+        what = f"its state after {position.batch} runs is {where}. Make a new handler to resume."
+        leaving.leave(self._termination, code, what)
+
+    # -- The end ----------------------------------------------------------------------------------------
+
+    def finish(self, arguments: Arguments) -> None:
+        """The last boundary: all know that training is over. The state is saved if a notice stands."""
+        if self.over or os.getpid() != self._owner:
+            return
+        try:
+            plan = self.runtime.finish(self._position())
+            if plan is not None and plan.target > self.runtime.entered + 1:
+                logger.error(
+                    "Training ends here after %d runs, and goes on at another worker. All workers must run the same "
+                    "program.",
+                    self._checkpoints.count.runs,
+                )
+            elif plan is not None and plan.doomed:
+                self._save(self._position(), arguments)
+                logger.warning("The notice came at the end of training: the finished state is saved.")
+            self.runtime.leave(finished=True)
+        finally:
+            self.abandon("training is over")
+
+    def settle(self, error: Exception) -> BaseException:
+        """Tells the others of an error that ends training here; returns what to raise, see `Propagation.settle`."""
+        if self.over or self._propagation.origin is not None or os.getpid() != self._owner:
+            return error  # It is nobody else's affair, or has passed through here before, on its way out.
+        return self._propagation.settle(error)
+
+    def abandon(self, why: str) -> None:
+        """Ends all that was started, without a further word with the others but this one. Can be called twice."""
+        if self.over or os.getpid() != self._owner:
+            return
+        self.over = True
+        with contextlib.ExitStack() as closing:  # The last line first, and every one of them.
+            closing.callback(self._detection.stop)
+            closing.callback(self._listening.stop)
+            closing.callback(self.runtime.close, why)

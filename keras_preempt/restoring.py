@@ -1,0 +1,71 @@
+"""Takes over the checkpoint that the workers agreed on, and tells how."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from keras_preempt.alignment import Position
+from keras_preempt.checkpoint.errors import CorruptCheckpoint
+from keras_preempt.events import EventLog
+from keras_preempt.session import Session
+from keras_preempt.startup import Start
+
+logger = logging.getLogger("keras_preempt")
+
+
+def restore(session: Session, start: Start, member: int, events: EventLog) -> float:
+    """Restores a fit.
+
+    Args:
+        session: The fit.
+        start: What the workers agreed on; there is a checkpoint.
+        member: The index of this process.
+        events: Told what was restored.
+
+    Returns:
+        How long it took, in seconds.
+
+    Raises:
+        CorruptCheckpoint: All sums are right, and yet it is not what such a fit has saved.
+    """
+    assert start.restored is not None
+    began = time.time()
+    try:
+        how = session.restore(start.restored, start.name)
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
+        raise CorruptCheckpoint(start.name, f"a state of another structure ({error!r})") from error
+    seconds = time.time() - began
+    regrouped = session.regrouped
+    restored = start.restored if regrouped is None else regrouped.loaded
+    where, substituted = restored.manifest.position, restored.substituted_from
+    events.emit(
+        "restore",
+        checkpoint=start.name,
+        seconds=seconds,
+        skipped=list(start.skipped),
+        substituted_from=substituted,
+        input=how,
+        saved_by=restored.manifest.members,
+        regrouped=None if regrouped is None else regrouped.summary,
+    )
+    logger.info(
+        "Continuing from %s: %s (the newest that verified%s). Input: %s.",
+        start.name,
+        Position(where["epoch"], where["phase"], where["batch"], where["step"]),
+        f"; not used: {'; '.join(start.skipped)}" if start.skipped else "",
+        how,
+    )
+    if regrouped is not None:
+        logger.warning("%s", regrouped.summary)
+        treated = ", ".join(f"{count} {how}" for how, count in sorted(regrouped.treatment.items()))
+        logger.info("Variables restored on other replicas: %s.", treated)
+    if substituted is not None:
+        logger.warning(
+            "NOT exact: worker %d was killed before it had written its own part of %s. Its metrics, "
+            "BatchNormalization statistics, seeds, random state and callbacks are those of worker %d.",
+            member,
+            start.name,
+            substituted,
+        )
+    return seconds

@@ -1,0 +1,165 @@
+"""A custom training loop under a handler, of this package or TensorFlow's, and whatever is to happen in its steps.
+
+For scripts: one process runs loop after loop, as processes that are started again do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from keras_preempt import Preempted
+from keras_preempt import PreemptionCheckpointHandler as Ours
+from keras_preempt import TerminationConfig as OurConfig
+
+STEPS = 8
+CLASSES = {
+    "ours": (Ours, OurConfig),
+    "tensorflow": (
+        tf.distribute.experimental.PreemptionCheckpointHandler,
+        tf.distribute.experimental.TerminationConfig,
+    ),
+}
+MEMBER = int(json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))["task"]["index"])
+
+Actions = Mapping[int, Callable[[], object]]
+"""What to do in a step, by its number from 0: when it has begun, before it computes."""
+
+
+def sigterm() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def on(member: int, function: Callable[[], object]) -> Callable[[], object]:
+    """The function on that worker, nothing on the others."""
+    return function if member == MEMBER else lambda: None
+
+
+class Loop:
+    """One run in one directory.
+
+    Args:
+        directory: Of the checkpoints.
+        kind: Whose handler: a key of `CLASSES`.
+        strategy: Of several workers, or None.
+    """
+
+    def __init__(self, directory: Path, kind: str, strategy: Any = None) -> None:
+        self.directory = directory
+        self.handler_class, self.config_class = CLASSES[kind]
+        self.strategy = strategy or tf.distribute.get_strategy()
+        self.outcomes: list[dict[str, Any]] = []
+        self.handler: Any = None
+
+    def train(
+        self,
+        actions: Actions | None = None,
+        *,
+        steps: int = STEPS,
+        config: Mapping[str, Any] | None = None,
+        step_seconds: float = 0.0,
+        lockstep: bool = True,
+        save_arguments: Callable[[int], Mapping[str, Any]] | None = None,
+        close: bool = False,
+        managed: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Trains as a process that is started again does.
+
+        Args:
+            actions: What is to happen.
+            steps: How many steps training has.
+            config: Arguments of the class TerminationConfig.
+            step_seconds: How much longer each step takes.
+            lockstep: Whether the workers wait for each other in each step.
+            save_arguments: Uses save_checkpoint_if_preempted after each step, with these, in place of run.
+            close: Ends with close(), which TensorFlow's class has not.
+            managed: Passes a CheckpointManager that was made with these arguments.
+        """
+        with self.strategy.scope():
+            state = tf.Variable(1.0, dtype=tf.float64)
+            # Read by a collective when it is saved, as the metrics and moving averages of Keras are.
+            sums = tf.Variable(
+                0.0,
+                dtype=tf.float64,
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+            step = tf.Variable(0, dtype=tf.int64)
+        checkpoint = tf.train.Checkpoint(state=state, sums=sums, step=step)
+        given: tuple[Any, ...] = (checkpoint, str(self.directory))
+        if managed is not None:
+            given = (tf.train.CheckpointManager(checkpoint, str(self.directory), **managed),)
+
+        @tf.function
+        def update() -> Any:
+            def in_replica() -> None:
+                sums.assign_add(tf.cast(step + MEMBER, tf.float64))
+                if lockstep:
+                    context = tf.distribute.get_replica_context()
+                    total = context.all_reduce("SUM", tf.cast(step * 3 + 1 + MEMBER, tf.float64))
+                    state.assign(state * 0.7 + total)
+
+            self.strategy.run(in_replica)
+
+        ran: list[int] = []
+
+        def one() -> None:
+            number = int(step.numpy())
+            (actions or {}).get(number, lambda: None)()
+            if step_seconds:
+                time.sleep(step_seconds)
+            update()
+            ran.append(number)
+
+        ended, began = "finished", time.time()
+        started_at = -1
+        try:
+            termination = self.config_class(**config) if config is not None else None
+            self.handler = self.handler_class(self.resolver, *given, termination_config=termination)
+            started_at = int(step.numpy())
+            while int(step.numpy()) < steps:
+                if self.handler is None:
+                    one()
+                    step.assign_add(1)
+                elif save_arguments is None:
+                    self.handler.run(one)
+                    step.assign_add(1)
+                else:
+                    one()
+                    step.assign_add(1)
+                    self.handler.save_checkpoint_if_preempted(**save_arguments(int(step.numpy())))
+            if close:
+                self.handler.close()
+        except Preempted:
+            ended = "Preempted"
+        except SystemExit as error:
+            ended = f"SystemExit {error.code}"
+        except tf.errors.OpError as error:
+            ended = f"{type(error).__name__} {error.message}"
+        runs = self.handler.total_run_calls if self.handler is not None else None
+        self.handler = None  # Deletes it.
+        outcome = {
+            "ended": ended,
+            "began": began,
+            "left": time.time(),
+            "started_at": started_at,
+            "ran": ran,
+            "runs": runs,
+            "value": float(state.numpy()),
+            "files": sorted(path.name for path in self.directory.glob("*")),
+            "beside": sorted(path.name for path in self.directory.parent.glob("workertemp*")),
+        }
+        self.outcomes.append(outcome)
+        return outcome
+
+    @property
+    def resolver(self) -> Any:
+        return getattr(self.strategy, "cluster_resolver", None)

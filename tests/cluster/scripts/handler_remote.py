@@ -1,0 +1,90 @@
+"""A coordinator as of a TPU whose custom loop computes on a remote worker, under our handler.
+
+Run as: handler_remote.py FOLDER. The addresses of the n-th set of workers are in FOLDER/workers-n.json. In step 5 on
+the first set it prints ``HOLDS`` and waits for the notice; at the end, ``END <value> <runs> <steps of each set>``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+from keras_preempt import Preempted, PreemptionCheckpointHandler, PreemptionWatcher, TerminationConfig
+
+FOLDER, STEPS, HOLD = Path(sys.argv[1]), 12, 5
+ran: list[list[int]] = []
+
+
+class CloudTpuLike(tf.distribute.cluster_resolver.SimpleClusterResolver):
+    """What makes TensorFlow start a coordination service on the workers, as for a TPUClusterResolver."""
+
+    tpu_hardware_feature = None
+
+    def get_coordination_service_leader(self):
+        return "/job:worker/replica:0/task:0"
+
+
+def connect():
+    path = FOLDER / f"workers-{len(ran)}.json"
+    limit = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < limit, "no workers came"
+        time.sleep(0.05)
+    addresses = json.loads(path.read_text())
+    spec = tf.train.ClusterSpec({"worker": addresses})
+    resolver = CloudTpuLike(spec, master=f"grpc://{addresses[0]}", environment="")
+    tf.config.experimental_connect_to_cluster(resolver, job_name="coordinator")
+    return resolver, tf.distribute.OneDeviceStrategy("/job:worker/replica:0/task:1/device:CPU:0")
+
+
+def hold():
+    print("HOLDS", flush=True)
+    with PreemptionWatcher() as watcher:
+        limit = time.monotonic() + 60
+        while watcher.preemption_message is None:
+            assert time.monotonic() < limit, "no notice came"
+            time.sleep(0.02)
+
+
+def train(resolver, strategy):
+    with strategy.scope():
+        state = tf.Variable(1.0, dtype=tf.float64)
+        step = tf.Variable(0, dtype=tf.int64)
+        checkpoint = tf.train.Checkpoint(state=state, step=step)
+        handler = PreemptionCheckpointHandler(
+            resolver, checkpoint, FOLDER / "run", TerminationConfig(exit_fn=lambda: None)
+        )
+
+    @tf.function
+    def update():
+        strategy.run(lambda: state.assign(state * 0.7 + tf.cast(step, tf.float64)))
+
+    ran.append([])
+    with handler, handler.watch_preemption_scope():
+        while step.numpy() < STEPS:
+            if len(ran) == 1 and step.numpy() == HOLD:
+                hold()
+            handler.run(update)
+            ran[-1].append(int(step.numpy()))
+            step.assign_add(1)
+    print("END", float(state.numpy()).hex(), handler.total_run_calls, json.dumps(ran), flush=True)
+
+
+while True:
+    resolver, strategy = connect()
+    try:
+        train(resolver, strategy)
+        break
+    except Preempted as preempted:
+        print("PREEMPTED", preempted, flush=True)
+    with PreemptionWatcher() as watcher:
+        watcher.block_until_worker_exit(timeout=60)
+print("THREADS", [t.name for t in threading.enumerate() if t.name.startswith("keras_preempt")], flush=True)

@@ -1,0 +1,45 @@
+"""A custom loop of a coordinator on remote workers, as on a TPU: others take their place, and the loop goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.cluster.harness import RunningCluster, start_cluster
+
+SCRIPTS = Path(__file__).parent / "scripts"
+STEPS, HOLD = 12, 5
+
+
+def test_a_loop_goes_on_in_its_process_on_other_workers_with_the_exact_value(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+
+        def workers(number: int) -> RunningCluster:
+            cluster = stack.enter_context(start_cluster(SCRIPTS / "remote_worker.py", 2))
+            for worker in range(2):
+                cluster.wait_for_line(worker, "SERVES")
+            written = tmp_path / "addresses"
+            written.write_text(json.dumps(cluster.cluster.addresses))
+            written.rename(tmp_path / f"workers-{number}.json")
+            return cluster
+
+        first = workers(0)
+        coordinator = stack.enter_context(
+            start_cluster(SCRIPTS / "handler_remote.py", 1, args=[str(tmp_path)])
+        )
+        coordinator.wait_for_line(0, "HOLDS")
+        first.signal(1, signal.SIGTERM)
+        coordinator.wait_for_line(0, "^PREEMPTED ")
+        first.close()
+        workers(1)
+        result = coordinator.wait().assert_ok()
+    value = 1.0
+    for step in range(STEPS):
+        value = value * 0.7 + step
+    # The notice came between two steps, so that none more is run.
+    ran = [list(range(HOLD)), list(range(HOLD, STEPS))]
+    assert f"END {value.hex()} {STEPS} {json.dumps(ran)}" in result.outputs[0].splitlines()
+    assert "THREADS []" in result.outputs[0]
+    assert "tpu-coordinator on generic" in result.outputs[0]

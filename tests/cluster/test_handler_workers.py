@@ -1,0 +1,262 @@
+"""Custom loops of several real workers under our handler; and under TensorFlow's, where each weakness must show.
+
+The cases of two workers share two processes: see scripts/handler_pair.py. What is run under TensorFlow's class, which
+does not change, is run by `make chaos` only.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.handled_loop import STEPS
+from tests.cluster.harness import ClusterResult, describe, run_cluster, start_cluster
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parent / "scripts"
+ENV = {"PYTHONPATH": str(ROOT), "GCE_METADATA_IP": "127.0.0.1:9"}
+OURS = (
+    "undisturbed",
+    "one_notice",
+    "exits",
+    "two_preemptions_in_one_process",
+    "two_notices",
+    "two_notices_with_grace",
+    "save_arguments",
+    "save_fn_that_does_nothing",
+    "in_the_last_step",
+    "out_of_step",
+    "deleted_by_one",
+    "resource_exhausted",
+)
+LEFT = "SystemExit 9"
+
+Cases = Callable[[str], list[dict[str, Any]]]
+
+weakness_of_tensorflows = pytest.mark.parametrize(
+    "cases",
+    [
+        "ours",
+        pytest.param(
+            "tensorflow", marks=[pytest.mark.chaos, pytest.mark.xfail(strict=True, raises=AssertionError)]
+        ),
+    ],
+    indirect=True,
+)
+
+
+def run_cases(folder: Path, kind: str, *names: str, codes: tuple[int, int] = (0, 0)) -> list[dict[str, Any]]:
+    """What both workers have told, or those that lived on."""
+    (folder / "tmp").mkdir()
+    env = {**ENV, "TMPDIR": str(folder / "tmp")}
+    run_cluster(
+        SCRIPTS / "handler_pair.py", 2, args=[str(folder), kind, *names], env=env, timeout=90
+    ).assert_codes(*codes)
+    assert list((folder / "tmp").glob("keras-preempt-*")) == []
+    found = [folder / f"{worker}.json" for worker in range(2)]
+    return [json.loads(path.read_text()) for path in found if path.exists()]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], list[dict[str, Any]]]:
+    """Finds what came of a case under a class at both workers."""
+    known: dict[str, list[dict[str, Any]]] = {}
+
+    def run(kind: str, name: str) -> list[dict[str, Any]]:
+        # What TensorFlow's class leaves in the coordination service would spoil the cases after it.
+        key = kind if kind == "ours" else f"{kind} {name}"
+        if key not in known:
+            known[key] = run_cases(
+                tmp_path_factory.mktemp("cases"), kind, *(OURS if kind == "ours" else [name])
+            )
+        return [worker[name] for worker in known[key]]
+
+    return run
+
+
+@pytest.fixture
+def cases(request: pytest.FixtureRequest, run: Callable[[str, str], list[dict[str, Any]]]) -> Cases:
+    return lambda name: run(getattr(request, "param", "ours"), name)
+
+
+def endings(case: dict[str, Any]) -> list[str]:
+    return [loop["ended"] for loop in case["loops"]]
+
+
+def ran(case: dict[str, Any]) -> list[int]:
+    return [number for loop in case["loops"] for number in loop["ran"]]
+
+
+@pytest.mark.parametrize("name", ["one_notice", "exits", "two_preemptions_in_one_process", "two_notices"])
+def test_all_stop_after_the_step_of_the_notice_and_the_restart_ends_with_the_exact_value(
+    name: str, cases: Cases
+) -> None:
+    value = cases("undisturbed")[0]["loops"][0]["value"]
+    for case in cases(name):
+        assert ran(case) == list(range(STEPS))
+        assert endings(case)[-1] == "finished"
+        assert case["loops"][-1]["value"] == value
+        assert case["loops"][-1]["runs"] == STEPS
+
+
+def test_it_exits_with_the_configured_code_or_as_exit_fn_does(cases: Cases) -> None:
+    for case in cases("exits"):
+        assert endings(case) == [LEFT, "Preempted", "finished"]
+        assert [len(loop["ran"]) for loop in case["loops"]] == [4, 3, 1]
+    for case in cases("one_notice"):
+        assert endings(case) == [LEFT, "finished"]
+
+
+@weakness_of_tensorflows
+def test_a_second_preemption_in_one_process_is_answered_as_well(cases: Cases) -> None:
+    for case in cases("two_preemptions_in_one_process"):
+        assert endings(case) == [LEFT, LEFT, "finished"]
+
+
+def test_notices_one_after_the_other_make_one_save_or_two_with_grace(cases: Cases) -> None:
+    chief = cases("two_notices")[0]["loops"][0]
+    assert chief["files"] == ["checkpoint", "ckpt-1.data-00000-of-00001", "ckpt-1.index"]
+    for case in cases("two_notices_with_grace"):
+        assert endings(case) == [LEFT]
+        assert len(case["loops"][0]["ran"]) > 20
+    chief = cases("two_notices_with_grace")[0]["loops"][0]
+    assert chief["files"] == ["checkpoint", "ckpt-2.data-00000-of-00001", "ckpt-2.index"]
+
+
+def test_the_arguments_of_a_save_pass_through(cases: Cases) -> None:
+    chief = cases("save_arguments")[0]["loops"][0]
+    assert chief["runs"] == 5
+    assert chief["files"] == ["checkpoint", "ckpt-105.data-00000-of-00001", "ckpt-105.index"]
+    for case in cases("save_arguments"):
+        assert ran(case) == list(range(STEPS))
+        assert endings(case) == [LEFT, "finished"]
+
+
+def test_a_save_fn_that_does_nothing_leaves_the_directory_empty_and_everyone_exits(cases: Cases) -> None:
+    for case in cases("save_fn_that_does_nothing"):
+        assert endings(case) == [LEFT]
+        assert case["loops"][0]["files"] == []
+        assert case["notes"]["given"] == [{"number": 3}]
+
+
+def test_a_notice_in_the_last_step_leaves_the_finished_state(cases: Cases) -> None:
+    for case in cases("in_the_last_step"):
+        assert endings(case) == ["finished", "finished"]
+        assert [loop["started_at"] for loop in case["loops"]] == [0, STEPS]
+
+
+@weakness_of_tensorflows
+def test_workers_that_do_not_wait_for_each_other_save_at_the_same_step(cases: Cases) -> None:
+    first, second = (case["loops"][0] for case in cases("out_of_step"))
+    assert first["ended"] == second["ended"] == LEFT
+    assert first["runs"] == second["runs"] < 30
+
+
+@weakness_of_tensorflows
+def test_no_directory_stays_beside_that_of_the_checkpoints(cases: Cases) -> None:
+    for case in cases("undisturbed"):
+        assert case["loops"][-1]["beside"] == []
+
+
+def test_a_handler_that_only_one_worker_deletes_hangs_nobody(cases: Cases) -> None:
+    for case in cases("deleted_by_one"):
+        assert endings(case) == ["finished"]
+        assert ran(case) == list(range(STEPS))
+
+
+def test_an_error_of_one_worker_is_raised_as_such_at_all(cases: Cases) -> None:
+    first, second = cases("resource_exhausted")
+    assert endings(first) == ["ResourceExhaustedError Worker 1: OOM when allocating a tensor"]
+    assert endings(second) == ["ResourceExhaustedError OOM when allocating a tensor"]
+    assert 0 <= first["loops"][0]["left"] - second["notes"]["failed_at"] < 10
+
+
+def test_nothing_is_left_in_the_processes(cases: Cases) -> None:
+    for name in OURS:
+        for case in cases(name):
+            assert case["notes"]["threads"] == [], name
+            assert case["notes"]["handler"], name
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "ours",
+        pytest.param(
+            "tensorflow", marks=[pytest.mark.chaos, pytest.mark.xfail(strict=True, raises=AssertionError)]
+        ),
+    ],
+)
+def test_a_peer_that_died_before_the_agreement_hangs_nobody(kind: str, tmp_path: Path) -> None:
+    (living,) = run_cases(tmp_path, kind, "dead_peer", codes=(0, -signal.SIGKILL))
+    assert endings(living["dead_peer"]) == ["finished"]
+
+
+# -- Four workers, or any number ------------------------------------------------------------------------
+
+
+class Job:
+    """A run that is started again and again."""
+
+    def __init__(self, folder: Path, workers: int, *args: str) -> None:
+        self.directory = folder / "run"
+        self.workers = workers
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self._args = [str(self.directory), *args]
+
+    def start(self) -> Any:
+        env = {**ENV, "TMPDIR": str(self.temporary)}
+        return start_cluster(SCRIPTS / "handler_workers.py", self.workers, args=self._args, env=env)
+
+    def results(self, result: ClusterResult) -> list[dict[str, Any]]:
+        assert list(self.temporary.glob("keras-preempt-*")) == []
+        lines = [
+            [line for line in output.splitlines() if line.startswith("RESULT ")] for output in result.outputs
+        ]
+        assert all(len(found) == 1 for found in lines), describe(result.outputs)
+        return [json.loads(found[0].removeprefix("RESULT ")) for found in lines]
+
+
+def value_after(steps: int, workers: int) -> float:
+    """What the loop comes to, by plain arithmetic."""
+    value = 1.0
+    for step in range(steps):
+        value = value * 0.7 + sum(step * 3 + 1 + member for member in range(workers))
+    return value
+
+
+def preempt_and_resume(job: Job, choose: random.Random) -> None:
+    with job.start() as running:
+        doomed = choose.randrange(job.workers)
+        running.wait_for_line(doomed, rf"^STEP {choose.randrange(2, 40)}$")
+        time.sleep(choose.uniform(0, 0.05))
+        assert running.signal(doomed, signal.SIGTERM)
+        first = running.wait().assert_codes(9)
+    stopped = job.results(first)
+    assert len({tuple(found["ran"]) for found in stopped}) == 1
+    names = sorted(path.name for path in job.directory.iterdir())
+    assert names == ["checkpoint", "ckpt-1.data-00000-of-00001", "ckpt-1.index"]
+    with job.start() as running:
+        resumed = job.results(running.wait().assert_ok())
+    for before, after in zip(stopped, resumed, strict=True):
+        assert before["ran"] + after["ran"] == list(range(60))
+        assert after["value"] == value_after(60, job.workers)
+
+
+def test_four_workers_one_notice_one_save_and_the_exact_value_after_the_restart(tmp_path: Path) -> None:
+    preempt_and_resume(Job(tmp_path, 4), random.Random(4))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(8))
+def test_any_number_of_workers_at_any_moment(seed: int, tmp_path: Path) -> None:
+    choose = random.Random(seed)
+    preempt_and_resume(Job(tmp_path, choose.randrange(1, 5)), choose)

@@ -1,0 +1,290 @@
+"""What the public API of `PreemptionCheckpointHandler` promises, in this process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import keras_preempt
+from keras_preempt import Preempted, PreemptionCheckpointHandler, TerminationConfig
+
+TENSORFLOWS = tf.distribute.experimental.PreemptionCheckpointHandler
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "generic")
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    gc.collect()  # A test's own exception may hold its frames.
+    assert [thread.name for thread in threading.enumerate() if "keras_preempt" in thread.name] == []
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def sigterm() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def checkpoint() -> Any:
+    return tf.train.Checkpoint(step=tf.Variable(0, dtype=tf.int64))
+
+
+def leaves(config: TerminationConfig | None = None) -> TerminationConfig:
+    return config or TerminationConfig(exit_fn=lambda: None)
+
+
+def preempt(handler: Any, function: Callable[[], object] = lambda: None) -> None:
+    """Gives notice in a run, and runs again."""
+    handler.run(sigterm)
+    with pytest.raises((Preempted, SystemExit)):
+        handler.run(function)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        PreemptionCheckpointHandler,
+        pytest.param(
+            TENSORFLOWS,
+            marks=[pytest.mark.chaos, pytest.mark.xfail(strict=True, raises=TypeError)],
+            id="tensorflow",
+        ),
+    ],
+)
+@pytest.mark.parametrize("directory", [None, ""])
+def test_a_missing_directory_is_said(kind: type, directory: str | None) -> None:
+    with pytest.raises(ValueError, match="Expected checkpoint_dir"):
+        kind(None, checkpoint(), directory)
+
+
+def test_wrong_arguments_are_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Expected checkpoint_or_checkpoint_manager"):
+        PreemptionCheckpointHandler(None, object(), tmp_path)
+    with pytest.raises(ValueError, match="Expected termination_config"):
+        PreemptionCheckpointHandler(None, checkpoint(), tmp_path, lambda: True)
+
+
+def test_parameter_servers_are_refused(tmp_path: Path) -> None:
+    cluster = tf.train.ClusterSpec({"worker": ["localhost:1", "localhost:2"], "ps": ["localhost:3"]})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type="worker", task_id=0)
+    with pytest.raises(ValueError, match="parameter servers"):
+        PreemptionCheckpointHandler(resolver, checkpoint(), tmp_path)
+
+
+def test_run_is_the_function_with_its_arguments_its_result_and_its_errors(tmp_path: Path) -> None:
+    with PreemptionCheckpointHandler(None, checkpoint(), tmp_path) as handler:
+        assert handler.run(lambda *args, **kwargs: (args, kwargs), 1, 2, a=3) == ((1, 2), {"a": 3})
+        assert handler.total_run_calls == 1
+        with pytest.raises(ZeroDivisionError):
+            handler.run(divmod, 1, 0)
+        assert handler.total_run_calls == 1
+        handler.save_checkpoint_if_preempted()
+        assert handler.total_run_calls == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exit_fn_that_returns_raises_preempted_and_a_new_handler_goes_on(tmp_path: Path) -> None:
+    called: list[int] = []
+    config = TerminationConfig(exit_fn=lambda: called.append(threading.active_count()))
+    held = checkpoint()
+    handler = PreemptionCheckpointHandler(None, held, tmp_path, config)
+    before = threading.active_count()
+    preempt(handler)
+    assert called == [called[0]]
+    assert called[0] < before  # All threads had ended.
+    handler.run(lambda: held.step.assign(5))  # Nobody watches any more, and nothing breaks.
+    again = PreemptionCheckpointHandler(None, held, tmp_path)
+    assert held.step.numpy() == 0
+    assert again.total_run_calls == 1
+    again.close()
+    again.close()
+
+
+def test_the_configuration_of_tensorflow_is_understood(tmp_path: Path) -> None:
+    saved: list[tuple[Any, ...]] = []
+    config = tf.distribute.experimental.TerminationConfig(
+        exit_fn=lambda: None, save_fn=lambda *args, **kwargs: saved.append((args, kwargs))
+    )
+    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, config)
+    handler.run(sigterm)
+    with pytest.raises(Preempted):
+        handler.save_checkpoint_if_preempted(7, name="x")
+    assert saved == [((7,), {"name": "x"})]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_users_checkpoint_needs_nothing_of_ours_to_be_restored(tmp_path: Path) -> None:
+    held = checkpoint()
+    handler = PreemptionCheckpointHandler(None, held, tmp_path, leaves())
+    held.step.assign(41)
+    preempt(handler)
+    plain = checkpoint()
+    plain.restore(tf.train.latest_checkpoint(str(tmp_path))).assert_existing_objects_matched()
+    assert plain.step.numpy() == 41
+
+
+def test_tensorflows_class_and_ours_go_on_from_each_others_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:9")
+    earlier = signal.getsignal(signal.SIGTERM)
+    try:
+        theirs = TENSORFLOWS(
+            None, checkpoint(), str(tmp_path), tf.distribute.experimental.TerminationConfig(exit_fn=list)
+        )
+        theirs.run(sigterm)
+        theirs.run(int)
+        theirs.run(int)  # It runs one step more than it has to, and saves before this one.
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+    ours = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, leaves())
+    assert ours.total_run_calls == 2
+    preempt(ours)
+    try:
+        assert TENSORFLOWS(None, checkpoint(), str(tmp_path)).total_run_calls == 3
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+
+
+def test_max_to_keep_of_the_users_manager_is_respected(tmp_path: Path) -> None:
+    for number in range(4):
+        manager = tf.train.CheckpointManager(checkpoint(), str(tmp_path), max_to_keep=2)
+        handler = PreemptionCheckpointHandler(None, manager, termination_config=leaves())
+        assert handler.total_run_calls == number
+        preempt(handler)
+    assert sorted(path.name for path in tmp_path.glob("*.index")) == ["ckpt-3.index", "ckpt-4.index"]
+
+
+def test_a_save_that_is_written_in_the_background_is_over_before_the_exit(tmp_path: Path) -> None:
+    held, options = checkpoint(), tf.train.CheckpointOptions(enable_async=True)
+    there: list[bool] = []
+    config = TerminationConfig(exit_fn=lambda: there.append((tmp_path / "ckpt-1.index").exists()))
+    handler = PreemptionCheckpointHandler(None, held, tmp_path, config)
+    sigterm()
+    with pytest.raises(Preempted):
+        handler.save_checkpoint_if_preempted(options=options)
+    assert there == [True]
+
+
+def test_what_cannot_be_saved_is_told_by_the_exit_status(tmp_path: Path) -> None:
+    def save() -> None:
+        raise OSError("no space left")
+
+    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, TerminationConfig(save_fn=save))
+    handler.run(sigterm)
+    with pytest.raises(SystemExit) as left:
+        handler.run(int)
+    assert left.value.code == 74
+
+
+def test_mirrored_strategy_saves_and_restores(tmp_path: Path) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        state = tf.Variable(0.0)
+        handler = PreemptionCheckpointHandler(
+            strategy.cluster_resolver, tf.train.Checkpoint(state=state), tmp_path, leaves()
+        )
+
+    @tf.function
+    def step() -> None:
+        strategy.run(lambda: state.assign_add(1.0))
+
+    handler.run(step)
+    preempt(handler, step)
+    state.assign(9.0)
+    PreemptionCheckpointHandler(None, tf.train.Checkpoint(state=state), tmp_path).close()
+    assert state.numpy() == 1.0
+
+
+def test_the_end_of_a_scope_answers_what_came_in_its_last_step(tmp_path: Path) -> None:
+    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, leaves())
+    with pytest.raises(Preempted), handler.watch_preemption_scope():
+        handler.run(sigterm)
+    assert (tmp_path / "ckpt-1.index").exists()
+
+
+@pytest.mark.parametrize("way", ["close", "with", "deletion"])
+def test_the_end_of_training_answers_what_came_in_its_last_step(tmp_path: Path, way: str) -> None:
+    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, leaves())
+    if way == "with":
+        with handler:
+            handler.run(sigterm)
+    else:
+        handler.run(sigterm)
+        if way == "close":
+            handler.close()
+    del handler
+    assert (tmp_path / "ckpt-1.index").exists()
+
+
+def test_a_state_in_the_middle_of_a_step_is_not_saved(tmp_path: Path) -> None:
+    def fail() -> None:
+        sigterm()
+        raise ValueError("in the middle")
+
+    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, leaves())
+    with pytest.raises(ValueError, match="in the middle"):
+        handler.run(fail)
+    del handler
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("end", [StopIteration, lambda: tf.errors.OutOfRangeError(None, None, "end of data")])
+def test_the_end_of_the_data_is_no_failure(tmp_path: Path, end: Callable[[], Exception]) -> None:
+    def draw() -> None:
+        sigterm()
+        raise end()
+
+    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, leaves())
+    with pytest.raises((StopIteration, tf.errors.OutOfRangeError)):
+        handler.run(draw)
+    del handler
+    gc.collect()
+    assert (tmp_path / "ckpt-1.index").exists()
+
+
+def test_two_handlers_at_once_both_save(tmp_path: Path) -> None:
+    first = PreemptionCheckpointHandler(None, checkpoint(), tmp_path / "1", leaves())
+    second = PreemptionCheckpointHandler(None, checkpoint(), tmp_path / "2", leaves())
+    second.run(sigterm)
+    with pytest.raises(Preempted):
+        second.run(int)
+    sigterm()
+    with pytest.raises(Preempted):
+        first.run(int)
+    assert len(list(tmp_path.glob("*/ckpt-1.index"))) == 2
+
+
+def test_a_handler_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "ckpt-1"\n')
+    (tmp_path / "ckpt-1.index").write_text("not a checkpoint")
+    with pytest.raises(tf.errors.OpError):
+        PreemptionCheckpointHandler(None, checkpoint(), tmp_path)
+
+
+def test_a_forked_child_does_not_end_its_parents_handler(tmp_path: Path) -> None:
+    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, leaves())
+    child = os.fork()
+    if child == 0:
+        handler.close()
+        os._exit(0)
+    limit = time.monotonic() + 30
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    preempt(handler)
+    assert (tmp_path / "ckpt-1.index").exists()
+
+
+def test_it_is_public() -> None:
+    assert "PreemptionCheckpointHandler" in keras_preempt.__all__
