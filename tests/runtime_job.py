@@ -203,9 +203,10 @@ def short_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rounds give up soon; afterwards no thread is left."""
     monkeypatch.setattr(rounds, "ALIGNMENT_TIMEOUT", 0.4)
     monkeypatch.setattr(runtime_module, "ALIGNMENT_TIMEOUT", 0.4)
+    before = set(threading.enumerate())
     yield
     limit = time.monotonic() + PATIENCE
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name.startswith(("keras_preempt", "main-", "Thread-")):
             thread.join(max(0.0, limit - time.monotonic()))
             assert not thread.is_alive(), f"{thread.name} was left behind"

@@ -2,8 +2,9 @@
 
 ``TRAIN_STRIKES`` holds JSON: a list of ``{"at": text of a mark, "members": [...], "signal": name,
 "after": seconds or null, "settle": bool, "commits": number}``. A strike sends the signal to the members named
-when they are at that mark, once: at once, or that many seconds later from a thread while training goes on. One that settles
-then waits until the workers have agreed on where to stop, so that the notice comes first and the boundary after.
+when they are at that mark, once: at once, or that many seconds later from a thread while training goes on.
+One that settles then waits until the workers have agreed on where to stop, so that the notice comes first and
+the boundary after.
 One with commits waits before it until this worker has told so many since it began.
 """
 
