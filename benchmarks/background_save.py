@@ -114,7 +114,7 @@ def measure(training: Training, repetitions: int) -> Found:
     found.peak = peak_of(alone)
     for number in range(repetitions):
         for what in ("copy", "save") if number % 2 else ("save", "copy"):
-            touch(training.size + training.size // 4)
+            touch(min(2 * training.size, training.size + (1 << 30)))
             if what == "copy":
                 found.copies.append(seconds_of(training.copy))
                 continue

@@ -60,7 +60,7 @@ def rotated(found: Sequence[Checkpointer], number: int) -> list[Checkpointer]:
 
 
 def _seconds(call: Callable[[Path], None], folder: Path, size: int) -> float:
-    touch(size + size // 4)
+    touch(min(2 * size, size + (1 << 30)))
     began = time.perf_counter()
     call(folder)
     return time.perf_counter() - began

@@ -25,14 +25,12 @@ from keras_preempt.alignment import (
     abort_plan,
     advance,
     answer,
-    has_room,
     held_decision,
     key,
     make_plan,
     outcome,
-    reserve,
-    second_call_at,
 )
+from keras_preempt.grace import has_room, last_call_at, reserve
 from tests.alignment_schedules import Result, Schedule
 
 _decode_call = lru_cache(maxsize=64)(Call.decode)
@@ -190,7 +188,7 @@ class _Worker:
         deadline = self.due[1]
         if has_room(deadline, self.cluster.now, self.cluster.reserve):
             self.due = None
-            when = second_call_at([deadline], self.cluster.reserve)
+            when = last_call_at(deadline, self.cluster.reserve)
             assert when is not None
             self.cluster.after(when - self.cluster.now, lambda: self.last_call(deadline))
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
+
+import pytest
 
 from keras_preempt import environment
 
 # A machine that tests run on may be in a cloud whose notices are no business of a test.
 os.environ.setdefault(environment.PLATFORM, "generic")
+
+
+@pytest.fixture(scope="module")
+def fresh_keras() -> None:
+    """For tests of Keras as it is installed: ends what fits of earlier tests in this process have left behind."""
+    import tensorflow as tf  # Here, since most tests do without.
+
+    for _ in range(3):  # Keras stays repaired for as long as a model lives; one may keep the next.
+        gc.collect()
+    tf.random.set_seed(None)

@@ -13,6 +13,8 @@ import pytest
 from keras_preempt import keras_internals
 from keras_preempt.keras_internals import PrivateName
 
+pytestmark = pytest.mark.usefixtures("fresh_keras")
+
 _NAMES = [value for value in vars(keras_internals).values() if isinstance(value, PrivateName)]
 
 

@@ -14,6 +14,8 @@ from keras_preempt import keras_repairs
 from keras_preempt.keras_internals import REPAIRS, KerasInternalsError, PrivateName, Repair
 from keras_preempt.keras_repairs import enable_multi_worker_fit
 
+pytestmark = pytest.mark.usefixtures("fresh_keras")
+
 _BUILD, _AVERAGE, _LOOP = REPAIRS
 
 

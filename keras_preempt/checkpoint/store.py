@@ -190,7 +190,7 @@ class Store(Protocol):
         ...
 
     def open(self, name: str) -> BinaryIO:
-        """Opens a file for reading from its beginning. Raises `NotFound`."""
+        """Opens a file for reading from its beginning, with `readinto` too. Raises `NotFound`."""
         ...
 
     def stat(self, name: str) -> FileInfo:

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from keras_preempt.state.inputs import promise
 
+pytestmark = pytest.mark.usefixtures("fresh_keras")
+
 DATA = tf.data.Dataset.range(8)
 
 
