@@ -210,7 +210,7 @@ def test_where_nothing_is_known_all_clouds_are_asked_within_one_limit(
     assert [line.split()[0] for line in server.requests] == ["GET", "PUT", "GET"]
     with RawServer("hang") as server:
         assert answered_by(server, 0.3) == "generic"
-    assert len(server.requests) == 1
+    assert len([line for line in server.requests if line]) == 1  # For the others no time was left.
 
 
 # -- Wrong answers ---------------------------------------------------------------------------------------

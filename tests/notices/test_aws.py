@@ -91,9 +91,9 @@ def test_a_token_that_is_refused_is_replaced_at_once(spot, fake, ear):
 
 
 def test_a_token_is_replaced_before_it_expires(fake, ear):
-    source = AwsSpot(ear.notice, on_withdrawn=ear.withdraw, poll_seconds=POLL, token_seconds=1)
+    source = AwsSpot(ear.notice, on_withdrawn=ear.withdraw, poll_seconds=POLL, token_seconds=4)
     source.start()
-    fake.wait_for_requests(3, TOKEN, PATIENCE)
+    fake.wait_for_requests(2, TOKEN, PATIENCE)
     source.stop()
     assert 401 not in {request.status for request in fake.requests}
 
