@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import struct
-import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer
 from typing import Any
 
 from keras_preempt.testing.fake_gcs_api import Api, Call, Reply
@@ -17,12 +13,10 @@ from keras_preempt.testing.fake_gcs_errors import ERROR_STATUSES, plain_error
 from keras_preempt.testing.fake_gcs_faults import Fault, FaultPlan
 from keras_preempt.testing.fake_gcs_pace import Bucket, Machines, Pace, Rates, buckets
 from keras_preempt.testing.fake_gcs_records import Request, RequestLog
-
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing discards and sends RST
-_JOIN_SECONDS = 10.0
+from keras_preempt.testing.loopback import LoopbackServer
 
 
-class GcsServer(TCPServer):
+class GcsServer(LoopbackServer):
     """Serves an `Api` on 127.0.0.1; `stop` ends every connection and every thread.
 
     Args:
@@ -34,7 +28,8 @@ class GcsServer(TCPServer):
     """
 
     request_queue_size = 256
-    allow_reuse_address = True
+    title = "FakeGcs"
+    thread_name = "fake-gcs"
 
     def __init__(
         self,
@@ -46,93 +41,17 @@ class GcsServer(TCPServer):
     ) -> None:
         self.connection_rates = connection_rates
         self.machines = Machines(machine_rates)
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(port, _Handler)
         self.plan = plan
         self.log = log
         self.api: Api  # Given by the owner, who needs the port first to know its endpoint.
-        self.stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
-        self._reset: set[socket.socket] = set()
-        self._serving: set[threading.Thread] = set()
-        self._accepting = threading.Thread(target=self._accept, name="fake-gcs", daemon=True)
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self.socket.getsockname()[1])
-
-    def start(self) -> None:
-        """Begins to accept connections, in a thread."""
-        self._accepting.start()
-
-    def _accept(self) -> None:
-        self.serve_forever(poll_interval=0.02)
-
-    def stop(self) -> None:
-        """Closes everything; returns when no thread is left.
-
-        Raises:
-            RuntimeError: a thread did not end within 10 seconds.
-        """
-        self.stopping.set()
-        self.shutdown()
-        self.server_close()
-        with self._lock:
-            threads = [self._accepting, *self._serving]
-            for connection in self._open:
-                _shut(connection)
-        for thread in threads:
-            thread.join(_JOIN_SECONDS)
-            if thread.is_alive():
-                raise RuntimeError(
-                    f"Expected every thread of FakeGcs to end within {_JOIN_SECONDS:.0f} s. Received: {thread.name} "
-                    "is still alive. This is a bug in FakeGcs; please report it."
-                )
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hands a connection to a thread of its own, which `stop` waits for."""
-        thread = threading.Thread(
-            target=self._serve, args=(request, client_address), name="fake-gcs-connection", daemon=True
-        )
+        """Bounds what the system buffers of a connection, for its rate to be felt."""
         if self.connection_rates.buffer is not None:
             for side in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 request.setsockopt(socket.SOL_SOCKET, side, self.connection_rates.buffer)
-        with self._lock:
-            self._open.add(request)
-            self._serving.add(thread)
-        thread.start()
-
-    def _serve(self, request: socket.socket, client_address: Any) -> None:
-        try:
-            self.finish_request(request, client_address)
-        except OSError:
-            pass  # The client went away, or a fault closed the connection: nobody is left to tell.
-        finally:
-            self.shutdown_request(request)
-            with self._lock:
-                self._serving.discard(threading.current_thread())
-
-    def reset(self, connection: socket.socket) -> None:
-        """Lets the connection end with a reset instead of an orderly close."""
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        with self._lock:
-            self._reset.add(connection)
-
-    def shutdown_request(self, request: Any) -> None:
-        """Closes a connection, with a reset if one was asked for."""
-        with self._lock:
-            self._open.discard(request)
-            reset = request in self._reset
-            self._reset.discard(request)
-        if not reset:
-            _shut(request)
-        request.close()
-
-
-def _shut(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # It is closed already.
-        connection.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import struct
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from keras_preempt.testing.fake_metadata_faults import Fault, MetadataFaults
+from keras_preempt.testing.loopback import LoopbackServer
 
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing discards and sends RST
-_JOIN_SECONDS = 10.0
 _SLOW_SECONDS = 0.05  # between two bytes
 _HUGE_BYTES = 1 << 20
 
@@ -64,7 +59,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class MetadataServer(TCPServer):
+class MetadataServer(LoopbackServer):
     """Answers on 127.0.0.1; `stop` ends every connection and every thread.
 
     Args:
@@ -74,61 +69,19 @@ class MetadataServer(TCPServer):
     """
 
     request_queue_size = 64
-    allow_reuse_address = True
+    title = "FakeMetadata"
+    thread_name = "fake-metadata"
 
     def __init__(self, port: int, answer: Callable[[Question], Reply], faults: MetadataFaults) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(port, _Handler)
         self.answer = answer
         self.faults = faults
-        self.stopping = threading.Event()
-        self._lock = threading.Lock()
         self._requests: list[MetadataRequest] = []
         self._asked = threading.Condition(self._lock)
-        self._open: set[socket.socket] = set()
-        self._reset: set[socket.socket] = set()
-        self._serving: set[threading.Thread] = set()
-        self._accepting = threading.Thread(target=self._accept, name="fake-metadata", daemon=True)
 
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self.socket.getsockname()[1])
-
-    def start(self) -> None:
-        """Begins to accept connections, in a thread."""
-        self._accepting.start()
-
-    def _accept(self) -> None:
-        self.serve_forever(poll_interval=0.02)
-
-    def stop(self) -> None:
-        """Closes everything; returns when no thread is left.
-
-        Raises:
-            RuntimeError: A thread did not end within 10 seconds.
-        """
-        self.stopping.set()
-        self.shutdown()
-        self.server_close()
-        with self._lock:
-            threads = [self._accepting, *self._serving]
+    def end_connections(self) -> None:
+        """Resets every connection: a question that is held open gets no answer."""
         self.drop_connections()
-        for thread in threads:
-            thread.join(_JOIN_SECONDS)
-            if thread.is_alive():
-                raise RuntimeError(
-                    f"Expected every thread of FakeMetadata to end within {_JOIN_SECONDS:.0f} s. Received: "
-                    f"{thread.name} is still alive. This is a bug in FakeMetadata; please report it."
-                )
-
-    def drop_connections(self) -> None:
-        """Resets every connection that is open now."""
-        with self._lock:
-            for connection in self._open:
-                self._reset.add(connection)
-                with contextlib.suppress(OSError):  # It is closed already.
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-                    connection.shutdown(socket.SHUT_RDWR)
 
     def note(self, request: MetadataRequest) -> None:
         """Takes a question into the record."""
@@ -149,43 +102,6 @@ class MetadataServer(TCPServer):
 
         with self._lock:
             return self._asked.wait_for(enough, timeout)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Hands a connection to a thread of its own, which `stop` waits for."""
-        thread = threading.Thread(
-            target=self._serve, args=(request, client_address), name="fake-metadata-connection", daemon=True
-        )
-        with self._lock:
-            self._open.add(request)
-            self._serving.add(thread)
-        thread.start()
-
-    def _serve(self, request: socket.socket, client_address: Any) -> None:
-        try:
-            self.finish_request(request, client_address)
-        except OSError:
-            pass  # The client went away, or a fault closed the connection: nobody is left to tell.
-        finally:
-            self.shutdown_request(request)
-            with self._lock:
-                self._serving.discard(threading.current_thread())
-
-    def reset(self, connection: socket.socket) -> None:
-        """Lets the connection end with a reset instead of an orderly close."""
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        with self._lock:
-            self._reset.add(connection)
-
-    def shutdown_request(self, request: Any) -> None:
-        """Closes a connection, with a reset if one was asked for."""
-        with self._lock:
-            self._open.discard(request)
-            reset = request in self._reset
-            self._reset.discard(request)
-        if not reset:
-            with contextlib.suppress(OSError):  # It is closed already.
-                request.shutdown(socket.SHUT_RDWR)
-        request.close()
 
 
 class _Handler(BaseHTTPRequestHandler):
