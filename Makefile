@@ -33,7 +33,7 @@ lint: $(READY) ## Check style, format and types
 	$(BIN)/mypy
 
 chaos: $(READY) ## Run the long tests, which kill processes at random
-	$(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
+	KERAS_PREEMPT_FRESH_PROCESSES=1 $(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
 
 bench: $(READY) ## Measure idle cost, notice to exit, the grace period, and saving to a disk and a bucket
 	$(BIN)/python benchmarks/idle_cost.py

@@ -13,7 +13,7 @@ from keras_preempt import platform_detection
 from keras_preempt.machine_clues import AZURE_ASSET_TAG
 from keras_preempt.notices.metadata_address import parse_address
 from keras_preempt.platform import Accelerator, Platform
-from keras_preempt.platform_detection import Detection, detect
+from keras_preempt.platform_detection import Detection
 from keras_preempt.testing import FakeMetadata
 from tests.raw_server import Behaviour, RawServer, http
 
@@ -44,6 +44,12 @@ def machine(root: Path, devices: tuple[str, ...] = (), folder: str = "", **firmw
     if folder:
         (root / folder).mkdir(parents=True)
     return root
+
+
+def detect(
+    accelerator: Accelerator | None = None, *, variables: dict[str, str], root: Path
+) -> Platform:
+    return Detection(accelerator, variables=variables, root=root).start().result()
 
 
 def ask(variables: dict[str, str], root: Path) -> Platform:

@@ -73,6 +73,9 @@ class LocalCluster:
         ValueError: fewer than one worker, or an empty command.
     """
 
+    worker_type = WorkerProcess
+    """What starts and ends one worker."""
+
     def __init__(
         self,
         workers: int,
@@ -100,7 +103,7 @@ class LocalCluster:
         self._workers = []
         for index in range(workers):
             environment = self._environment(index, env or {}, (worker_env or {}).get(index, {}))
-            worker = WorkerProcess(
+            worker = self.worker_type(
                 index, command, environment, on_line=self._write, on_exit=self._exited, cwd=cwd
             )
             self._workers.append(worker)

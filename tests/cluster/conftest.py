@@ -1,15 +1,20 @@
-"""Worker scripts without TensorFlow, for tests of the launcher; undisturbed training, to compare with."""
+"""Worker scripts without TensorFlow, for tests of the launcher; fits that nothing happens to, to compare with."""
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cluster.training import Training, Undisturbed
+
+if TYPE_CHECKING:
+    from tests.cluster.noticed_fit import Model, NoticedFit, Outcome
 
 _PRELUDE = """
 import json, os, signal, sys, threading, time
@@ -58,3 +63,46 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
             return done[key]
 
     return get
+
+
+# -- Fits in this process: see noticed_fit.py, which is imported late, since most tests need no TensorFlow here. ------
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks for no cloud."""
+    monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "generic")
+
+
+@pytest.fixture
+def everything_is_given_back() -> Iterator[None]:
+    """Makes sure that no signal handler and no thread stays behind."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
+    yield
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == handlers
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("keras_preempt")]
+    assert left == []
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """A model that is compiled once for all tests of a file."""
+    from tests.cluster.noticed_fit import Model
+
+    return Model()
+
+
+@pytest.fixture(scope="module")
+def undisturbed_fit(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """What a fit of that model comes to without the callback."""
+    from tests.cluster.noticed_fit import NoticedFit
+
+    return NoticedFit(tmp_path_factory.mktemp("undisturbed"), model=model).fit(plain=True)
+
+
+@pytest.fixture
+def job(tmp_path: Path, model: Model) -> NoticedFit:
+    """A run of that model in a directory of its own."""
+    from tests.cluster.noticed_fit import NoticedFit
+
+    return NoticedFit(tmp_path / "run", model=model)

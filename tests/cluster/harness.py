@@ -2,10 +2,15 @@
 
 ``run_cluster`` waits for the end, ``start_cluster`` gives a handle for tests that signal workers or wait for
 one of their lines. Both end every process they started, whatever happens.
+
+The processes come from a fork server (`tests.cluster.fork_server`), which spares each the import of TensorFlow. With
+``KERAS_PREEMPT_FRESH_PROCESSES=1``, as `make chaos` has it, and where a test says ``fresh=True``, every process
+begins with nothing, as on a cluster.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -15,16 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_preempt.cluster import LocalCluster
+from tests.cluster.forked import QUIET_CPU, ForkedCluster
 
 _SHOWN_LINES = 60
-
-#: Quiet, on the CPU, and one computing thread per worker: the machine's cores are shared by all of them.
-QUIET_CPU = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "CUDA_VISIBLE_DEVICES": "",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "KERAS_PREEMPT_PLATFORM": "generic",
-}
 
 
 @dataclass(frozen=True)
@@ -64,11 +62,15 @@ class RunningCluster:
         env: Mapping[str, str | None] | None = None,
         per_worker_env: Mapping[int, Mapping[str, str | None]] | None = None,
         cwd: Path | None = None,
+        fresh: bool = False,
     ):
         self._news = threading.Condition()
         self._lines: list[list[str]] = [[] for _ in range(workers)]
         self._gone: set[int] = set()
-        self._cluster = LocalCluster(
+        fresh = (
+            fresh or command[0] != sys.executable or os.environ.get("KERAS_PREEMPT_FRESH_PROCESSES") == "1"
+        )
+        self._cluster = (LocalCluster if fresh else ForkedCluster)(
             workers,
             command,
             env={**QUIET_CPU, **(env or {})},
@@ -151,9 +153,10 @@ def start_cluster(
     env: Mapping[str, str | None] | None = None,
     per_worker_env: Mapping[int, Mapping[str, str | None]] | None = None,
     cwd: Path | None = None,
+    fresh: bool = False,
 ) -> RunningCluster:
     """Starts ``python script *args`` in ``workers`` processes; use the handle in a ``with`` statement."""
-    return RunningCluster([sys.executable, str(script), *args], workers, env, per_worker_env, cwd)
+    return RunningCluster([sys.executable, str(script), *args], workers, env, per_worker_env, cwd, fresh)
 
 
 def run_cluster(
@@ -165,8 +168,11 @@ def run_cluster(
     timeout: float = 120.0,
     per_worker_env: Mapping[int, Mapping[str, str | None]] | None = None,
     cwd: Path | None = None,
+    fresh: bool = False,
 ) -> ClusterResult:
     """Runs ``python script *args`` in ``workers`` processes; fails with their logs after ``timeout``."""
-    handle = start_cluster(script, workers, args=args, env=env, per_worker_env=per_worker_env, cwd=cwd)
+    handle = start_cluster(
+        script, workers, args=args, env=env, per_worker_env=per_worker_env, cwd=cwd, fresh=fresh
+    )
     with handle as running:
         return running.wait(timeout)

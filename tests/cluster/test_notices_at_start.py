@@ -24,19 +24,7 @@ GRACE = {"at once": 0.0, "an hour": 3600.0}
 grace = pytest.mark.parametrize("grace", GRACE.values(), ids=GRACE)
 
 
-@pytest.fixture(autouse=True)
-def _nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "generic")
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return Model()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return NoticedFit(tmp_path_factory.mktemp("undisturbed"), model=model).fit(plain=True)
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 def fail() -> None:
@@ -46,7 +34,7 @@ def fail() -> None:
 @grace
 @pytest.mark.parametrize("when", ["before training", "in the first step"])
 def test_a_notice_while_the_model_is_traced_is_acted_on_after_that(
-    when: str, grace: float, tmp_path: Path, undisturbed: Outcome
+    when: str, grace: float, tmp_path: Path, undisturbed_fit: Outcome
 ) -> None:
     """It is traced to see what it consists of, and then to compile the step."""
     at_step = when == "in the first step"
@@ -72,23 +60,23 @@ def test_a_notice_while_the_model_is_traced_is_acted_on_after_that(
     assert job.checkpoints == [f"step-{at_step:08d}"]
     del outcome.steps[at_step:]  # What was trained after the only save.
     job.fit()
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 @grace
 def test_a_notice_while_other_callbacks_begin_is_acted_on_at_the_first_boundary(
-    grace: float, model: Model, tmp_path: Path, undisturbed: Outcome
+    grace: float, model: Model, tmp_path: Path, undisturbed_fit: Outcome
 ) -> None:
     job = NoticedFit(tmp_path / "run", model=model)
     outcome = job.fit(on_begin=sigterm, termination={"grace_period": grace})
     assert (outcome.ended, len(outcome.steps)) == (("finished", 18) if grace else ("Preempted", 0))
     job.fit()
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 @grace
 def test_a_notice_while_a_checkpoint_is_restored_spoils_nothing(
-    grace: float, model: Model, tmp_path: Path, undisturbed: Outcome, monkeypatch: pytest.MonkeyPatch
+    grace: float, model: Model, tmp_path: Path, undisturbed_fit: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A save before the first step would hold what Keras has reset and what is not put back yet."""
     job = NoticedFit(tmp_path / "run", model=model)
@@ -108,4 +96,4 @@ def test_a_notice_while_a_checkpoint_is_restored_spoils_nothing(
     assert job.checkpoints == ["step-00000009"]
     job.fit()
     assert job.told("restore")[-1]["checkpoint"] == job.told("exit")[0]["saved"]
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)

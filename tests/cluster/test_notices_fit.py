@@ -13,44 +13,20 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from keras_preempt.testing import FakeMetadata
-from tests.cluster.noticed_fit import Model, NoticedFit, Outcome
+from tests.cluster.noticed_fit import NoticedFit, Outcome
 
 AT_ONCE = {"grace_period": 0}
 EXITS = {**AT_ONCE, "exit_fn": None}
 HOUR = 3600.0
 
 
-@pytest.fixture(autouse=True)
-def _everything_is_given_back() -> Iterator[None]:
-    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
-    yield
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == handlers
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("keras_preempt")]
-    assert left == []
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return Model()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return NoticedFit(tmp_path_factory.mktemp("undisturbed"), model=model).fit(plain=True)
-
-
-@pytest.fixture
-def job(tmp_path: Path, model: Model) -> NoticedFit:
-    return NoticedFit(tmp_path / "run", model=model)
+pytestmark = pytest.mark.usefixtures("everything_is_given_back")
 
 
 @pytest.fixture
@@ -91,7 +67,7 @@ def test_a_notice_of_the_platform_ends_the_fit_with_its_exit_status(
     source: str,
     job: NoticedFit,
     fake: FakeMetadata,
-    undisturbed: Outcome,
+    undisturbed_fit: Outcome,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     platform, status, happen = SOURCES[source]
@@ -103,11 +79,11 @@ def test_a_notice_of_the_platform_ends_the_fit_with_its_exit_status(
     assert notice["source"] != "signal"
     monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "generic")  # The next machine has no notice.
     job.fit()
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 def test_a_notice_leaves_the_time_that_it_names(
-    job: NoticedFit, fake: FakeMetadata, undisturbed: Outcome, monkeypatch: pytest.MonkeyPatch
+    job: NoticedFit, fake: FakeMetadata, undisturbed_fit: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An event of Azure that moves: an hour, and then none."""
     monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "azure")
@@ -131,7 +107,7 @@ def test_a_notice_leaves_the_time_that_it_names(
     assert [commit["step"] for commit in job.told("commit")] == [5, 11]
     fake.azure.cancel(event[0])
     job.fit()
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 @pytest.mark.parametrize("grace", [0, None], ids=["no time", "30 s"])
@@ -139,7 +115,7 @@ def test_a_notice_that_was_there_first_is_acted_on_at_the_first_moment(
     grace: float | None,
     job: NoticedFit,
     fake: FakeMetadata,
-    undisturbed: Outcome,
+    undisturbed_fit: Outcome,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a machine that is doomed already, before and after a checkpoint is there."""
@@ -158,7 +134,7 @@ def test_a_notice_that_was_there_first_is_acted_on_at_the_first_moment(
         assert job.told("plan")[0]["goes_on"]
     fake.gce.set("instance/preempted", "FALSE")
     job.fit()
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 ENDS_NOTHING: dict[str, tuple[str, str, Callable[[FakeMetadata], object]]] = {
@@ -182,7 +158,7 @@ def test_what_ends_no_machine_ends_no_training(
     what: str,
     job: NoticedFit,
     fake: FakeMetadata,
-    undisturbed: Outcome,
+    undisturbed_fit: Outcome,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     platform, question, happen = ENDS_NOTHING[what]
@@ -198,11 +174,11 @@ def test_what_ends_no_machine_ends_no_training(
     assert job.fit({(1, 2): act}, termination=AT_ONCE).ended == "finished"
     assert job.told("notice") == []
     assert [plan["reason"] for plan in job.told("plan")] == ["finished"]
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 def test_a_rebalance_recommendation_saves_and_lets_training_go_on(
-    job: NoticedFit, fake: FakeMetadata, undisturbed: Outcome, monkeypatch: pytest.MonkeyPatch
+    job: NoticedFit, fake: FakeMetadata, undisturbed_fit: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "aws")
     fake.aws.rebalance()
@@ -210,12 +186,12 @@ def test_a_rebalance_recommendation_saves_and_lets_training_go_on(
     assert outcome.ended == "finished"
     assert [plan["reason"] for plan in job.told("plan")] == ["periodic", "finished"]
     assert job.told("commit")[0]["step"] <= 3
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 @pytest.mark.parametrize("when", ["before the first save", "after it"])
 def test_maintenance_that_is_called_off_ends_nothing(
-    when: str, job: NoticedFit, fake: FakeMetadata, undisturbed: Outcome, monkeypatch: pytest.MonkeyPatch
+    when: str, job: NoticedFit, fake: FakeMetadata, undisturbed_fit: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "gce-gpu")
 
@@ -242,7 +218,7 @@ def test_maintenance_that_is_called_off_ends_nothing(
         ("preempted", True),
         ("finished", False),
     ]
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 FAULTS = ("503", "reset", "rubbish")
@@ -267,7 +243,7 @@ def test_a_server_that_fails_changes_nothing_and_is_heard_when_it_is_well(
     happen: Callable[[FakeMetadata], object],
     job: NoticedFit,
     fake: FakeMetadata,
-    undisturbed: Outcome,
+    undisturbed_fit: Outcome,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", platform)
@@ -288,4 +264,4 @@ def test_a_server_that_fails_changes_nothing_and_is_heard_when_it_is_well(
     assert os.times().user - began < 20, "it was waited for in a busy loop"
     monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "generic")
     job.fit()
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)

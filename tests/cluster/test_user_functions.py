@@ -13,42 +13,18 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.cluster.noticed_fit import ExpectedError, Model, NoticedFit, Outcome, sigterm
+from tests.cluster.noticed_fit import ExpectedError, NoticedFit, Outcome, sigterm
 
-
-@pytest.fixture(autouse=True)
-def _everything_is_given_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "generic")
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    assert signal.getsignal(signal.SIGTERM) is handler
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("keras_preempt")]
-    assert left == []
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return Model()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return NoticedFit(tmp_path_factory.mktemp("undisturbed"), model=model).fit(plain=True)
-
-
-@pytest.fixture
-def job(tmp_path: Path, model: Model) -> NoticedFit:
-    return NoticedFit(tmp_path / "run", model=model)
+pytestmark = pytest.mark.usefixtures("nowhere", "everything_is_given_back")
 
 
 def test_a_watcher_that_returns_true_ends_the_fit_as_a_signal_does(
-    job: NoticedFit, undisturbed: Outcome
+    job: NoticedFit, undisturbed_fit: Outcome
 ) -> None:
     doomed = threading.Event()
 
@@ -61,7 +37,7 @@ def test_a_watcher_that_returns_true_ends_the_fit_as_a_signal_does(
     assert [notice["source"] for notice in job.told("notice")] == ["termination_watcher_fn"]
     assert [step[:2] for step in outcome.steps][-1] == (1, 1)
     job.fit()
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 class Watcher:
@@ -94,7 +70,7 @@ def test_a_watcher_that_fails_disturbs_nothing_and_signals_are_heard(
     does: Callable[[threading.Event], object],
     said: str | None,
     job: NoticedFit,
-    undisturbed: Outcome,
+    undisturbed_fit: Outcome,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     watcher = Watcher(does)
@@ -109,11 +85,11 @@ def test_a_watcher_that_fails_disturbs_nothing_and_signals_are_heard(
         if thread.name.startswith("keras_preempt"):
             thread.join(60)
     assert [notice["source"] for notice in job.told("notice")] == ["signal"]
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 def test_an_exit_fn_that_returns_lets_fit_raise_preempted_with_all_given_back(
-    job: NoticedFit, undisturbed: Outcome
+    job: NoticedFit, undisturbed_fit: Outcome
 ) -> None:
     seen: list[Any] = []
 
@@ -125,11 +101,11 @@ def test_an_exit_fn_that_returns_lets_fit_raise_preempted_with_all_given_back(
     assert job.fit({(1, 4): sigterm}, termination={"exit_fn": leave}).ended == "Preempted"
     assert seen == [([], earlier, ["step-00000011"])]
     job.fit()
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 def test_an_exit_fn_that_raises_is_heard_and_the_checkpoint_is_safe(
-    job: NoticedFit, undisturbed: Outcome
+    job: NoticedFit, undisturbed_fit: Outcome
 ) -> None:
     def leave() -> None:
         raise ExpectedError("exit_fn fails")
@@ -137,12 +113,12 @@ def test_an_exit_fn_that_raises_is_heard_and_the_checkpoint_is_safe(
     assert job.fit({(1, 4): sigterm}, termination={"exit_fn": leave}).ended == "ExpectedError"
     assert job.checkpoints == ["step-00000011"]
     job.fit()
-    job.assert_nothing_lost(undisturbed)
+    job.assert_nothing_lost(undisturbed_fit)
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["works", "raises"])
 def test_save_fn_is_called_after_every_checkpoint_that_answers_a_notice(
-    fails: bool, job: NoticedFit, undisturbed: Outcome, caplog: pytest.LogCaptureFixture
+    fails: bool, job: NoticedFit, undisturbed_fit: Outcome, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With an hour: at the notice; then, once the machine is said to go at once, at the end."""
     saved: list[tuple[str, bool]] = []
@@ -163,7 +139,7 @@ def test_save_fn_is_called_after_every_checkpoint_that_answers_a_notice(
     assert saved[1:] == [("step-00000013", True)]
     again.fit(termination=config)
     assert len(saved) == 2, "called without a notice"
-    again.assert_nothing_lost(undisturbed)
+    again.assert_nothing_lost(undisturbed_fit)
     errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
     assert [("save_fn has failed" in error) for error in errors] == [True] * (2 if fails else 0)
 

@@ -1,0 +1,135 @@
+"""Starts Python scripts in processes that have TensorFlow imported already; run as a program of its own.
+
+Importing TensorFlow takes most of the time of a short job. This program imports it once and forks for each job: a
+real process, with its own pid, session, signals and threads, that has run nothing of TensorFlow yet. What the
+jobs of one server share besides the imports is the seed of Python's hashes.
+
+A client connects to the socket named by the first argument, and sends one line of JSON (``script``, ``args``,
+``env``, ``cwd``) with the descriptor that the job's output goes to. It gets two lines back: the pid, and when
+the job has ended, its exit code (negative for a signal, as in `subprocess`). A client that goes away takes its job
+with it, and the end of standard input ends the server and all jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import random
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+_LONGEST_REQUEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Job:
+    pid: int
+    pidfd: int
+    client: socket.socket
+
+
+class _Server:
+    def __init__(self, path: str) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(64)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(sys.stdin, selectors.EVENT_READ, None)
+        self._jobs: set[_Job] = set()
+
+    def serve(self) -> dict[str, Any] | None:
+        """Returns None at the end of standard input; in the process of a job, what it is to run."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    for job in list(self._jobs):
+                        self._end(job)
+                    return None
+                request = key.data()
+                if request is not None:
+                    return request
+
+    def _accept(self) -> dict[str, Any] | None:
+        client, _ = self._listener.accept()
+        text, descriptors, _, _ = socket.recv_fds(client, _LONGEST_REQUEST, 1)
+        while not text.endswith(b"\n"):
+            text += client.recv(_LONGEST_REQUEST)
+        (output,) = descriptors
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            self._forget()
+            client.close()
+            for stream in (1, 2):
+                os.dup2(output, stream)
+            os.close(output)
+            return json.loads(text)
+        os.close(output)
+        job = _Job(pid, os.pidfd_open(pid), client)
+        self._jobs.add(job)
+        self._selector.register(job.pidfd, selectors.EVENT_READ, lambda: self._end(job))
+        self._selector.register(client, selectors.EVENT_READ, lambda: self._end(job))
+        client.sendall(f"{pid}\n".encode())
+        return None
+
+    def _end(self, job: _Job) -> None:
+        if job not in self._jobs:
+            return  # Its end and that of its client came together.
+        self._jobs.remove(job)
+        # What it has left behind in its group goes with it; the group's number is its own until it is collected.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(job.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(job.pid, signal.SIGKILL)
+        _, status = os.waitpid(job.pid, 0)
+        for watched in (job.pidfd, job.client):
+            self._selector.unregister(watched)
+        os.close(job.pidfd)
+        with contextlib.suppress(OSError), job.client:
+            job.client.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+    def _forget(self) -> None:
+        """Closes all that belongs to the server, in the process of a job."""
+        self._selector.close()
+        self._listener.close()
+        for job in self._jobs:
+            job.client.close()
+            os.close(job.pidfd)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
+def _run(request: dict[str, Any]) -> None:
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
+    random.seed()
+    numpy.random.seed()
+    sys.argv = [request["script"], *request["args"]]
+    sys.path[0] = os.path.dirname(request["script"])
+    runpy.run_path(request["script"], run_name="__main__")
+
+
+if __name__ == "__main__":
+    import google.cloud.storage
+    import keras
+    import numpy
+    import tensorflow
+
+    import keras_preempt
+
+    _imported = (google.cloud.storage, keras, keras_preempt, numpy, tensorflow)
+    gc.freeze()  # Jobs leave the pages of what is imported shared.
+    print("ready", flush=True)
+    _request = _Server(sys.argv[1]).serve()
+    if _request is not None:
+        _run(_request)

@@ -1,0 +1,123 @@
+"""Holds a way against its verdict, with real processes and real signals."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.harness import ClusterResult, describe, run_cluster
+from tests.cluster.outcome import assert_identical
+from tests.ways.way import STRATEGIES, STRIKE, WORKERS, Exact, KerasFails, Refused, Warned, Way
+
+SCRIPT = Path(__file__).with_name("run.py")
+PREEMPTED = 75
+TIMEOUT = 240.0
+
+
+class Job:
+    """The runs of one way under one strategy: one undisturbed, then one that is preempted and continued.
+
+    Args:
+        folder: An empty folder for all of it.
+        way: What is run.
+        strategy: One of `STRATEGIES`.
+        place: Where our callback stands among the others: "first", "middle" or "last".
+    """
+
+    def __init__(self, folder: Path, way: Way, strategy: str, place: str = "last") -> None:
+        self.way = way
+        self.workers = 2 if strategy == WORKERS else 1
+        self._folder = folder
+        self._arguments = [way.job.__module__.rpartition(".")[2], way.name]
+        self._strategy = strategy
+        self._place = place
+
+    def output(self, run: str) -> Path:
+        """The prefix of what a run of that name ends with."""
+        return self._folder / run / "output"
+
+    def directory(self, run: str) -> Path:
+        """The checkpoint directory of a run of that name."""
+        return self._folder / run / "run"
+
+    def start(self, run: str, strike: str | None = None, plain: bool = False) -> ClusterResult:
+        """Runs one start to its end, whatever that is."""
+        (self._folder / run).mkdir(exist_ok=True)
+        arguments = [*self._arguments, str(self.output(run)), str(self.directory(run))]
+        arguments += [self._strategy, self._place, *(["--plain"] if plain else [])]
+        env = {STRIKE: strike}
+        return run_cluster(
+            SCRIPT, self.workers, args=arguments, env=env, timeout=TIMEOUT, cwd=self._folder / run
+        )
+
+    def preempted(self, strikes: Sequence[str]) -> list[ClusterResult]:
+        """All starts of a run that is preempted where the strikes say, the last of which ends well."""
+        results = [self.start("preempted", strike).assert_codes(PREEMPTED) for strike in strikes]
+        return [*results, self.start("preempted").assert_ok()]
+
+    def hold(self, strikes: Sequence[str] | None = None) -> None:
+        """Asserts what the verdict says."""
+        verdict = self.way.verdicts[self._strategy]
+        strikes = self.way.strikes if strikes is None else strikes
+        if isinstance(verdict, Exact):
+            undisturbed = self.start("undisturbed").assert_ok()
+            results = self.preempted(strikes)
+            for worker in range(self.workers):
+                expected, found = _steps([undisturbed], worker), _steps(results, worker)
+                assert expected, "the job recorded no step"
+                assert found == expected, "\n".join(difflib.ndiff(expected, found))
+            assert_identical(self.output("undisturbed"), self.output("preempted"), self.workers)
+            _assert_said(results[0], "NOT exact", said=False)
+        elif isinstance(verdict, Warned):
+            undisturbed = self.start("undisturbed").assert_ok()
+            results = self.preempted(strikes)
+            _assert_said(results[0], verdict.match)
+            for worker in range(self.workers):
+                expected, found = _places([undisturbed], worker), _places(results, worker)
+                assert found == expected, "a step was left out or run twice: " + str(found)
+        elif isinstance(verdict, Refused):
+            _assert_fails(self.start("refused"), verdict.match)
+        else:
+            assert isinstance(verdict, KerasFails)
+            _assert_fails(self.start("plain", plain=True), verdict.match)
+
+
+def parameters(ways: Sequence[Way]) -> list[object]:
+    """Returns every way under every strategy, for pytest: those that are not quick are marked chaos."""
+    missing = cache(lambda name: importlib.util.find_spec(name) is None)
+    found = []
+    for way in ways:
+        for strategy in way.verdicts:
+            assert strategy in STRATEGIES, strategy
+            marks = [] if strategy in way.quick else [pytest.mark.chaos]
+            absent = [name for name in way.needs if missing(name)]
+            if absent:
+                marks.append(pytest.mark.skip(reason=f"not installed: {', '.join(absent)}"))
+            found.append(pytest.param(way, strategy, id=f"{way.name}-{strategy}", marks=marks))
+    return found
+
+
+def _steps(results: Sequence[ClusterResult], worker: int) -> list[str]:
+    lines = [line for result in results for line in result.outputs[worker].splitlines()]
+    return [line for line in lines if line.startswith("RAN ")]
+
+
+def _places(results: Sequence[ClusterResult], worker: int) -> list[str]:
+    return [" ".join(line.split()[:3]) for line in _steps(results, worker)]
+
+
+def _assert_said(result: ClusterResult, pattern: str, *, said: bool = True) -> None:
+    found = any(re.search(pattern, output) for output in result.outputs)
+    assert found == said, f"{pattern!r} was {'not said' if said else 'said'}\n{describe(result.outputs)}"
+
+
+def _assert_fails(result: ClusterResult, pattern: str) -> None:
+    assert all(code not in (0, PREEMPTED) for code in result.codes), describe(result.outputs)
+    assert not _steps([result], 0), "it trained"
+    _assert_said(result, pattern)

@@ -1,0 +1,175 @@
+"""The process of a way: ``run.py MODULE NAME OUTPUT DIRECTORY STRATEGY PLACE [--plain]``.
+
+Finds the way in the catalogue, calls its job, and leaves what the job keeps in ``OUTPUT.<worker>.npz`` and ``.json``
+for comparison, bit by bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import numpy as np
+import tensorflow as tf
+
+from tests.ways.way import MIRRORED, STRIKE, WORKERS, Way
+
+WORKER = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
+
+
+class Run:
+    """What a job is given: the strategy, a folder, and ways to fit and to keep.
+
+    Attributes:
+        strategy: The name of the strategy, one of `tests.ways.way.STRATEGIES`.
+        work: A folder of this run, the same for every start of it and for every worker.
+        worker: The number of this worker.
+        first: Whether this is the first start of the run.
+        options: Given to the PreemptionCallback besides its directory; a job may change them before it fits.
+    """
+
+    def __init__(self, output: str, directory: str, strategy: str, place: str, plain: bool) -> None:
+        self.strategy = strategy
+        self.work = Path(output).parent / "work"
+        self.work.mkdir(exist_ok=True)
+        self.worker = WORKER
+        self.options: dict[str, Any] = {}
+        self.directory = directory
+        self.first = not Path(directory).exists()
+        self._output = output
+        self._place = place
+        self._plain = plain
+        self._strategy = self._make_strategy()
+        self._arrays: dict[str, np.ndarray] = {}
+        self._record: dict[str, Any] = {}
+        self._recorder: Any = None
+
+    def _make_strategy(self) -> tf.distribute.Strategy | None:
+        if self.strategy == WORKERS:
+            return tf.distribute.MultiWorkerMirroredStrategy()
+        if self.strategy == MIRRORED:
+            cpu = tf.config.list_physical_devices("CPU")[0]
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+            return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        return None
+
+    @property
+    def tf_strategy(self) -> tf.distribute.Strategy:
+        """The strategy itself; the default one on one device."""
+        return self._strategy or tf.distribute.get_strategy()
+
+    def scope(self) -> contextlib.AbstractContextManager[object]:
+        """Where the model is made and compiled."""
+        return self._strategy.scope() if self._strategy else contextlib.nullcontext()
+
+    def recorder(self) -> Any:
+        """The callback that records each step and strikes; one for the whole process."""
+        if self._recorder is None:
+            from tests.ways.recorder import Recorder
+
+            self._recorder = Recorder(os.environ.get(STRIKE))
+        return self._recorder
+
+    def preemption(self, directory: str | None = None) -> list[Any]:
+        """The PreemptionCallback, in a list; an empty list in a plain run."""
+        import keras_preempt
+
+        if self._plain:
+            keras_preempt.enable_multi_worker_fit()
+            return []
+        return [keras_preempt.PreemptionCallback(directory or self.directory, **self.options)]
+
+    def callbacks(self, own: Sequence[Any] = (), directory: str | None = None) -> list[Any]:
+        """The job's own callbacks with the recorder and ours among them, at the place that the test asks for."""
+        listed = [self.recorder(), *own]
+        at = {"first": 0, "middle": (len(listed) + 1) // 2, "last": len(listed)}[self._place]
+        return [*listed[:at], *self.preemption(directory), *listed[at:]]
+
+    def fit(self, model: Any, *data: Any, callbacks: Sequence[Any] = (), **arguments: Any) -> Any:
+        """Calls ``model.fit`` with our callbacks, and keeps the History and all that the model ended with."""
+        arguments = {"verbose": 0, "epochs": 3, **arguments}
+        history = model.fit(*data, callbacks=self.callbacks(callbacks), **arguments)
+        self.keep_model(model)
+        fits = self._record.setdefault("fits", [])
+        fits.append({"history": history.history, "epochs": history.epoch})
+        return history
+
+    def keep_model(self, model: Any, name: str = "") -> None:
+        """Keeps every variable of a model, its optimizer and its metrics, of each replica."""
+        optimizer = getattr(model, "optimizer", None)
+        groups = [model.variables, optimizer.variables if optimizer else [], model.metrics_variables]
+        for group in groups:
+            for number, variable in enumerate(group):
+                parts = self.tf_strategy.experimental_local_results(variable.value)
+                for replica, value in enumerate(parts):
+                    self._arrays[f"{name}{variable.path}.{number}@{replica}"] = np.asarray(value)
+
+    def keep(self, **values: Any) -> None:
+        """Keeps anything else: arrays, or plain data."""
+        for name, value in values.items():
+            if isinstance(value, np.ndarray):
+                self._arrays[name] = value
+            else:
+                self._record[name] = value
+
+    def keep_attributes(self, callback: Any, names: Sequence[str]) -> None:
+        """Keeps attributes of a callback."""
+        for name in names:
+            value = getattr(callback, name)
+            kept = float(value) if isinstance(value, np.floating) else value
+            self.keep(**{f"{type(callback).__name__}.{name}": kept})
+
+    def end(self) -> None:
+        """Writes what was kept, and the random state that training ended with."""
+        import keras
+
+        self._arrays["python, numpy"] = np.array([random.random(), np.random.rand()])
+        self._arrays["keras"] = np.asarray(keras.random.uniform((4,)))
+        np.savez(f"{self._output}.{WORKER}.npz", **self._arrays)
+        with open(f"{self._output}.{WORKER}.json", "w") as stream:
+            json.dump(self._record, stream, sort_keys=True, default=_plain)
+        print("FINISHED", flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"cannot keep {value!r}")
+
+
+def find(module: str, name: str) -> Way:
+    """Returns the way of that name in a module of the catalogue."""
+    ways = importlib.import_module(f"tests.ways.catalogue.{module}").WAYS
+    return next(way for way in ways if way.name == name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("module", "name", "output", "directory", "strategy", "place"):
+        parser.add_argument(name)
+    parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
+    args = parser.parse_args()
+    run = Run(args.output, args.directory, args.strategy, args.place, args.plain)
+    import keras
+
+    keras.utils.set_random_seed(11)
+    find(args.module, args.name).job(run)
+    run.end()
+
+
+if __name__ == "__main__":
+    main()

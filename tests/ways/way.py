@@ -1,0 +1,103 @@
+"""Ways in which people train, and what is promised for each.
+
+A `Way` is one row of the table in docs/guarantees.md and one test for each strategy: `tests.ways.drill` runs its
+job undisturbed and preempted, and holds the result against the verdict. The table is written from the same objects
+(docs/ways_table.py), so it says what the tests show. Nothing here, and nothing at the top of a module of the
+catalogue, imports TensorFlow: the table is written without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.ways.run import Run
+
+ONE, MIRRORED, WORKERS = "one", "mirrored", "workers"
+STRATEGIES = {
+    ONE: "one device",
+    MIRRORED: "MirroredStrategy, 2 replicas",
+    WORKERS: "MultiWorkerMirroredStrategy, 2 workers",
+}
+
+STRIKE = "WAY_STRIKE"
+"""The environment variable that holds where a start gets SIGTERM; see `tests.ways.recorder.Recorder`."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The same bits as undisturbed; with a condition, which the job meets and another way breaks.
+
+    Attributes:
+        condition: What the user has to see to, as the end of "exact if ...".
+    """
+
+    condition: str | None = None
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Continues, not exactly, and the log says so before the first step.
+
+    Attributes:
+        reason: Why, as the end of "not exact: ...".
+        match: A regular expression that a line of the log has.
+    """
+
+    reason: str
+    match: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An error before the first step.
+
+    Attributes:
+        reason: Why, as the end of "refused: ...".
+        match: A regular expression that a line of the output has.
+    """
+
+    reason: str
+    match: str
+
+
+@dataclass(frozen=True)
+class KerasFails:
+    """Keras itself cannot train so, with or without this package; the job is run plainly to show it.
+
+    Attributes:
+        reason: What Keras does, as the end of "Keras itself fails: ...".
+        match: A regular expression that a line of the output has.
+    """
+
+    reason: str
+    match: str
+
+
+Verdict = Exact | Warned | Refused | KerasFails
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train.
+
+    Attributes:
+        name: The test's name: lower case, with dashes.
+        shown: What the table calls it.
+        job: Trains; it is called in a process of its own, once for each start.
+        verdicts: What is promised, by strategy; a strategy that is not there does not apply.
+        quick: The strategies that `make test` runs; `make chaos` runs all of them.
+        strikes: Where each start but the last gets SIGTERM, see `tests.ways.recorder.Recorder`; "batch 9" is the
+            tenth step that the process begins.
+        needs: Modules that the job imports and that not every installation has; without them the test is skipped.
+    """
+
+    name: str
+    shown: str
+    job: Callable[[Run], None] = field(repr=False)
+    verdicts: Mapping[str, Verdict]
+    quick: tuple[str, ...] = (ONE,)
+    strikes: tuple[str, ...] = ("batch 9",)
+    needs: tuple[str, ...] = ()
