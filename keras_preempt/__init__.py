@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from keras_preempt.keras_repairs import MultiWorkerFit, enable_multi_worker_fit
     from keras_preempt.termination import Preempted, TerminationConfig
     from keras_preempt.watcher import PreemptionWatcher
+    from keras_preempt.weights import load_weights
+    from keras_preempt.worker_lost import WorkerLost
 
 __version__ = "0.1.0"
 
@@ -24,8 +26,10 @@ __all__ = [
     "PreemptionCheckpointHandler",
     "PreemptionWatcher",
     "TerminationConfig",
+    "WorkerLost",
     "__version__",
     "enable_multi_worker_fit",
+    "load_weights",
 ]
 
 _HOMES = {
@@ -35,7 +39,9 @@ _HOMES = {
     "PreemptionWatcher": "keras_preempt.watcher",
     "PreemptionCheckpointHandler": "keras_preempt.handler",
     "TerminationConfig": "keras_preempt.termination",
+    "WorkerLost": "keras_preempt.worker_lost",
     "enable_multi_worker_fit": "keras_preempt.keras_repairs",
+    "load_weights": "keras_preempt.weights",
 }
 
 

@@ -7,16 +7,17 @@ import logging
 import os
 import time
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 
-from keras_preempt import environment, log
+from keras_preempt import environment, keras_internals, log
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.store import open_store
 from keras_preempt.keras_repairs import enable_multi_worker_fit
 from keras_preempt.runtime import Runtime
-from keras_preempt.schedule import parse
+from keras_preempt.schedule import chosen
+from keras_preempt.several_fits import Turn
 from keras_preempt.supervision import Supervision
 from keras_preempt.termination import TerminationConfig, check_no_arguments
 
@@ -72,9 +73,11 @@ class PreemptionCallback(keras.callbacks.Callback):
         if termination is not None and not isinstance(termination, TerminationConfig):
             raise ValueError(f"Expected termination to be a TerminationConfig. Received: {termination!r}.")
         self._store = open_store(os.environ.get(environment.DIRECTORY) or directory, staging_dir=staging_dir)
+        self._staging_dir = staging_dir
+        self._turn: Turn | None = None
         self._termination = termination or TerminationConfig()
         check_no_arguments("save_fn", self._termination.save_fn)
-        self._schedule = parse(save_every)
+        self._schedule = chosen(save_every)
         self._supervision: Supervision | None = None
         self._runtime: Runtime | None = None  # Of the supervision; here as well, for the hot hooks.
         self._epoch = 0
@@ -82,6 +85,14 @@ class PreemptionCallback(keras.callbacks.Callback):
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.
         weakref.finalize(self, enable_multi_worker_fit().undo)
         self._repaired_for: weakref.ref[keras.Model] | None = None
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        """Refuses: two of one directory would take each other's checkpoints for their own."""
+        raise TypeError(
+            "Expected each fit to be given a PreemptionCallback of its own. Received: a copy, as KerasTuner makes of "
+            "its callbacks for each trial. Make one with a directory for each trial in HyperModel.fit: see "
+            '"Several fits" in docs/guarantees.md.'
+        )
 
     def set_model(self, model: keras.Model) -> None:
         """Keeps Keras repaired for as long as the model lives: it may be evaluated after its fit."""
@@ -95,7 +106,10 @@ class PreemptionCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Agrees with the other workers on a checkpoint and resumes from it."""
         last = _Last(self)
-        self._supervision = Supervision(self._store, self._termination, self._schedule, self._retention)
+        self._turn = Turn(self._store, self._staging_dir)
+        self._supervision = Supervision(
+            self._turn.store, self._termination, self._schedule, self._retention, self._turn.begun_after
+        )
         # Whatever ends fit ends what was started for it, also an exception, of which no hook is told:
         # only fit's own list of callbacks holds `last`.
         self._on_abandon = weakref.finalize(last, Supervision.abandon, self._supervision)
@@ -130,7 +144,7 @@ class PreemptionCallback(keras.callbacks.Callback):
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """A boundary, if this validation belongs to the fit."""
         if self._supervision is not None and self._runtime is not None:
-            self._supervision.session.before_validation()
+            self._supervision.before_validation(self._epoch)
             self._runtime.entered += 1
             if self._runtime.attention:
                 self._boundary("validation", 0)
@@ -163,10 +177,21 @@ class PreemptionCallback(keras.callbacks.Callback):
 
     # -- Called by the last callback of the fit --------------------------------------------------------
 
+    def after_train_end(self) -> None:
+        """The other callbacks have ended training too: the next fit is another one."""
+        if self._turn is not None:
+            self._turn.ended(keras_internals.steps_done(self.model))
+            self._turn = None
+
     def after_epoch_begin(self) -> None:
         """The other callbacks have begun the epoch."""
         if self._supervision is not None:
             self._supervision.session.after_epoch_begin()
+
+    def after_test_begin(self) -> None:
+        """The other callbacks have begun the validation."""
+        if self._supervision is not None:
+            self._supervision.session.validation_began()
 
     def after_epoch_end(self, epoch: int) -> None:
         """The other callbacks have ended the epoch; if it was the last, training is over."""
@@ -194,9 +219,17 @@ class _Last(keras.callbacks.Callback):
         """See `PreemptionCallback.after_epoch_begin`."""
         self._first.after_epoch_begin()
 
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """See `PreemptionCallback.after_test_begin`."""
+        self._first.after_test_begin()
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """See `PreemptionCallback.after_epoch_end`."""
         self._first.after_epoch_end(epoch)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """See `PreemptionCallback.after_train_end`."""
+        self._first.after_train_end()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Nothing; spares the detour through the base class."""

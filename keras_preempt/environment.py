@@ -11,10 +11,13 @@ __all__ = [
     "AZURE_METADATA_HOST",
     "DIRECTORY",
     "DRILL",
+    "DRILL_RECORD",
     "GCE_METADATA_HOST",
     "GCE_METADATA_IP",
+    "GRACE_PERIOD",
     "INCARNATION",
     "PLATFORM",
+    "SAVE_EVERY",
     "STATUS_DIR",
     "TF_CONFIG",
 ]
@@ -23,13 +26,25 @@ TF_CONFIG = "TF_CONFIG"
 """TensorFlow's own cluster description (JSON): set for each worker when there are two or more."""
 
 STATUS_DIR = "KERAS_PREEMPT_STATUS_DIR"
-"""Directory in which each worker leaves ``worker-<index>.json`` when its fit ends; set by the launcher."""
+"""Directory for ``fit-<index>.json`` of each worker when its fit begins, ``worker-<index>.json`` when it ends; set by
+the launcher."""
 
 DIRECTORY = "KERAS_PREEMPT_DIRECTORY"
 """Overrides the directory of every ``PreemptionCallback``; set by the drill."""
 
 DRILL = "KERAS_PREEMPT_DRILL"
-"""JSON ``{"member": m, "step": s}``: member m sends itself a real SIGTERM right before it starts step s."""
+"""JSON ``{"member": m, "step": s}``: member m sends itself a real SIGTERM right before it starts step s. See
+``drill.Drill`` for the other moments and signals."""
+
+DRILL_RECORD = "KERAS_PREEMPT_DRILL_RECORD"
+"""Directory in which each worker records every step with sums over its state, so that a drill can tell from which
+step on two runs differ; set by the drill. It costs time at every step."""
+
+SAVE_EVERY = "KERAS_PREEMPT_SAVE_EVERY"
+"""Replaces ``save_every`` of every ``PreemptionCallback``: a number of steps, "epoch", or a time like "10min"."""
+
+GRACE_PERIOD = "KERAS_PREEMPT_GRACE_PERIOD"
+"""Replaces ``grace_period`` of every ``TerminationConfig``, in seconds."""
 
 INCARNATION = "KERAS_PREEMPT_LAUNCHER_INCARNATION"
 """How many times this launcher started the cluster before, counted from 0. For logs and test scripts only."""

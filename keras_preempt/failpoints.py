@@ -14,7 +14,7 @@ passes the point (the first by default). Names are those in `NAMES`. Actions:
 - ``sigterm``: SIGTERM to this process; it goes on.
 - ``stop``: SIGSTOP to this process, until somebody sends SIGCONT.
 
-Without the variable a point costs one comparison.
+Without the variable a point costs two comparisons.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 VARIABLE = "KERAS_PREEMPT_FAILPOINTS"
@@ -95,6 +96,7 @@ def parse(text: str) -> dict[str, Armed]:
 _ARMED: dict[str, Armed] | None = parse(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
 _hits: dict[str, int] = {}
 _hits_lock = threading.Lock()
+_watched: dict[str, Callable[[], None]] = {}
 
 
 def point(name: str) -> None:
@@ -106,6 +108,8 @@ def point(name: str) -> None:
     Raises:
         OSError: the point is armed with ``raise``.
     """
+    if _watched and (act := _watched.get(name)) is not None:
+        act()
     if _ARMED is None:
         return
     armed = _ARMED.get(name)
@@ -118,3 +122,15 @@ def point(name: str) -> None:
     if armed.action == "raise":
         raise OSError(f"failpoint {name} was armed to raise by {VARIABLE}")
     os.kill(os.getpid(), _SIGNALS[armed.action])
+
+
+def watch(name: str, act: Callable[[], None]) -> None:
+    """Calls `act` whenever this process passes the point `name`, in whatever thread does, until `unwatch`."""
+    if name not in NAMES:
+        raise ValueError(f"Expected the name of a point out of {', '.join(NAMES)}. Received: {name!r}.")
+    _watched[name] = act
+
+
+def unwatch(name: str) -> None:
+    """Ends `watch`."""
+    _watched.pop(name, None)

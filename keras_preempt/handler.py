@@ -18,6 +18,7 @@ from keras_preempt import log
 from keras_preempt.handler_checkpoints import LoopCheckpoints
 from keras_preempt.handler_cluster import join
 from keras_preempt.handler_watch import Arguments, LoopWatch
+from keras_preempt.tensorflow_internals import task_preempted_by
 from keras_preempt.termination import Preempted, TerminationConfig
 
 Result = TypeVar("Result")
@@ -148,6 +149,8 @@ class PreemptionCheckpointHandler:
     def watch_preemption_scope(self) -> Iterator[None]:
         """Around a loop that calls `run`: what comes during its last call is answered at the end of the block.
 
+        On remote workers, as with TPUStrategy, so is the error by which TensorFlow says that one was preempted.
+
         Raises:
             SystemExit: The state is saved, and this process is to be started again.
             Preempted: The same, and `exit_fn` has returned.
@@ -155,6 +158,7 @@ class PreemptionCheckpointHandler:
         try:
             yield
         except Exception as error:
+            self._watch.leave_for(error, self._arguments)
             self._fail(error)
             raise
         self._runtime.entered += 1
@@ -179,12 +183,14 @@ class PreemptionCheckpointHandler:
             return
         try:
             if isinstance(error, Exception):
+                self._watch.leave_for(error, self._arguments)
                 self._fail(error)
         finally:
             self._watch.abandon(f"its loop was left by {kind.__name__}: {error}")
 
     def __del__(self) -> None:
-        if hasattr(self, "_watch"):  # It was made to its end.
+        # It was made to its end, and has not ended yet, as it has when the modules of a program that ends are gone.
+        if hasattr(self, "_watch") and not self._watch.over:
             self._end("deleted", threading.current_thread() is threading.main_thread())
 
     def _fail(self, error: Exception) -> None:
@@ -192,6 +198,8 @@ class PreemptionCheckpointHandler:
         if isinstance(error, (*_END_OF_DATA, Preempted)):
             return
         self._failed_at = self._count.runs
+        if task_preempted_by(error) is not None:
+            return  # No error of anybody: the end of the block answers it.
         told = self._watch.settle(error)
         try:
             if told is not error:

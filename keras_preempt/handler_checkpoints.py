@@ -31,15 +31,18 @@ class RunCount(tf.train.experimental.PythonState):
 
     Attributes:
         runs: That number.
+        written: What it was when it was last written into a checkpoint; None as long as it was not.
         restored: Whether a checkpoint had it.
     """
 
     def __init__(self) -> None:
         self.runs = 0
+        self.written: int | None = None
         self.restored = False
 
     def serialize(self) -> str:
         """Called by TensorFlow when it saves."""
+        self.written = self.runs
         return str(self.runs)
 
     def deserialize(self, string_value: bytes) -> None:

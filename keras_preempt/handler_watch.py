@@ -11,21 +11,24 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NoReturn
 
+import tensorflow as tf
+
 from keras_preempt import leaving
+from keras_preempt import tensorflow_internals as internals
 from keras_preempt.alignment import Kind, Plan, Position
 from keras_preempt.coordination import Coordinator
 from keras_preempt.drill import Drill
 from keras_preempt.events import EventLog
 from keras_preempt.handler_checkpoints import LoopCheckpoints
 from keras_preempt.listening import Listening
+from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.place import Place
-from keras_preempt.platform import COORDINATION_KEY, GENERIC
-from keras_preempt.platform_detection import KnownOnce
+from keras_preempt.platform import GENERIC
 from keras_preempt.propagation import Propagation
 from keras_preempt.runtime import Runtime
+from keras_preempt.status import Status
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
 
 logger = logging.getLogger("keras_preempt")
@@ -50,6 +53,7 @@ class LoopWatch:
         number: How many loops this process has watched before and with this one.
         runtime: Where the loop counts its boundaries.
         over: Whether the watch has ended.
+        steps_at_start: The number of runs before this process began.
     """
 
     def __init__(
@@ -61,19 +65,19 @@ class LoopWatch:
         self.over = False
         self._place = place
         self._checkpoints = checkpoints
-        self._config = config
         self._termination = complete(config, GENERIC)  # Until it is known where this is.
-        self._detection = KnownOnce()  # Looks around while the state is restored.
         self._drill: Drill | None = None
         self._owner = os.getpid()
         self._answered: frozenset[int] = frozenset()  # Who was under notice at the last save with time left.
-        self._saved: int | None = None  # The number of runs that the last save holds.
+        self._saved: int | None = None  # The number of runs in what was restored, or saved here.
+        self._status = Status()
+        self.steps_at_start = 0
         # Counted downwards: the numbers from 1 are those of fits.
         self.runtime = Runtime(
             coordinator, EventLog(place.member), -self.number, self._termination.grace_period
         )
-        self._propagation = Propagation(coordinator)
-        self._listening = Listening(self.runtime, coordinator, place, self._termination.signals)
+        self._propagation = Propagation(coordinator, remote=bool(place.workers))
+        self._listening = Listening(self.runtime, coordinator, place, config)
 
     def start(self) -> None:
         """Restores the latest checkpoint and takes part in rounds from now on.
@@ -89,27 +93,24 @@ class LoopWatch:
 
     def _start(self) -> None:
         path = self._checkpoints.restore()
-        runs = self._checkpoints.count.runs
+        self.steps_at_start = runs = self._checkpoints.count.runs
         if path is not None:
             self._saved = runs
             logger.info("Continuing from %s, after %d runs.", path, runs)
         self.runtime.pace.to_save = self._checkpoints.size()
         self.runtime.at_risk = self._at_risk
         self.runtime.start()
-        platform = self._detection.result()
-        if self._place.workers:
-            platform = platform.for_tpu_coordinator()
-        elif self._place.members == 1:  # No coordination service, so no key of it.
-            heard = tuple(source for source in platform.sources if source != COORDINATION_KEY)
-            platform = replace(platform, sources=heard)
-        self._termination = complete(self._config, platform)
-        self._listening.hear_platform(self._termination)
-        if self._place.member == 0:
-            logger.info("%s", self._termination.describe())
+        self._termination = self._listening.hear_platform()
         self._drill = Drill.from_environment(self._place.member)
-        if self._drill is not None:
+        if self._drill is not None or self._asks_tensorflow:
             self.runtime.every_boundary = self.runtime.attention = True
         self.runtime.pace.leave(self.runtime.entered)
+        self._status.began_training()
+
+    @property
+    def steps_run(self) -> int:
+        """The number of runs that this process has made."""
+        return self._checkpoints.count.runs - self.steps_at_start
 
     # -- Boundaries -------------------------------------------------------------------------------------
 
@@ -125,7 +126,13 @@ class LoopWatch:
         position = self._position()
         if self._drill is not None and self._drill.strike(position):
             self._drill = None
-            self.runtime.every_boundary = False
+            self.runtime.every_boundary = self._asks_tensorflow
+        if self._asks_tensorflow:
+            try:
+                internals.check_preemption(None)
+            except tf.errors.AbortedError as error:
+                self.leave_for(error, arguments)
+                raise
         plan = self.runtime.boundary(position)
         if plan is None:
             return
@@ -141,6 +148,27 @@ class LoopWatch:
             self._save_and_go_on(plan, position, arguments)
         else:
             self._leave(position, saved=self._save(position, arguments) is None)
+
+    @property
+    def _asks_tensorflow(self) -> bool:
+        """Whether TensorFlow's own op is asked before each run, which also sees what runs on the remote workers."""
+        return bool(self._place.workers) and internals.check_preemption_is_linked()
+
+    def leave_for(self, error: BaseException, arguments: Arguments) -> None:
+        """Saves and leaves, if the error says that a remote worker was preempted; returns if it says something else.
+
+        Raises:
+            SystemExit: See `boundary`.
+            Preempted: See `boundary`.
+        """
+        task = internals.task_preempted_by(error)
+        if self.over or task is None or not self._place.workers or os.getpid() != self._owner:
+            return
+        self.runtime.notices.append(notice_of(task))
+        logger.warning("%s was preempted: saving now.", task)
+        tf.experimental.async_clear_error()  # Else the save would raise the same error, after steps that do not wait.
+        position = self._position()
+        self._leave(position, saved=self._save(position, arguments) is None)
 
     def _position(self) -> Position:
         # Alike at the end: a worker whose program ends here has the state that the others have.
@@ -182,13 +210,18 @@ class LoopWatch:
         logger.warning("Saved %s, after %d runs.", what, position.batch)
         return None
 
+    def _last_saved(self) -> int | None:
+        """The number of runs that the last save holds, whoever made it; None if there is none."""
+        known = [runs for runs in (self._saved, self._checkpoints.count.written) if runs is not None]
+        return max(known, default=None)
+
     def _at_risk(self) -> str:
-        if self._saved is None:
-            return "everything that was trained"
-        return f"what was trained since run {self._saved}"
+        last = self._last_saved()
+        return "everything that was trained" if last is None else f"what was trained since run {last}"
 
     def _leave(self, position: Position, *, saved: bool) -> NoReturn:
         code = self._termination.exit_code if saved else EXIT_NOT_SAVED
+        self._status.saved, self._status.exit_code = saved, code
         self.runtime.leave(finished=False)
         if not saved:
             logger.error(
@@ -233,6 +266,12 @@ class LoopWatch:
             return
         self.over = True
         with contextlib.ExitStack() as closing:  # The last line first, and every one of them.
-            closing.callback(self._detection.stop)
+            closing.callback(self._write_status)
             closing.callback(self._listening.stop)
             closing.callback(self.runtime.close, why)
+
+    def _write_status(self) -> None:
+        self._status.notices = [notice.received_at for notice in self.runtime.notices]
+        self._status.spent("hold", self.runtime.hold_seconds)
+        self._status.last_saved = self._last_saved() or 0
+        self._status.write(self._place.member, 0, self)

@@ -15,11 +15,24 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.tensorflow_internals import batch_size
 
 
-def describe(model: keras.Model, model_state: ModelState, fit: RunningFit, setup: Setup) -> dict[str, Any]:
+def describe(
+    model: keras.Model,
+    model_state: ModelState,
+    fit: RunningFit,
+    setup: Setup,
+    begun_after: str | None = None,
+) -> dict[str, Any]:
     """Returns the identity that `checkpoint.identity` keeps in run.json and compares at every start.
 
     `epochs` is not part of it: a finished run may be given more. The setup is kept as well, but another number of
     workers or replicas is no other run.
+
+    Args:
+        model: The model that is fitted.
+        model_state: Its variables.
+        fit: Its running fit.
+        setup: What it trains on.
+        begun_after: How the fit before this one in the directory ended; None if there was none.
     """
     variables = model_state.signature()
     return {
@@ -32,6 +45,7 @@ def describe(model: keras.Model, model_state: ModelState, fit: RunningFit, setup
         "config": {
             "steps_per_execution": fit.feed.steps_per_execution,
             "input": str(_samples_of(fit.feed.element_spec)),
+            **({} if begun_after is None else {"begun after": begun_after}),
         },
     }
 

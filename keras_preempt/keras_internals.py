@@ -1,8 +1,9 @@
 """The private names of Keras that this package uses, all in one place.
 
-Verified with Keras 3.15.1 on TensorFlow 2.21.0. Every name is looked up when it is needed and checked for the
-shape relied upon; ``tests/test_keras_canaries.py`` has one test for each, which says what changed when a new
-Keras moves one. Importing this module starts nothing in TensorFlow: ``MultiWorkerMirroredStrategy`` can only
+Verified with Keras 3.8.0 to 3.15.1 on the TensorFlow of ``tensorflow_internals``; what older ones of them do
+differently says so where it is used. Every name is looked up when it is needed and checked for the shape
+relied upon; ``tests/test_keras_canaries.py`` has one test for each, which says what changed when a new Keras
+moves one. Importing this module starts nothing in TensorFlow: ``MultiWorkerMirroredStrategy`` can only
 be created before the first operation has run, and this module is imported earlier than that.
 """
 
@@ -23,11 +24,12 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
+from packaging.version import Version
 
 from keras_preempt.execution_loop import execution_loop
+from keras_preempt.requirements import NEWEST_KERAS, OLDEST_KERAS
 
-VERIFIED_KERAS = "3.15.1"
-VERIFIED_TENSORFLOW = "2.21.0"
+VERIFIED_KERAS = NEWEST_KERAS
 
 
 class KerasInternalsError(RuntimeError):
@@ -41,13 +43,18 @@ class KerasInternalsError(RuntimeError):
         )
 
 
+def _keras_is_from(version: str) -> bool:
+    return Version(keras.__version__) >= Version(version)
+
+
 @dataclass(frozen=True)
 class PrivateName:
-    """A private function of Keras: where it stands, and the parameters it is called with."""
+    """A private function of Keras: where it stands, the parameters it is called with, the Keras that brought it."""
 
     module: str
     path: str
     parameters: tuple[str, ...]
+    since: str = OLDEST_KERAS
 
     def __str__(self) -> str:
         return f"{self.module}.{self.path}({', '.join(self.parameters)})"
@@ -63,6 +70,11 @@ class PrivateName:
             return functools.reduce(getattr, parents, importlib.import_module(self.module))
         except (ImportError, AttributeError) as error:
             raise KerasInternalsError(str(self), str(error)) from error
+
+    @property
+    def expected(self) -> bool:
+        """Whether the installed Keras is new enough to have it."""
+        return _keras_is_from(self.since)
 
     @property
     def attribute(self) -> str:
@@ -97,7 +109,9 @@ SYMBOLIC_BUILD = PrivateName(
 )
 REDUCE_PER_REPLICA = PrivateName(_TRAINER, "reduce_per_replica", ("values", "strategy", "reduction"))
 MAKE_FUNCTION = PrivateName(_TRAINER, "TensorFlowTrainer._make_function", ("self", "step_function"))
-WITHOUT_OPTIONALS = PrivateName(_TRAINER, "TensorFlowTrainer._autoconvert_optionals", ("self", "step_func"))
+WITHOUT_OPTIONALS = PrivateName(
+    _TRAINER, "TensorFlowTrainer._autoconvert_optionals", ("self", "step_func"), since="3.12.0"
+)
 
 #: What `MAKE_FUNCTION` calls the function that runs one step.
 ONE_STEP = "one_step_on_data"
@@ -130,7 +144,8 @@ class Repair:
             KerasInternalsError: A name relied upon is gone or has changed, so that this cannot be told.
         """
         for name in self.uses:
-            name.find()
+            if name.expected:
+                name.find()
         function = self.target.find()
         try:
             return self.is_broken(function)
@@ -184,7 +199,9 @@ def _reduces_nested_values(maybe_symbolic_build: Callable[..., Any]) -> bool:
     trainer._distribute_strategy = strategy = _StandInStrategy()
     trainer._symbolic_build = lambda iterator=None, data_batch=None: None
     batch = (_StandInValue(), _StandInValue())
-    maybe_symbolic_build(trainer, iterator=[(0, 0, iter([batch]))])
+    # Keras before 3.11 hands out one step with each iterator, later ones the first and the last.
+    steps = (0, 0) if _keras_is_from("3.11.0") else (0,)
+    maybe_symbolic_build(trainer, iterator=[(*steps, iter([batch]))])
     return any(isinstance(value, tuple) for value, _ in strategy.reduced)
 
 
@@ -199,7 +216,7 @@ def _build_from_local_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         strategy = self._distribute_strategy
         if iterator is None or not _is_clustered(strategy):
             return original(self, iterator=iterator, data_batch=data_batch)
-        for _, _, batches in iterator:
+        for *_, batches in iterator:
             data_batch = keras.tree.map_structure(
                 lambda value: strategy.experimental_local_results(value)[0], next(batches)
             )
@@ -225,7 +242,14 @@ def _average_across_replicas_only(original: Callable[..., Any]) -> Callable[...,
     def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
         if reduction not in ("auto", "mean") or not _is_clustered(strategy):
             return original(values, strategy, reduction)
-        return keras.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
+        return keras.tree.map_structure(lambda value: mean(value, strategy), values)
+
+    def mean(value: Any, strategy: Any) -> Any:
+        # A metric's result may be its variable, and variables are on no device that reduce could tell.
+        variables = (tf.Variable, keras.Variable)
+        if any(isinstance(each, variables) for each in strategy.experimental_local_results(value)):
+            value = strategy.run(keras.ops.convert_to_tensor, args=(value,))
+        return strategy.reduce("MEAN", value, axis=None)
 
     return reduce_per_replica
 
@@ -261,6 +285,11 @@ def _has_several_mirrored_replicas(strategy: Any, steps_per_execution: int) -> b
     return steps_per_execution > 1 and isinstance(strategy, mirrored) and strategy.num_replicas_in_sync > 1
 
 
+def _as_it_is(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras before 3.12 leaves empty optionals in the data alone."""
+    return step
+
+
 def _loop_without_branches(original: Callable[..., Any]) -> Callable[..., Any]:
     """Runs an execution's steps in `execution_loop` instead of in branches of `tf.cond`."""
 
@@ -275,11 +304,12 @@ def _loop_without_branches(original: Callable[..., Any]) -> Callable[..., Any]:
             # The reduction is looked up when traced, so that its own repair is used.
             return REDUCE_PER_REPLICA.find()(strategy.run(step_function, args=(data,)), strategy, "auto")
 
+        convert = self._autoconvert_optionals if WITHOUT_OPTIONALS.expected else _as_it_is
         compiled = functools.partial(tf.function, reduce_retracing=True, autograph=False)
         if self.run_eagerly:
-            execution = execution_loop(self._autoconvert_optionals(one_step), self.steps_per_execution)
+            execution = execution_loop(convert(one_step), self.steps_per_execution)
         else:
-            one_step = self._autoconvert_optionals(compiled(one_step, jit_compile=self.jit_compile))
+            one_step = convert(compiled(one_step, jit_compile=self.jit_compile))
             execution = compiled(execution_loop(one_step, self.steps_per_execution))
 
         def function(iterator: Any) -> Any:
@@ -331,7 +361,15 @@ REPAIRS = (
 # iterator looks its own methods up on the instance, so that one of them can be replaced on that instance.
 # ------------------------------------------------------------------------------------------------
 
-_FIT_LOCALS = ("callbacks", "epoch_iterator", "epochs", "initial_epoch", "steps_per_epoch")
+_FIT_LOCALS = (
+    "callbacks",
+    "epoch_iterator",
+    "epochs",
+    "initial_epoch",
+    "steps_per_epoch",
+    "validation_data",
+    "validation_steps",
+)
 _EPOCH_ITERATOR_NAMES = (
     "_enumerate_iterator",
     "_get_iterator",
@@ -363,7 +401,36 @@ class RunningFit:
         self.feed = InputFeed(variables["epoch_iterator"])
         self.epochs: int = variables["epochs"]
         self.initial_epoch: int = variables["initial_epoch"]
+        self._validation = variables["validation_data"], variables["validation_steps"]
         self._earlier_start: list[int | None] = []
+
+    def validate_without_drawing(self, iterators: int) -> tf.data.Dataset | None:
+        """Makes the iterators that the validations of this fit have made, for a fit that does not validate any more.
+
+        Each of them reshuffles the dataset, which another fit may use as well. Arrays are not shuffled.
+
+        Args:
+            iterators: How many were made, as a save counts them.
+
+        Returns:
+            The dataset; None if there is none, or if it was not used.
+        """
+        data, steps = self._validation
+        if not isinstance(data, tf.data.Dataset) or not iterators:
+            return None
+        source = type(self.feed.epoch_iterator)(
+            x=data,
+            distribute_strategy=self._model.distribute_strategy,
+            steps_per_execution=self._model.steps_per_execution,
+            steps_per_epoch=steps,
+            shuffle=False,
+        )
+        # The next validation would have looked at a batch first, with an iterator of its own only if it has no steps.
+        looked = builds_before_evaluating(self._model) and steps is not None
+        feed = InputFeed(source)
+        for _ in range(iterators + int(looked)):
+            feed.new()
+        return data
 
     def take_callbacks(self, first: Any, last: Any) -> list[Any]:
         """Makes `first` the first and `last` the last callback of this fit; returns the others.
@@ -468,6 +535,18 @@ class RunningFit:
         vars(self._model)["_get_metrics_result_or_logs"] = once
 
 
+def changed_names() -> list[str]:
+    """Returns what the installed Keras lacks of the above, as far as that can be told before a fit."""
+    changed = []
+    for function in (SYMBOLIC_BUILD, REDUCE_PER_REPLICA, MAKE_FUNCTION, WITHOUT_OPTIONALS):
+        try:
+            function.find()
+        except KerasInternalsError:
+            changed.append(function.path)
+    variables = _code_of_fit().co_varnames
+    return changed + [f"the variable {name} of fit" for name in _FIT_LOCALS if name not in variables]
+
+
 def _code_of_fit() -> CodeType:
     function: Any = inspect.unwrap(keras.Model.fit)
     code: CodeType = function.__code__
@@ -494,7 +573,8 @@ def running_fit(model: Any) -> RunningFit:
         frame = frame.f_back
     raise RuntimeError(
         "Expected PreemptionCallback to be called by model.fit. Received: a call from elsewhere. "
-        "Pass it in model.fit(callbacks=[...])."
+        "Pass it in model.fit(callbacks=[...]). For a loop of your own, as around train_on_batch, there is "
+        "PreemptionCheckpointHandler: see docs/custom-loops.md."
     )
 
 
@@ -513,6 +593,7 @@ class InputFeed:
         iterators: How many were made.
         look: Called with each new iterator before anything is drawn from it; what it returns is `untouched`.
         untouched: What `look` returned for `live`.
+        at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
 
     Raises:
         KerasInternalsError: The epoch iterator lacks something that is relied upon.
@@ -532,6 +613,7 @@ class InputFeed:
         self.iterators = 0
         self.look: Callable[[Any], Any] = _look_away
         self.untouched: Any = None
+        self.at_epoch: Any = None
         self._drawn: list[int] = []
         epoch_iterator._get_iterator = lambda: self
 
@@ -570,6 +652,34 @@ class InputFeed:
         """The dataset that was passed to fit, if one was, before the strategy distributed it."""
         dataset = getattr(self._source.data_adapter, "_dataset", None)
         return dataset if isinstance(dataset, tf.data.Dataset) else None
+
+    @property
+    def is_generator(self) -> bool:
+        """Whether a Python generator was passed to fit."""
+        return type(self._source.data_adapter).__name__ == "GeneratorDataAdapter"
+
+    @property
+    def py_dataset(self) -> Any:
+        """The `keras.utils.PyDataset` that was passed to fit, if one was and each epoch goes through all of it."""
+        dataset = getattr(self._source.data_adapter, "py_dataset", None)
+        whole = self._source.steps_per_epoch is None and self._source.data_adapter.num_batches is not None
+        return dataset if whole else None
+
+    @property
+    def changes_itself(self) -> str:
+        """The class of a `keras.utils.PyDataset` that has its own hooks for the ends of an epoch; else empty."""
+        kind = type(getattr(self._source.data_adapter, "py_dataset", None))
+        own = any(
+            getattr(kind, name, None) not in (None, getattr(keras.utils.PyDataset, name, None))
+            for name in ("on_epoch_begin", "on_epoch_end")
+        )
+        return kind.__name__ if own else ""
+
+    def begin_epoch_once(self) -> None:
+        """Begins an epoch of the input now, and not again when Keras begins it."""
+        adapter = self._source.data_adapter
+        adapter.on_epoch_begin()
+        vars(adapter)["on_epoch_begin"] = lambda: vars(adapter).pop("on_epoch_begin", None)
 
     @property
     def element_spec(self) -> Any:
@@ -687,9 +797,20 @@ def build(model: Any, element_spec: Any) -> None:
 
 
 def steps_done(model: Any) -> int:
-    """Optimizer steps since the model was compiled, of every `steps_per_execution` and accumulation."""
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    return int(optimizer._iterations.numpy())
+    """Optimizer steps since the model was compiled, of every `steps_per_execution` and accumulation.
+
+    Of a model with several optimizers: those of the one that has done most.
+    """
+    own = [value for value in vars(model).values() if isinstance(value, keras.optimizers.Optimizer)]
+    optimizers = {
+        id(o): o for o in (getattr(each, "inner_optimizer", each) for each in (model.optimizer, *own))
+    }
+    return max(int(optimizer._iterations.numpy()) for optimizer in optimizers.values())
+
+
+def layers_of(model: Any) -> list[Any]:
+    """Returns the model and all layers in it, also those that nothing but an attribute names."""
+    return list(model._flatten_layers())
 
 
 def global_seed_state(*, create: bool = False) -> Any:
@@ -705,10 +826,20 @@ def is_seed_state(variable: Any) -> bool:
     return str(variable.name) == "seed_generator_state"
 
 
+def flush_summaries(callback: keras.callbacks.TensorBoard) -> None:
+    """Writes out the points that TensorBoard holds back; Keras does so only when training ends."""
+    for writer in callback._writers.values():
+        writer.flush()
+
+
 CALLBACK_STATE: dict[type, tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
     keras.callbacks.History: ("history", "epoch"),
+    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
+    keras.callbacks.CSVLogger: ("keys",),
+    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
+    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
 }
 """Which attributes of Keras' own callbacks are their state."""
 
@@ -719,5 +850,6 @@ STATELESS_CALLBACKS: tuple[type, ...] = (
     keras.callbacks.ProgbarLogger,
     keras.callbacks.LearningRateScheduler,
     keras.callbacks.TerminateOnNaN,
+    keras.callbacks.RemoteMonitor,
 )
 """Callbacks of Keras that keep nothing that the next epoch depends on."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from keras_preempt.coordination import CoordinationLost, Coordinator
@@ -18,9 +17,10 @@ from keras_preempt.notices.gce import GceMaintenance, GcePreemption
 from keras_preempt.notices.polled import PolledNotices
 from keras_preempt.notices.signals import SignalNotices
 from keras_preempt.place import Place
-from keras_preempt.platform import AWS, AZURE, GCE
+from keras_preempt.platform import AWS, AZURE, COORDINATION_KEY, GCE, Platform
+from keras_preempt.platform_detection import KnownOnce
 from keras_preempt.runtime import Runtime
-from keras_preempt.termination import Termination
+from keras_preempt.termination import Termination, TerminationConfig, complete
 
 logger = logging.getLogger("keras_preempt")
 
@@ -31,22 +31,29 @@ class _Source(Protocol):
 
 
 class Listening:
-    """The sources of one fit. What comes without a network is heard from now on.
+    """The sources of one training. What comes without a network is heard from now on.
 
     Args:
         runtime: Takes the notices.
         coordinator: Where TensorFlow leaves its own notice.
         place: Which process this is.
-        signals: The signals that announce its end.
+        config: What the user says about notices.
+
+    Raises:
+        ValueError: A variable that is to name the platform, or a metadata server, does not.
     """
 
     def __init__(
-        self, runtime: Runtime, coordinator: Coordinator, place: Place, signals: Iterable[signal.Signals]
+        self, runtime: Runtime, coordinator: Coordinator, place: Place, config: TerminationConfig
     ) -> None:
         self._runtime = runtime
         self._place = place
+        self._config = config
         self._sources: list[_Source] = []
-        signals = tuple(signals)
+        self._detection = KnownOnce()  # Looks around while the state is restored.
+        if place.workers:
+            runtime.announcement = place.workers.announcement
+        signals = config.signals
         clustered = place.members > 1 or bool(place.workers)
         if SignalNotices.possible():
             self._hear(SignalNotices(signals, runtime.notify, runtime.expect))
@@ -60,12 +67,16 @@ class Listening:
             # key appears up to a second after the signal.
             self._hear(CoordinationKeyNotices(_notice_keys(place, coordinator), self._about_a_task))
 
-    def hear_platform(self, termination: Termination) -> None:
+    def hear_platform(self) -> Termination:
         """Listens to the sources of the platform and to the user's function as well.
+
+        Returns:
+            What the user has said, completed by what the platform is.
 
         Raises:
             ValueError: A variable that is to say where a metadata server is does not.
         """
+        termination = complete(self._config, self._platform())
         notify, withdraw = self._runtime.notify, self._runtime.withdraw
         if GCE in termination.sources:
             lead = termination.platform.maintenance_lead
@@ -77,10 +88,22 @@ class Listening:
             self._hear(AzureScheduledEvents(notify, on_withdrawn=withdraw))
         if termination.termination_watcher_fn is not None:
             self._hear(PolledNotices(termination.termination_watcher_fn, notify, on_withdrawn=withdraw))
+        if self._place.member == 0:
+            logger.info("%s", termination.describe())
+        return termination
+
+    def _platform(self) -> Platform:
+        found = self._detection.result()
+        if self._place.workers:
+            return found.for_tpu_coordinator()
+        if self._place.members == 1:  # No coordination service, so no key of it.
+            return replace(found, sources=tuple(name for name in found.sources if name != COORDINATION_KEY))
+        return found
 
     def stop(self) -> None:
         """Ends all sources. Can be called twice."""
         with contextlib.ExitStack() as stopping:
+            stopping.callback(self._detection.stop)
             for source in self._sources:
                 stopping.callback(source.stop)
 

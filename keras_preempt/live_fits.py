@@ -7,6 +7,11 @@ from keras_preempt.checkpoint.store import Store
 _owners: dict[str, object] = {}
 
 
+def in_use(store: Store) -> bool:
+    """Tells whether a fit that is still running uses the directory."""
+    return store.key in _owners
+
+
 def claim(store: Store, owner: object) -> None:
     """Takes the directory for a fit.
 

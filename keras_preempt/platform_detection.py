@@ -163,16 +163,6 @@ class KnownOnce:
             self._detection.stop()
 
 
-def detect(
-    accelerator: Accelerator | None = None,
-    *,
-    variables: Mapping[str, str] = os.environ,
-    root: Path = Path("/"),
-) -> Platform:
-    """Finds the platform, within a second. See `Detection`."""
-    return Detection(accelerator, variables=variables, root=root).start().result()
-
-
 @dataclass(frozen=True)
 class _Question:
     """What to ask the metadata server of one cloud, and how to know it by its answer."""

@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 import tensorflow as tf
 
 from keras_preempt.coordination import ABORTED, CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.worker_lost import lost
 
 logger = logging.getLogger("keras_preempt")
 
@@ -131,13 +133,15 @@ class Propagation:
 
     Args:
         coordinator: How the workers talk to each other.
+        remote: Whether this process computes on remote workers, which can be lost as well.
 
     Attributes:
         origin: Where the error comes from that has ended the training; None as long as there is none.
     """
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, *, remote: bool = False) -> None:
         self._coordinator = coordinator
+        self._can_lose = remote or coordinator.members > 1
         self.origin: Origin | None = None
         self._look_at = 0.0
 
@@ -148,27 +152,19 @@ class Propagation:
         returned.
 
         Returns:
-            What to raise: `error` itself, or the error of the other worker.
+            What to raise: `error` itself; the error of the other worker; or a `WorkerLost`.
         """
         failure = self._of_a_peer(error)
-        first = self.origin is None
         if failure is not None:
-            self._say_seen()
-            if first:
-                self.origin = Origin.PEER
-                _tell_peers_error(failure)
-            return failure.rebuild()
-        if first:
-            lost = self._coordinator.members > 1 and isinstance(error, tf.errors.UnavailableError)
-            self.origin = Origin.LOST if lost else Origin.OWN
-            if lost:
-                logger.error(
-                    "Another worker is gone, or cannot be reached: %s. This is neither a preemption that was "
-                    "announced to this job nor an error of its program. Start all workers again: training "
-                    "continues from the last committed checkpoint.",
-                    gist(str(error)),
-                )
-            elif self._coordinator.members > 1:
+            return self._heard(failure)
+        if self.origin is None and self._can_lose and isinstance(error, tf.errors.UnavailableError):
+            self.origin = Origin.LOST
+            _tell_loss(str(error))
+            self._tell(Failure.of(error, self._coordinator.member))
+            return lost(error)
+        if self.origin is None:
+            self.origin = Origin.OWN
+            if self._coordinator.members > 1:
                 logger.info("This worker has failed, and tells the others: %s.", type(error).__name__)
             self._tell(Failure.of(error, self._coordinator.member))
         return error
@@ -183,13 +179,7 @@ class Propagation:
     def told(self) -> Exception | None:
         """The error of which another worker has told, if one has; asks the coordination service once."""
         failure = self._look()
-        if failure is None:
-            return None
-        self._say_seen()
-        if self.origin is None:
-            self.origin = Origin.PEER
-            _tell_peers_error(failure)
-        return failure.rebuild()
+        return None if failure is None else self._heard(failure)
 
     def left(self) -> None:
         """Tells the others that this worker has left its training by an error that nobody could see."""
@@ -203,6 +193,19 @@ class Propagation:
                     "its fit was left by an exception; see its log",
                 )
             )
+
+    def _heard(self, failure: Failure) -> Exception:
+        self._say_seen()
+        error = failure.rebuild()
+        # No worker calls that an error of its own: it has lost another one, maybe a moment before this one does.
+        is_loss = isinstance(error, tf.errors.UnavailableError)
+        if self.origin is None and is_loss:
+            self.origin = Origin.LOST
+            _tell_loss(failure.text)
+        elif self.origin is None:
+            self.origin = Origin.PEER
+            _tell_peers_error(failure)
+        return lost(error) if is_loss else error
 
     def _of_a_peer(self, error: BaseException) -> Failure | None:
         if not isinstance(error, tf.errors.OpError):
@@ -251,6 +254,16 @@ class Propagation:
     def _say_seen(self) -> None:
         with contextlib.suppress(CoordinationLost):
             self._coordinator.put_if_absent(f"{_SEEN}/{self._coordinator.member}", "1")
+
+
+def _tell_loss(text: str) -> None:
+    logger.error(
+        "Another worker is gone, or cannot be reached: %s. This is neither a preemption that was announced to this job "
+        "nor an error of its program. Start all workers again: training continues from the last committed checkpoint. "
+        "The exit status is %d unless the program catches this error.",
+        gist(text),
+        EXIT_WORKER_LOST,
+    )
 
 
 def _tell_peers_error(failure: Failure) -> None:

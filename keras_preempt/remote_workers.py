@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from keras_preempt import tensorflow_internals as internals
+from keras_preempt.notices import Notice
+from keras_preempt.notices.coordination_key import task_named_by
 
 LOOK_SECONDS = 1.0
 """Between two looks at whether the workers are gone; each is one request to the coordination service."""
@@ -25,6 +27,23 @@ class RemoteWorkers:
 
     def __bool__(self) -> bool:
         return bool(self.jobs)
+
+    def __len__(self) -> int:
+        return sum(tasks for _, tasks in self.jobs)
+
+    def announcement(self, notice: Notice, left: str) -> str:
+        """What a notice to one of them, or to their coordinator, means, in words.
+
+        Args:
+            notice: The notice.
+            left: How much time is left, such as " in 30 s".
+        """
+        task = task_named_by(notice)
+        who = f"the coordinator of {len(self)} remote worker(s)" if task is None else f"remote worker {task}"
+        return (
+            f"{notice.reason}: {who} is about to be ended{left}. The coordinator saves when the execution in flight "
+            "is over."
+        )
 
     def wait_until_gone(self, timeout: float | None = None) -> bool:
         """Waits until the workers are gone, or at least the one that hosts the coordination service.

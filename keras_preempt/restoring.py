@@ -43,6 +43,7 @@ def restore(session: Session, start: Start, member: int, events: EventLog) -> fl
         "restore",
         checkpoint=start.name,
         seconds=seconds,
+        input_seconds=session.input_seconds,
         skipped=list(start.skipped),
         substituted_from=substituted,
         input=how,

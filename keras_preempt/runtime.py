@@ -57,6 +57,7 @@ class Runtime:
         notices: The notices that this process has got, also those that were withdrawn since.
         pace: How fast this fit moves and saves.
         at_risk: Returns what is lost if no save succeeds from now on, in words.
+        announcement: Returns what a notice means, in words, given how much time is left, such as " in 30 s".
         fatal: Set once no agreement is possible any more: why.
     """
 
@@ -76,8 +77,13 @@ class Runtime:
         self.notices: list[Notice] = []
         self.fatal: str | None = None
         self.hold_seconds = 0.0
+        self._held_before = 0.0  # In this round, at boundaries before the target.
         self.pace = Pace(clock)
         self.at_risk: Callable[[], str] = lambda: "what was trained since the last save"
+        self.announcement: Callable[[Notice, str], str] = lambda notice, left: (
+            f"{notice.reason}: worker {coordinator.member} is about to be ended{left}. All workers save at the same "
+            "step."
+        )
         self._coordinator = coordinator
         self._events = events
         self._rounds = Rounds(coordinator, fit, clock)
@@ -156,12 +162,7 @@ class Runtime:
     def _tell(self, notice: Notice) -> None:
         now = self._clock()
         left = self._standing.gone_by - now
-        logger.warning(
-            "%s: worker %d is about to be ended%s. All workers save at the same step.",
-            notice.reason,
-            self._coordinator.member,
-            f" in {left:.0f} s" if left > 0 else "",
-        )
+        logger.warning("%s", self.announcement(notice, f" in {left:.0f} s" if left > 0 else ""))
         ends_at = self._standing.ends_at
         if ends_at is None:
             return
@@ -283,8 +284,18 @@ class Runtime:
                 self._advance(Event.REACHED)
             waited = self._clock() - began
             self.hold_seconds += waited
-        if plan is not None:
-            self._events.emit("hold", boundary=self.entered, seconds=waited, **_fields(position))
+        if plan is None:
+            self._held_before += waited
+        else:
+            self._events.emit(
+                "hold",
+                boundary=self.entered,
+                seconds=waited,
+                before=self._held_before,
+                goes_on=plan.goes_on,
+                **_fields(position),
+            )
+            self._held_before = 0.0
         return plan
 
     def _call_on_its_way(self) -> bool:

@@ -70,6 +70,7 @@ class Saves:
             position: Where the main thread stands.
             given_up: Whether the save can no longer be completed; asked while others are waited for.
         """
+        began = time.time()
         finishing = position.phase == "end"  # Whoever called the round: the end is always saved as such.
         if self._session.resuming and not finishing:
             logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
@@ -77,7 +78,6 @@ class Saves:
         if finishing:
             self._background.wait()
         elif (in_flight := self._background.position) is not None and in_flight.step == position.step:
-            began = time.time()
             saved = self._background.wait()
             if saved is not None and saved.name is not None:
                 return Saved(saved.name, time.time() - began, saved.missing)
@@ -86,7 +86,7 @@ class Saves:
         else:
             self._background.cancel()
         self._pace.save_began()
-        return self._ended(self._saver.write(self._prepare(plan, position, copy=False), given_up))
+        return self._ended(self._saver.write(self._prepare(plan, position, began, copy=False), given_up))
 
     def in_background(self, plan: Plan, position: Position) -> float:
         """Copies the state to host memory, and writes it while training goes on; unless it is there already.
@@ -102,7 +102,7 @@ class Saves:
         self._background.wait()  # At most one: memory for one copy, and the order of saves.
         self._pace.save_began()
         self._owed = plan.kind is Kind.PREEMPTED
-        prepared = self._prepare(plan, position, copy=True)
+        prepared = self._prepare(plan, position, began, copy=True)
 
         def write(cancelled: Callable[[], bool]) -> Saved:
             return self._ended(self._saver.write(prepared, cancelled))
@@ -131,11 +131,12 @@ class Saves:
             return entered + 1  # The next one may be training's, at this very step.
         return entered + -(-left // steps_per_execution)
 
-    def _prepare(self, plan: Plan, position: Position, *, copy: bool) -> Prepared:
+    def _prepare(self, plan: Plan, position: Position, began: float, *, copy: bool) -> Prepared:
         attempt = attempt_name(self._incarnation, self._count)
         self._count += 1
         content = self._session.capture(position)
-        return self._saver.prepare(attempt, plan, position, position.phase == "end", content, copy=copy)
+        finished = position.phase == "end"
+        return self._saver.prepare(attempt, plan, position, finished, content, copy=copy, began_at=began)
 
     def _ended(self, saved: Saved) -> Saved:
         self._pace.saved(None if saved.name is None else saved.seconds)
@@ -143,6 +144,17 @@ class Saves:
             self.committed = saved.name
             self._owed = False
         return saved
+
+    @property
+    def step_in_flight(self) -> int | None:
+        """The step of the checkpoint that is being written while training goes on; None if there is none."""
+        at = self._background.position
+        return at.step if at is not None and self._background.busy else None
+
+    @property
+    def safe_step(self) -> int:
+        """The step of the last checkpoint that this worker knows of; 0 for none."""
+        return 0 if self.committed is None else _step_of(self.committed) or 0
 
     def at_risk(self) -> str:
         """What is lost if no save succeeds from now on, as far as this worker knows, in words."""

@@ -81,6 +81,9 @@ class Prepared:
         mirrored: This worker's share of them.
         local: Its own tensors.
         state: Its own JSON state.
+        began_at: When training stopped for this save, in seconds since 1970; None if it did not.
+        ready_at: When all of it was on the host.
+        background: Whether training went on then.
     """
 
     attempt: str
@@ -91,6 +94,14 @@ class Prepared:
     mirrored: list[tuple[Slice, np.ndarray]]
     local: dict[str, np.ndarray]
     state: Mapping[str, Any]
+    began_at: float | None = None
+    ready_at: float | None = None
+    background: bool = False
+
+    @property
+    def times(self) -> dict[str, object]:
+        """What it has cost training, for the events."""
+        return {"began_at": self.began_at, "ready_at": self.ready_at, "background": self.background}
 
     @property
     def where(self) -> dict[str, Any]:
@@ -131,7 +142,15 @@ class Saver:
         self._events = events
 
     def prepare(
-        self, attempt: str, plan: Plan, position: Position, finished: bool, content: Content, *, copy: bool
+        self,
+        attempt: str,
+        plan: Plan,
+        position: Position,
+        finished: bool,
+        content: Content,
+        *,
+        copy: bool,
+        began_at: float,
     ) -> Prepared:
         """Fetches what this worker has to write, and nothing else.
 
@@ -142,6 +161,7 @@ class Saver:
             finished: Whether training is over.
             content: What to write beside the variables.
             copy: Whether training goes on before `write` is through.
+            began_at: When training stopped for this save, in seconds since 1970.
         """
         specs = self._specs(content)
         mirrored: list[tuple[Slice, np.ndarray]] = []
@@ -155,7 +175,19 @@ class Saver:
         local = self._model.capture_local(copy=copy)
         local.update({name: value for name, value in content.overrides.items() if name in local})
         local.update(content.arrays)
-        return Prepared(attempt, plan, position, finished, specs, mirrored, local, content.state)
+        return Prepared(
+            attempt,
+            plan,
+            position,
+            finished,
+            specs,
+            mirrored,
+            local,
+            content.state,
+            began_at,
+            time.time(),
+            copy,
+        )
 
     def write(self, save: Prepared, cancelled: Callable[[], bool] = lambda: False) -> Saved:
         """Writes and commits; returns when the checkpoint is committed or cannot be.
@@ -186,13 +218,15 @@ class Saver:
                 before_file=check,
             )
             written = time.time()
-            self._events.emit("save", attempt=save.attempt, step=step, seconds=written - began)
+            self._events.emit("save", attempt=save.attempt, step=step, seconds=written - began, **save.times)
             missing = self._commit(save, directory, check)
         except SaveCancelled as error:
             logger.info("%s", error)
             return Saved(None, time.time() - began)
         except (CheckpointError, OSError, TypeError, ValueError) as error:
-            self._events.emit("error", reason=f"not saved: {error}", attempt=save.attempt, step=step)
+            self._events.emit(
+                "error", reason=f"not saved: {error}", attempt=save.attempt, step=step, **save.times
+            )
             logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
             return Saved(None, time.time() - began)
         seconds = time.time() - began

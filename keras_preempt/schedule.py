@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Protocol
 
+from keras_preempt import environment
 from keras_preempt.alignment import Position
 from keras_preempt.duration import seconds_of
 
@@ -116,3 +118,28 @@ def parse(save_every: object) -> Schedule:
             f"'1h' or a timedelta. Received: {save_every!r}."
         )
     return EveryInterval(seconds)
+
+
+def chosen(save_every: object) -> Schedule:
+    """Returns the schedule that the environment asks for, or else that of the argument `save_every`.
+
+    Raises:
+        ValueError: Either is not what `parse` takes.
+    """
+    given = parse(save_every)
+    text = os.environ.get(environment.SAVE_EVERY)
+    if not text:
+        return given
+    try:
+        return parse_text(text)
+    except ValueError as error:
+        raise ValueError(f"{environment.SAVE_EVERY}: {error}") from None
+
+
+def parse_text(text: str) -> Schedule:
+    """Does what `parse` does, for a text, in which a number is one of steps.
+
+    Raises:
+        ValueError: It is no schedule.
+    """
+    return parse(int(text) if text.isascii() and text.isdigit() else text)

@@ -6,6 +6,7 @@ The session stands between Keras' hooks (in `callback`) and the machinery withou
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,9 +21,10 @@ from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.keras_internals import InputFeed, RunningFit
 from keras_preempt.regrouping import Regrouped, regroup_checkpoint
 from keras_preempt.saving import Content
-from keras_preempt.state import inputs, plain, randomness
-from keras_preempt.state.callbacks import CallbackStates
+from keras_preempt.state import inputs, plain, py_dataset, randomness
+from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
+from keras_preempt.tensorflow_internals import reshuffles_while_drawn
 
 logger = logging.getLogger("keras_preempt")
 
@@ -43,6 +45,7 @@ class Session:
         restored_name: The folder of the checkpoint that was restored; empty if none was.
         regrouped: What came of a checkpoint of other workers or replicas; None if none was restored.
         steps_at_start: Optimizer steps done before this fit ran its first one.
+        input_seconds: How long it took to bring the input where it stood, in a restore.
     """
 
     def __init__(
@@ -64,9 +67,11 @@ class Session:
         self._evaluation: InputFeed | None = None
         self._evaluation_iterators = 0
         self._before_validation: _Captured | None = None
+        self._weights_before: dict[str, np.ndarray] | None = None
         self._resume: _Resume | None = None
         self.restored_name = ""
         self.regrouped: Regrouped | None = None
+        self.input_seconds = 0.0
         self._checked = False
         self.logs: Mapping[str, Any] | None = None
         self.steps_at_start = keras_internals.steps_done(model)
@@ -106,7 +111,20 @@ class Session:
                 self._evaluation.new()
         made = 0 if self._evaluation is None else self._evaluation.iterators
         self._before_validation = self._capture_small(made)
-        self._before_validation.overrides = self._model_state.capture_metrics_and_seeds()
+        changes = self._callbacks.change_weights
+        self._before_validation.overrides = self._model_state.capture_changed_by_validation(weights=changes)
+        self._weights_before = None if changes else self._model_state.sample()
+
+    def validation_began(self) -> None:
+        """The other callbacks have begun the validation: weights that one has changed would be saved as the weights."""
+        if self._weights_before is not None and not self._model_state.is_like(self._weights_before):
+            logger.warning(
+                "A callback changes the weights for the validation. A preemption within this one would save the "
+                "changed weights: NOT exact. The next ones are safe; for this one as well, set %s = True on that "
+                "callback.",
+                CHANGES_WEIGHTS,
+            )
+            self._callbacks.change_weights = True
 
     @property
     def resuming(self) -> bool:
@@ -123,7 +141,7 @@ class Session:
         place = feed.position(pending=position.phase == "train")
         state = {
             **captured.state,
-            "input": inputs.capture(feed, place, arrays),
+            "input": inputs.capture(feed, place, arrays, inside=position.phase == "train"),
             SETUP: self._setup.to_json(),
             "stopped": bool(position.phase == "end" and self._model.stop_training),
         }
@@ -168,10 +186,13 @@ class Session:
         state = loaded.state
         for later in ("callbacks", "random"):  # Better now, with nothing changed, than at the first epoch.
             state[later].keys()
+        self._callbacks.restore_files(state["callbacks"], loaded.local)
         self._model_state.restore(loaded.tensors, loaded.local)
+        began = time.time()
         how = inputs.restore(
             self._fit.feed, state["input"], loaded.local, batch=batch if phase == "train" else None
         )
+        self.input_seconds = time.time() - began
         self._evaluation_iterators = int(state["evaluation_iterators"])
         if phase == "validation":
             self._fit.feed.skip_next_epoch()
@@ -218,17 +239,27 @@ class Session:
             # State that cannot be saved is an error now, not when the machine is about to go.
             self._callbacks.capture({})
             self._checked = True
-        if self._resume is None:
-            return
-        if self._resume.where["phase"] in ("train", "validation"):
-            self._restore_small(self._resume, variables=True)
-        self._resume = None
+        resumed, self._resume = self._resume, None
+        if resumed is not None and resumed.where["phase"] in ("train", "validation"):
+            self._restore_small(resumed, variables=True)
+        else:
+            py_dataset.begin_epoch(self._fit.feed)
 
     def nothing_to_train(self) -> None:
         """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""
-        if self._resume is not None:
-            self._restore_small(self._resume, variables=True)
-            self._resume = None
+        if self._resume is None:
+            return
+        validated = self._fit.validate_without_drawing(self._evaluation_iterators)
+        if validated is not None and reshuffles_while_drawn(validated):
+            logger.warning(
+                "A later fit with the same validation data is not exact: it reshuffles while it is drawn, and this "
+                "fit, which had ended, draws nothing. Make a dataset for each fit."
+            )
+        self._restore_small(self._resume, variables=True)
+        self._resume = None
+        # Keras has done so once before this hook, with averages of weights for one; that is to stay.
+        if isinstance(self._model.optimizer, keras.optimizers.Optimizer):
+            self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
 
     def _restore_small(self, resume: _Resume, *, variables: bool) -> None:
         if variables:
@@ -238,6 +269,10 @@ class Session:
                 logger.warning("The callbacks differ: %s. Its state starts afresh.", difference)
         resume.told = True
         randomness.restore(resume.state["random"], resume.arrays)
+
+    def leave(self) -> None:
+        """What callbacks hold back is written before the process ends."""
+        self._callbacks.flush()
 
     def end(self) -> None:
         """Leaves the model as Keras expects it for its next fit."""

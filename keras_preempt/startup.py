@@ -23,7 +23,9 @@ from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.layout import RUN, incarnation_file
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load
 from keras_preempt.checkpoint.store import Store
-from keras_preempt.coordination import CoordinationTimeout, Coordinator
+from keras_preempt.coordination import CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.uncaught import exits_with
 
 logger = logging.getLogger("keras_preempt")
 
@@ -58,6 +60,14 @@ class StartError(RuntimeError):
     """The workers cannot begin together; nothing was changed in the directory."""
 
 
+class WorkerMissing(StartError):
+    """A worker did not appear, or is gone again. The exit status is that of a lost worker if nothing catches this."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        exits_with(self, EXIT_WORKER_LOST)
+
+
 class NoUsableCheckpoint(CheckpointError):
     """There are checkpoints, and not one of them can be restored; all files are kept."""
 
@@ -76,6 +86,7 @@ def begin(
     prepare: Callable[[], None],
     identity: Callable[[], Mapping[str, Any]],
     read: Read = load,
+    settings: Mapping[str, Any] | None = None,
 ) -> Start:
     """Agrees on how this fit begins. Called by every worker.
 
@@ -88,15 +99,21 @@ def begin(
         identity: Builds the model if need be and returns what `checkpoint.identity` compares.
         read: Reads and verifies what a worker, by its number and theirs, needs from a checkpoint. Called after
             `identity`.
+        settings: JSON that worker 0 keeps with the claim of this start, for whoever looks at the directory.
 
     Raises:
         CheckpointError: The directory cannot be used; the message says why and what to do.
-        StartError: Another worker had an error, or did not appear.
+        StartError: Another worker had an error, or did not appear (`WorkerMissing`).
+        CoordinationLost: The worker that hosts the coordination service is gone.
     """
     handshake = _Handshake(coordinator, fit)
-    if coordinator.member == 0:
-        return _lead(handshake, store, prepare, identity, read)
-    return _follow(handshake, store, prepare, identity, read)
+    try:
+        if coordinator.member == 0:
+            return _lead(handshake, store, prepare, identity, read, settings or {})
+        return _follow(handshake, store, prepare, identity, read)
+    except CoordinationLost as error:
+        exits_with(error, EXIT_WORKER_LOST)
+        raise
 
 
 class _Handshake:
@@ -112,13 +129,13 @@ class _Handshake:
         try:
             text = self.coordinator.wait_for(f"{self._prefix}/{name}", patience)
         except CoordinationTimeout as error:
-            raise StartError(
+            raise WorkerMissing(
                 f"Expected worker {who} to begin its fit too. Received: nothing within {patience:.0f} s. "
                 "Every worker must call model.fit with a PreemptionCallback; see that worker's log."
             ) from error
         value: dict[str, Any] = json.loads(text)
         if "error" in value:
-            raise StartError(str(value["error"]))
+            raise (WorkerMissing if "missing" in value else StartError)(str(value["error"]))
         return value
 
     @contextlib.contextmanager
@@ -127,7 +144,8 @@ class _Handshake:
         try:
             yield
         except StartError as error:
-            self.say(name, {"error": str(error)})
+            missing = {"missing": True} if isinstance(error, WorkerMissing) else {}
+            self.say(name, {"error": str(error), **missing})
             raise
         except Exception as error:
             self.say(name, {"error": f"Worker {self.coordinator.member} cannot begin: {error}"})
@@ -140,6 +158,7 @@ def _lead(
     prepare: Callable[[], None],
     identity: Callable[[], Mapping[str, Any]],
     read: Read,
+    settings: Mapping[str, Any],
 ) -> Start:
     members = handshake.coordinator.members
     made_by_us: list[str] = []
@@ -149,7 +168,7 @@ def _lead(
             prepare()
             if check_or_create(store, described)["run_id"] == described["run_id"]:
                 made_by_us.append(RUN)
-            incarnation = incarnations.claim(store, {"members": members})
+            incarnation = incarnations.claim(store, {**settings, "members": members})
             made_by_us.append(incarnation_file(incarnation))
             # After the claim: from then on a survivor of the last start does not commit any more.
             infos = committed(store)

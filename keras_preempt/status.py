@@ -6,17 +6,34 @@ import json
 import logging
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from keras_preempt import environment
-
-if TYPE_CHECKING:
-    from keras_preempt.session import Session
 
 logger = logging.getLogger("keras_preempt")
 
 _LOADED_AT = time.time()
+
+
+def fit_file(member: int) -> str:
+    """Returns the name of the file in which a worker tells its launcher which fit it has begun."""
+    return f"fit-{member}.json"
+
+
+class Steps(Protocol):
+    """How far training has come."""
+
+    @property
+    def steps_at_start(self) -> int:
+        """Steps that were done before this process began."""
+        ...
+
+    @property
+    def steps_run(self) -> int:
+        """Steps that it has done."""
+        ...
 
 
 class Status:
@@ -30,6 +47,7 @@ class Status:
         notices: When notices came, in seconds since 1970.
         aligned_at: When this worker stood at the agreed boundary.
         committed_at: When the checkpoint was committed.
+        last_saved: The step of the last checkpoint that this worker knows of, also one of an earlier start; 0 for none.
     """
 
     def __init__(self) -> None:
@@ -40,6 +58,7 @@ class Status:
         self.notices: list[float] = []
         self.aligned_at: float | None = None
         self.committed_at: float | None = None
+        self.last_saved = 0
         self._seconds: dict[str, float] = {"import and build": 0.0}
         self._training_since: float | None = None
 
@@ -53,21 +72,31 @@ class Status:
         spent = sum(self._seconds.values())
         self._seconds["import and build"] = max(0.0, time.time() - _LOADED_AT - spent)
 
-    def write(self, member: int, incarnation: int, session: Session) -> None:
-        """Leaves the file where the launcher asked for it, or nothing if no launcher did."""
-        folder = os.environ.get(environment.STATUS_DIR)
-        if not folder:
+    def begin(self, member: int, incarnation: int, directory: str) -> None:
+        """Tells the launcher which fit has begun, also for the case that this process is killed."""
+        self._leave(fit_file(member), {"directory": directory, "incarnation": incarnation})
+
+    def write(self, member: int, incarnation: int, steps: Steps) -> None:
+        """Leaves the file where the launcher asked for it, or nothing if no launcher did.
+
+        Args:
+            member: The number of this worker.
+            incarnation: The number of this start; 0 where starts are not counted.
+            steps: How far training has come.
+        """
+        if not os.environ.get(environment.STATUS_DIR):
             return
         timing = dict(self._seconds)
         if self._training_since is not None:
             whole = time.time() - self._training_since
             timing["train"] = max(0.0, whole - sum(timing.get(k, 0.0) for k in ("hold", "save", "exit")))
         status = {
-            "step": session.steps_at_start + session.steps_run,
-            "steps_run": session.steps_run,
+            "step": steps.steps_at_start + steps.steps_run,
+            "steps_run": steps.steps_run,
             "saved": self.saved,
             "committed": self.committed,
             "finished": self.finished,
+            "last_saved": self.last_saved,
             "incarnation": incarnation,
             "exit_code": self.exit_code,
             "notice_at": min(self.notices, default=None),
@@ -75,10 +104,16 @@ class Status:
             "committed_at": self.committed_at,
             "timing": timing,
         }
-        target = Path(folder) / f"worker-{member}.json"
+        self._leave(f"worker-{member}.json", status)
+
+    def _leave(self, name: str, value: Mapping[str, object]) -> None:
+        folder = os.environ.get(environment.STATUS_DIR)
+        if not folder:
+            return
+        target = Path(folder) / name
         partial = target.with_suffix(f".{os.getpid()}")
         try:
-            partial.write_text(json.dumps(status))
+            partial.write_text(json.dumps(value))
             partial.replace(target)
         except OSError as error:
             logger.warning("The status file %s could not be written: %s", target, error)

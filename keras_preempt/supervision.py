@@ -9,12 +9,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import keras
+import tensorflow as tf
 
-from keras_preempt import keras_internals, leaving, live_fits, space, startup
+from keras_preempt import architecture, keras_internals, leaving, live_fits, several_fits, space, startup
 from keras_preempt.alignment import Kind, Plan, Position
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
@@ -24,23 +24,23 @@ from keras_preempt.checkpoint.store import Store
 from keras_preempt.coordination import Coordinator
 from keras_preempt.coordination.local import LocalCoordinator
 from keras_preempt.coordination.service import ServiceCoordinator
-from keras_preempt.drill import Drill
 from keras_preempt.events import EventLog, log_name
 from keras_preempt.identity import describe, setup_of
 from keras_preempt.interval import Interval
 from keras_preempt.listening import Listening
+from keras_preempt.milestones import Milestones
 from keras_preempt.place import Place, place
-from keras_preempt.platform import COORDINATION_KEY, GENERIC
-from keras_preempt.platform_detection import KnownOnce
+from keras_preempt.platform import GENERIC
 from keras_preempt.propagation import Propagation, gist
+from keras_preempt.rehearsal import Rehearsal
 from keras_preempt.restoring import restore
 from keras_preempt.runtime import Runtime
 from keras_preempt.saves import Saves
 from keras_preempt.saving import Saved, Saver
 from keras_preempt.schedule import Schedule
 from keras_preempt.session import Session
-from keras_preempt.state import inputs
-from keras_preempt.state.callbacks import CallbackStates
+from keras_preempt.state import input_promise
+from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
 from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
@@ -59,6 +59,7 @@ class Supervision:
         termination: How notices arrive and how the job ends.
         schedule: When to save while nothing happens.
         retention: Which checkpoints stay.
+        begun_after: How the fit before this one in the directory ended; None if there was none.
 
     Attributes:
         runtime: Where the hot hooks count boundaries.
@@ -70,19 +71,25 @@ class Supervision:
     _saves: Saves
 
     def __init__(
-        self, store: Store, termination: TerminationConfig, schedule: Schedule, retention: Retention
+        self,
+        store: Store,
+        termination: TerminationConfig,
+        schedule: Schedule,
+        retention: Retention,
+        begun_after: str | None = None,
     ) -> None:
         self._store = store
+        self._begun_after = begun_after
         self._config = termination
         self._termination = complete(termination, GENERIC)  # Until it is known where this is.
-        self._detection: KnownOnce | None = None
         self._schedule = schedule
         self._interval: Interval | None = None
         self._retention = retention
         self._place = Place()
         self._listening: Listening | None = None
         self._events: EventLog | None = None
-        self._drill: Drill | None = None
+        self._milestones: Milestones | None = None
+        self._rehearsal: Rehearsal | None = None
         self._incarnation = 0
         self._status = Status()
         # The number of the boundary, and when it was left.
@@ -115,22 +122,23 @@ class Supervision:
         self.set_deadline(None)  # The store may have served a fit before, under a notice of that time.
         strategy = model.distribute_strategy
         self._place = place(strategy)
-        self._detection = KnownOnce()  # Looks around while the fit is prepared.
         fit = keras_internals.running_fit(model)
         self._unguard = fit.guard(self._settle)
         others = self._claim(fit.take_callbacks(first, last), first)
+        refuse_rivals(others)
         _fits += 1
         coordinator: Coordinator = (
             LocalCoordinator()
             if self._place.members == 1
             else ServiceCoordinator(self._place.member, self._place.members)
         )
-        self._propagation = Propagation(coordinator)
+        self._propagation = Propagation(coordinator, remote=bool(self._place.workers))
         self._events = EventLog(self._place.member)
+        self._milestones = milestones = Milestones(self._events)
         self.runtime = Runtime(
             coordinator, self._events, _fits, self._termination.grace_period, self.set_deadline
         )
-        self._listening = Listening(self.runtime, coordinator, self._place, self._termination.signals)
+        self._listening = Listening(self.runtime, coordinator, self._place, self._config)
         model_states: list[ModelState] = []
         setup = setup_of(model, fit.feed, strategy, self._place.members)
 
@@ -138,7 +146,7 @@ class Supervision:
             if self._place.members == 1 and strategy.num_replicas_in_sync == 1:
                 keras_internals.build(model, fit.feed.element_spec)
             model_states.append(ModelState(model, strategy))
-            return describe(model, model_states[0], fit, setup)
+            return describe(model, model_states[0], fit, setup, self._begun_after)
 
         def prepare() -> None:
             self._store.prepare()
@@ -146,15 +154,24 @@ class Supervision:
             space.check(self._store, model_states[0], self._place.members, replicas)
 
         def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
-            return load_for(store, info, member, setup)
+            reading = time.time()
+            try:
+                return load_for(store, info, member, setup)
+            finally:
+                milestones.read(reading)
 
-        start = startup.begin(coordinator, _fits, self._store, prepare, identity, read)
+        settings = {"retention": self._retention.to_json()}
+        start = startup.begin(coordinator, _fits, self._store, prepare, identity, read, settings)
         self._incarnation = start.incarnation
+        described = architecture.describe(model)
+        if self._place.member == 0:
+            architecture.keep(self._store, start.incarnation, described)
         self._events.open(
             start.incarnation,
             self._store.append_log(log_name(start.incarnation, self._place.member)),
         )
-        self._events.emit("start", incarnation=start.incarnation, members=self._place.members)
+        milestones.started(start.incarnation, self._place.members)
+        self._status.begin(self._place.member, start.incarnation, self._store.key)
         callbacks = CallbackStates(others)
         if callbacks.unsaved:
             logger.warning(
@@ -175,26 +192,22 @@ class Supervision:
         self._saves = Saves(
             self.session, saver, self._schedule, start.incarnation, self._place.members, self.runtime.pace
         )
+        for notice in several_fits.take_notices():
+            self.runtime.notify(notice)
         self.runtime.start()
-        self._drill = Drill.from_environment(self._place.member)
-        platform = self._detection.result()
-        if self._place.workers:
-            platform = platform.for_tpu_coordinator()
-        elif self._place.members == 1:  # No coordination service, so no key of it.
-            heard = tuple(source for source in platform.sources if source != COORDINATION_KEY)
-            platform = replace(platform, sources=heard)
-        self._termination = complete(self._config, platform)
-        self._listening.hear_platform(self._termination)
-        if self._place.member == 0:
-            logger.info("%s", self._termination.describe())
+        self._termination = self._listening.hear_platform()
         self._promise(fit, coordinator)
         self._status.spent("startup", time.time() - began)
         if start.restored is not None:
             seconds = restore(self.session, start, self._place.member, self._events)
             self._status.spent("restore", seconds)
-        if self._drill is not None:
+        self._rehearsal = Rehearsal.from_environment(
+            self._place.member, model_states[0], fit.feed, self.session, self._saves, callbacks.unsaved
+        )
+        if self._rehearsal.needs_every_boundary:
             self.runtime.every_boundary = self.runtime.attention = True
         beginning = self.session.position(fit.initial_epoch, "epoch", 0)
+        milestones.ready(beginning, fit.epochs)
         self._saves.begin(beginning)
         self.runtime.at_risk = self._saves.at_risk
         self.runtime.pace.to_save = space.size_of(model_states[0].signature())
@@ -207,11 +220,12 @@ class Supervision:
     def _promise(self, fit: keras_internals.RunningFit, coordinator: Coordinator) -> None:
         if coordinator.member != 0:
             return
-        exact, why = inputs.promise(fit.feed)
+        exact, why = input_promise.promise(fit.feed)
         if exact:
             logger.info(
-                "Watching over %d worker(s) in %s. After a preemption: bit-identical; the input continues %s.",
-                coordinator.members,
+                "Watching over %d %s in %s. After a preemption: bit-identical; the input continues %s.",
+                len(self._place.workers) or coordinator.members,
+                "remote worker(s)" if self._place.workers else "worker(s)",
                 self._store.url,
                 why,
             )
@@ -239,11 +253,13 @@ class Supervision:
             Preempted: The same, and the user's exit_fn has returned.
         """
         position = self.session.position(epoch, phase, batch)
+        assert self._milestones is not None
+        self._milestones.passed(position)
         if self._epoch_began is not None and self._epoch_began[0] == self.runtime.entered - 1:
             self.runtime.pace.paused(time.monotonic() - self._epoch_began[1])
-        if self._drill is not None and self._drill.strike(position):
-            self._drill = None
-            self.runtime.every_boundary = False
+        if self._rehearsal is not None and self.runtime.every_boundary:
+            self._rehearsal.boundary(position)
+            self.runtime.every_boundary = self._rehearsal.needs_every_boundary
         plan = self.runtime.boundary(position)
         if plan is None:
             self._saves.scheduled(position)
@@ -270,15 +286,29 @@ class Supervision:
             self.runtime.due = self.runtime.entered + 1
             self._epoch_began = (self.runtime.entered, time.monotonic())
 
+    def before_validation(self, epoch: int) -> None:
+        """A validation is about to begin, its boundary not entered yet."""
+        assert self._milestones is not None
+        if self._milestones.awaits_step:  # All steps of the epoch were one execution.
+            self._milestones.passed(self.session.position(epoch, "validation", 0))
+        self.session.before_validation()
+
     def _look_again(self, position: Position) -> None:
         """Sets the boundary at which the schedule is looked at next."""
         self.runtime.due = self._saves.next_boundary(
             self.runtime.entered, position, self.session.steps_per_execution
         )
+        assert self._milestones is not None
+        if self._milestones.awaits_step:
+            self.runtime.due = self.runtime.entered + 1
 
     def finish(self, epochs_done: int) -> None:
         """The last boundary: everyone knows that training is over, and the finished run is saved."""
         position = self.session.position(epochs_done, "end", 0)
+        assert self._milestones is not None
+        self._milestones.passed(position)
+        if self._rehearsal is not None:
+            self._rehearsal.finish(position)
         plan = self.runtime.finish(position)
         saved = None if plan is None else self._save(plan, position, self._propagation.has_ended_elsewhere)
         if (saved is None or saved.name is None) and (failed := self._propagation.told()) is not None:
@@ -318,6 +348,7 @@ class Supervision:
         assert self._events is not None
         code = self._termination.exit_code if saved.name is not None else EXIT_NOT_SAVED
         self._events.emit("exit", code=code, saved=saved.name)
+        self.session.leave()
         self._status.committed = saved.name
         self._status.saved = saved.name is not None
         self._status.exit_code = code
@@ -335,6 +366,7 @@ class Supervision:
 
     def end(self) -> None:
         """The fit has ended as fits do."""
+        several_fits.leave_notices(self.runtime.notices)
         self._status.finished = True
         self._close("training is over")
 
@@ -365,11 +397,11 @@ class Supervision:
             closing.callback(self._close_store)
             if self._events is not None:
                 closing.callback(self._events.close)
+            if self._milestones is not None:
+                closing.callback(self._milestones.end, why, self._steps_done)
             if hasattr(self, "session"):
                 closing.callback(self._write_status)
                 closing.callback(self.session.end)
-            if self._detection is not None:
-                closing.callback(self._detection.stop)
             if self._listening is not None:
                 closing.callback(self._listening.stop)
             if hasattr(self, "runtime"):
@@ -378,9 +410,22 @@ class Supervision:
                 closing.callback(self._saves.end)
             if self._interval is not None:
                 closing.callback(self._interval.stop)
+            if self._rehearsal is not None:
+                closing.callback(self._rehearsal.close)
             closing.callback(self._unguard)
 
+    def _steps_done(self) -> int | None:
+        # The counter may lie on a remote worker, which may be gone: asking it could take for ever.
+        if not hasattr(self, "session") or self._place.workers:
+            return None
+        try:
+            return self.session.steps_at_start + self.session.steps_run
+        except tf.errors.OpError:  # What has ended training has also left no counter to read.
+            return None
+
     def _write_status(self) -> None:
+        if hasattr(self, "_saves"):
+            self._status.last_saved = self._saves.safe_step
         self._status.notices = [notice.received_at for notice in self.runtime.notices]
         self._status.spent("hold", self.runtime.hold_seconds)
         self._status.write(self._place.member, self._incarnation, self.session)

@@ -1,6 +1,6 @@
 """The private names of TensorFlow that this package uses, and nothing else does.
 
-Verified on TensorFlow 2.21.0. Each use checks what it relies on at first use and fails with
+Verified on the versions in `VERIFIED`. Each use checks what it relies on at first use and fails with
 `UnsupportedTensorFlow`, which says what to do. tests/test_tensorflow_canaries.py has one canary per name.
 """
 
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-VERIFIED = ("2.21.0",)
+from keras_preempt.requirements import NEWEST_TENSORFLOW, OLDEST_TENSORFLOW
+
+VERIFIED = (OLDEST_TENSORFLOW, "2.17.1", NEWEST_TENSORFLOW)
 
 PREEMPTION_NOTICE_KEY = "TF_DEFAULT_PREEMPTION_NOTICE_KEY"
 """Where TensorFlow's own SIGTERM handler and its TPU runtime leave "/job:worker/task:N"."""
@@ -147,14 +150,32 @@ def check_preemption(seen: str | None) -> None:
     Raises:
         tf.errors.AbortedError: With the payload `WORKER_PREEMPTION`.
     """
-    if not _check_op:
-        _check_op.append(_find_check_op())
-    if _check_op[0] is not None:
-        _check_op[0](preemption_key=PREEMPTION_NOTICE_KEY)
+    op = _linked_check_op()
+    if op is not None:
+        op(preemption_key=PREEMPTION_NOTICE_KEY)
     if seen is not None:
         raise tf.errors.AbortedError(
             None, None, f"Task {seen} was preempted.", {WORKER_PREEMPTION: seen.encode()}
         )
+
+
+def check_preemption_is_linked() -> bool:
+    """Whether this TensorFlow has the op CheckPreemption."""
+    return _linked_check_op() is not None
+
+
+def task_preempted_by(error: BaseException | None) -> str | None:
+    """The task of which an error says that it was preempted, such as "/job:worker/task:1"; None for another error."""
+    if not isinstance(error, tf.errors.AbortedError):
+        return None
+    task = error.experimental_payloads.get(WORKER_PREEMPTION)
+    return None if task is None else bytes(task).decode(errors="replace")
+
+
+def _linked_check_op() -> Callable[..., Any] | None:
+    if not _check_op:
+        _check_op.append(_find_check_op())
+    return _check_op[0]
 
 
 def _find_check_op() -> Callable[..., Any] | None:
@@ -255,15 +276,6 @@ def batch_size(dataset: Any) -> int | None:
         (dataset,) = dataset._inputs()
 
 
-def unseeded_shuffles(dataset: Any) -> int:
-    """How many shuffles of a pipeline draw their order from nowhere, so that no restart can repeat it."""
-    return sum(
-        1
-        for shuffle in _shuffles_of(dataset)
-        if not int(tf.get_static_value(shuffle._seed)) and not int(tf.get_static_value(shuffle._seed2))
-    )
-
-
 def _shuffles_of(dataset: Any) -> Iterator[Any]:
     if not hasattr(dataset, "_inputs"):
         raise _unsupported("_inputs() on tf.data datasets")
@@ -273,6 +285,102 @@ def _shuffles_of(dataset: Any) -> Iterator[Any]:
         yield dataset
     for upstream in dataset._inputs():
         yield from _shuffles_of(upstream)
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """A dataset of an input pipeline, or an operation of a function in it.
+
+    Attributes:
+        name: TensorFlow's name for it, such as "ShuffleDataset", "RandomUniform" or "EagerPyFunc".
+        function: The user's function that it stands in; empty for a dataset of the pipeline itself.
+        seeded: Whether it has a seed; None if it is given none.
+        ordered: Whether it hands out its elements in a fixed order.
+        parallel: Whether the function is called for several elements at a time.
+    """
+
+    name: str
+    function: str
+    seeded: bool | None
+    ordered: bool
+    parallel: bool = False
+
+
+def pipelines_of(distributed: Any) -> list[Any]:
+    """The tf.data pipelines of what Keras iterates over, before a strategy has changed them; empty if unknown."""
+    if isinstance(distributed, tf.data.Dataset):
+        return [distributed]
+    if isinstance(original := getattr(distributed, "_original_dataset", None), tf.data.Dataset):
+        return [original]
+    return [each for each in getattr(distributed, "_datasets", ()) if isinstance(each, tf.data.Dataset)]
+
+
+def ingredients(dataset: Any) -> Iterator[Ingredient]:
+    """Everything that a pipeline is made of, with what stands in its functions, however deep."""
+    if not hasattr(dataset, "_inputs") or not hasattr(dataset, "_functions"):
+        raise _unsupported("_inputs() and _functions() on tf.data datasets")
+    seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
+    seeded = None if seeds[0] is None else any(tf.get_static_value(seed) != 0 for seed in seeds)
+    options = dataset.options()
+    in_order = getattr(dataset, "_deterministic", None) != "false" and options.deterministic is not False
+    yield Ingredient(type(dataset).__name__.removeprefix("_"), "", seeded, in_order)
+    for wrapper in dataset._functions():
+        yield from _operations(wrapper.function, type(dataset).__name__.startswith("_Parallel"))
+    for upstream in dataset._inputs():
+        yield from ingredients(upstream)
+
+
+def _operations(function: Any, parallel: bool) -> Iterator[Ingredient]:
+    graph = function.graph.as_graph_def()
+    traced = re.sub(r"^__inference_(?:Dataset_[a-z]+_)?|_\d+$", "", str(function.name.decode()))
+    for nodes in (graph.node, *(inner.node_def for inner in graph.library.function)):
+        constants = {
+            node.name: tf.make_ndarray(node.attr["value"].tensor)
+            for node in nodes
+            if node.op == "Const" and len(node.attr["value"].tensor.tensor_shape.dim) == 0
+        }
+        for node in nodes:
+            if node.op.startswith(("ShuffleDataset", "RandomDataset")):
+                first = 2 if node.op.startswith("Shuffle") else 0
+                names = [name.partition(":")[0] for name in node.input[first : first + 2]]
+                seeded: bool | None = any(constants.get(name, 1) != 0 for name in names)
+            elif "seed" in node.attr and "seed2" in node.attr:
+                seeded = bool(node.attr["seed"].i or node.attr["seed2"].i)
+            else:
+                seeded = None
+            name = re.sub(r"(?<=Dataset)V\d$", "", node.op)
+            ordered = node.attr["deterministic"].s != b"false"
+            yield Ingredient(name, traced, seeded, ordered, parallel)
+
+
+def shuffle_buffers(dataset: Any) -> Iterator[tuple[int, int | None]]:
+    """How many elements the shuffles of a pipeline hold, and how many bytes one of them has; None if unknown."""
+    for shuffle in _shuffles_of(dataset):
+        (upstream,) = shuffle._inputs()
+        elements = int(tf.get_static_value(shuffle._buffer_size))
+        if (length := int(upstream.cardinality())) >= 0:
+            elements = min(elements, length) if elements >= 0 else length
+        yield elements, _element_bytes(upstream)
+
+
+def _element_bytes(dataset: Any) -> int | None:
+    tensors = getattr(dataset, "_tensors", None)
+    if type(dataset).__name__ == "_TensorSliceDataset" and tensors:
+        rows = max(1, int(tensors[0].shape[0] or 1))
+        return sum(_bytes_of(tensor) for tensor in tensors) // rows
+    total = 0
+    for spec in tf.nest.flatten(dataset.element_spec):
+        known = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+        if not known or spec.dtype in (tf.string, tf.variant, tf.resource):
+            return None
+        total += int(spec.shape.num_elements()) * int(spec.dtype.size)
+    return total
+
+
+def _bytes_of(tensor: Any) -> int:
+    if tensor.dtype == tf.string:
+        return int(tf.reduce_sum(tf.strings.length(tensor)))
+    return int(tf.size(tensor)) * int(tensor.dtype.size)
 
 
 def restore_iterator(iterator: Any, state: bytes) -> None:
@@ -293,3 +401,46 @@ def restore_iterator(iterator: Any, state: bytes) -> None:
             "Expected the saved position of this input pipeline. Received: one that TensorFlow cannot "
             f"restore into it ({error.message}). Was the pipeline changed since the checkpoint was written?"
         ) from error
+
+
+_HIDDEN = re.compile(
+    r"(?:Eager)?PyFunc(?:Stateless)?|RandomUniform(?:Int)?|RandomStandardNormal|RandomShuffle|RandomGamma(?:V\d)?|"
+    r"RandomPoisson(?:V\d)?|(?:Parameterized)?TruncatedNormal|Multinomial"
+)
+"""Operations that draw from something that no variable holds: Python code, or a generator inside the operation."""
+
+
+def hidden_sources() -> list[str]:
+    """What the functions that TensorFlow has traced in this process draw from a state that nobody can save.
+
+    Random operations of an input pipeline that have a seed are left out: a replay of the pipeline repeats them.
+
+    Returns:
+        One text each, such as "tf.numpy_function in an input pipeline (augment)"; empty if nothing was found, or
+        where this TensorFlow does not show its functions.
+    """
+    from tensorflow.python.eager import context
+
+    current = context.context()
+    if not hasattr(current, "list_function_names") or not hasattr(current, "get_function_def"):
+        return []
+    found = set()
+    for raw in current.list_function_names():
+        name = raw.decode() if isinstance(raw, bytes) else str(raw)
+        if not name.startswith("__inference_"):  # Not of the program, such as one eager operation.
+            continue
+        in_pipeline = name.startswith("__inference_Dataset_")
+        traced = re.sub(r"_\d+$", "", name.removeprefix("__inference_"))
+        where = "an input pipeline" if in_pipeline else "the training or validation step"
+        inner = re.sub(r"^Dataset_[a-z]+_", "", traced) if in_pipeline else traced
+        for node in current.get_function_def(name).node_def:
+            repeatable = in_pipeline and bool(node.attr["seed"].i or node.attr["seed2"].i)
+            if _HIDDEN.fullmatch(node.op) and not repeatable:
+                found.add(f"{_spelt(node.op)} in {where} ({inner})")
+    return sorted(found)
+
+
+def _spelt(operation: str) -> str:
+    if "PyFunc" in operation:
+        return "Python code (tf.py_function, tf.numpy_function or a generator)"
+    return f"the stateful random operation {operation} (such as tf.random.*)"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 
+from keras_preempt import environment
 from keras_preempt.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU
 from keras_preempt.notices.signals import parse_signals
 from keras_preempt.platform import METADATA_SOURCES, POLLED, SIGNALS, Platform
@@ -138,7 +140,11 @@ class Termination:
 
 
 def complete(config: TerminationConfig, platform: Platform) -> Termination:
-    """Fills in what the user left open; what the user says wins over the platform."""
+    """Fills in what the user left open; what the user says wins over the platform, and the environment over both.
+
+    Raises:
+        ValueError: The environment's grace period is none.
+    """
     sources = platform.sources
     if config.termination_watcher_fn is not None:
         sources = (*(name for name in sources if name not in METADATA_SOURCES), POLLED)
@@ -149,7 +155,7 @@ def complete(config: TerminationConfig, platform: Platform) -> Termination:
         termination_watcher_fn=config.termination_watcher_fn,
         exit_fn=config.exit_fn,
         exit_code=platform.exit_code if config.exit_code is None else config.exit_code,
-        grace_period=config.grace_period,
+        grace_period=_grace_period_now(config),
         save_fn=config.save_fn,
         sources=sources,
         # Whoever brings an exit_fn decides in it what to wait for.
@@ -191,6 +197,19 @@ def _parse_grace_period(value: object) -> float | None:
             f"each notice says. Received: {value!r}."
         )
     return float(value)
+
+
+def _grace_period_now(config: TerminationConfig) -> float | None:
+    text = os.environ.get(environment.GRACE_PERIOD)
+    if not text:
+        return config.grace_period
+    try:
+        return _parse_grace_period(float(text))
+    except ValueError:
+        raise ValueError(
+            f"Expected {environment.GRACE_PERIOD} to be a number of seconds, finite and not negative. "
+            f"Received: {text!r}. Correct it or unset it."
+        ) from None
 
 
 def _parse_exit_code(value: object) -> int | None:

@@ -28,6 +28,8 @@ _CODES: dict[str, str] = {
     "float8_e5m2fnuz": "F8_E5M2FNUZ",
     "float8_e8m0fnu": "F8_E8M0",
 }
+if not hasattr(ml_dtypes, "float8_e8m0fnu"):  # It came with ml_dtypes 0.5.
+    del _CODES["float8_e8m0fnu"]
 _DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in _CODES}
 _NAMES = {code: name for name, code in _CODES.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,10 @@ from keras_preempt.checkpoint.store import Store
 
 _SHOWN = 10  # differences that a message lists
 _ABSENT = "nothing"
+_COUNTED_ON = (
+    "If the model was made anew in the same process: Keras numbers names on; call keras.utils.clear_session() "
+    "before it is made. "
+)
 # A worker may log before the first one has made run.json; a freshly made file system has lost+found.
 _HARMLESS = {EVENTS, "lost+found"}
 
@@ -89,7 +94,8 @@ def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
             f"{len(differences)} {'difference' if len(differences) == 1 else 'differences'}:\n  "
             + "\n  ".join(shown)
             + "\nPass another directory for this run, or go back to the program that started it. "
-            "Nothing was changed."
+            + (_COUNTED_ON if _differ_in_numbers_alone(stored, wanted) else "")
+            + "Nothing was changed."
         )
     return stored
 
@@ -115,6 +121,19 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[s
             received = repr(new_config[field]) if there else _ABSENT
             found.append(_difference(f"config {field}", expected, received))
     return found
+
+
+def _differ_in_numbers_alone(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether the variables would be the same but for the numbers that Keras puts after names."""
+    plain = []
+    for identity in (stored, wanted):
+        variables = [variable for group in ("model", "optimizer") for variable in identity[group]]
+        names = [re.sub(r"_[0-9]+(?=/|#|$)", "", variable["name"]) for variable in variables]
+        plain.append(sorted(zip(names, (str(variable["shape"]) for variable in variables), strict=True)))
+    different = {v["name"] for v in (*stored["model"], *stored["optimizer"])} != {
+        v["name"] for v in (*wanted["model"], *wanted["optimizer"])
+    }
+    return different and plain[0] == plain[1]
 
 
 def _variables(variables: list[dict[str, Any]]) -> dict[str, str]:

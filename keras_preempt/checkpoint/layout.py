@@ -4,6 +4,7 @@
 
     run.json                                      whose directory this is
     incarnations/00007.json                       claimed once at every start: the fencing number
+    models/00007.json                             the architecture that this start trains, for an export
     events/...                                    what happened
     step-00001234/<attempt>/w00000.*.safetensors  tensors of one worker
     step-00001234/<attempt>/w00000.part.json      the list of those files, written after they are durable
@@ -21,6 +22,7 @@ import re
 RUN = "run.json"
 INCARNATIONS = "incarnations"
 EVENTS = "events"
+MODELS = "models"
 MANIFEST = "MANIFEST.json"
 
 LATEST_INCARNATION = 10**9 - 1
@@ -100,6 +102,11 @@ def parse_incarnation(file: str) -> int | None:
     match = _INCARNATION.fullmatch(file)
     number = int(match.group(1)) if match else None
     return number if number is not None and incarnation_file(number) == f"{INCARNATIONS}/{file}" else None
+
+
+def model_file(incarnation: int) -> str:
+    """Returns the name of the file with the architecture of a start; `parse_incarnation` reads its last component."""
+    return f"{MODELS}/{incarnation:05d}.json"
 
 
 def part_file(member: int) -> str:

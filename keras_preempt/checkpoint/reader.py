@@ -151,12 +151,6 @@ def load_own(store: Store, info: CheckpointInfo) -> dict[int, tuple[dict[str, Ar
     return own
 
 
-def load_states(store: Store, info: CheckpointInfo) -> dict[int, dict[str, Any]]:
-    """Returns the state of every worker that the checkpoint has a part of, by number; raises like `load`."""
-    manifest = _manifest(info)
-    return {ref.member: _part(store, info, manifest, ref).state for ref in manifest.parts}
-
-
 def verify(store: Store, info: CheckpointInfo) -> None:
     """Reads every byte of a checkpoint, of all workers, and makes sure that it is what was written.
 

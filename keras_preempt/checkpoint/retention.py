@@ -7,6 +7,7 @@ import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from keras_preempt.checkpoint.errors import NotFound, UnsafeName
 from keras_preempt.checkpoint.layout import (
@@ -61,6 +62,22 @@ class Retention:
                 f"'1h' or a timedelta, or None. Received: {every!r}. Leave it out to keep only the newest."
             )
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as JSON data."""
+        every = self.keep_every
+        return {
+            "max_to_keep": self.max_to_keep,
+            "keep_every": f"{every.total_seconds():.6f}s" if isinstance(every, datetime.timedelta) else every,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Retention:
+        """Returns what `to_json` was called on; the default for anything else, as from an older release."""
+        try:
+            return cls(value["max_to_keep"], value["keep_every"])  # type: ignore[index]
+        except (TypeError, KeyError, ValueError):
+            return cls()
+
     def period(self, manifest: Manifest) -> int | None:
         """Returns the number of the period that a checkpoint falls in; None if it falls in none."""
         if isinstance(self.keep_every, int):
@@ -99,12 +116,17 @@ def retain(store: Store, retention: Retention, incarnation: int) -> list[str]:
     Raises:
         StoreUnavailable: the storage failed; what is left is a valid directory.
     """
-    removed = [info.directory for info in _superseded(store, retention)]
-    # An attempt may have been committed since the listing, but by no incarnation that is over.
-    removed += _abandoned(store, incarnation)
+    removed = removable(store, retention, incarnation)
     for directory in removed:
         _remove(store, directory)
     return removed
+
+
+def removable(store: Store, retention: Retention, incarnation: int) -> list[str]:
+    """Returns what `retain` would remove, and removes nothing; arguments and errors as there."""
+    superseded = [info.directory for info in _superseded(store, retention)]
+    # An attempt may have been committed since the listing, but by no incarnation that is over.
+    return superseded + _abandoned(store, incarnation)
 
 
 def _superseded(store: Store, retention: Retention) -> list[CheckpointInfo]:
@@ -163,6 +185,11 @@ def _abandoned_of(store: Store, step: int, incarnation: int) -> list[str]:
         if MANIFEST not in store.children(directory):
             found.append(directory)
     return found
+
+
+def remove(store: Store, directory: str) -> None:
+    """Removes one of those that `removable` returns, as `retain` does; what is gone already is no error."""
+    _remove(store, directory)
 
 
 def _remove(store: Store, directory: str) -> None:

@@ -66,6 +66,25 @@ def write_tensors(store: Store, directory: str, file: str, tensors: Mapping[str,
         AlreadyExists: the file exists.
         StoreUnavailable: the storage failed.
     """
+    size = crc = 0
+    chunks = stream(tensors)
+    with store.writer(f"{directory}/{file}") as out:
+        for chunk in chunks:
+            crc = extended(crc, chunk)
+            size += len(chunk)
+            out.write(chunk.data)
+    return FileEntry(file, size, crc)
+
+
+def stream(tensors: Mapping[str, Array]) -> Iterator[Bytes]:
+    """Returns the bytes of a safetensors file, piece by piece.
+
+    Args:
+        tensors: what it holds, by key; they are not copied, unless they are not contiguous.
+
+    Raises:
+        ValueError: an element type that a checkpoint cannot hold, or the key '__metadata__'; before the first piece.
+    """
     if "__metadata__" in tensors:
         raise ValueError(
             "Expected tensors under names of their own. Received: '__metadata__', which the file format "
@@ -73,14 +92,7 @@ def write_tensors(store: Store, directory: str, file: str, tensors: Mapping[str,
         )
     # Largest elements first, so that every tensor is aligned to its element size in the file.
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
-    header = _header(ordered)
-    size = crc = 0
-    with store.writer(f"{directory}/{file}") as out:
-        for chunk in _chunks(header, ordered):
-            crc = extended(crc, chunk)
-            size += len(chunk)
-            out.write(chunk.data)
-    return FileEntry(file, size, crc)
+    return _chunks(_header(ordered), ordered)
 
 
 def read_tensors(store: Store, directory: str, entry: FileEntry) -> dict[str, Array]:

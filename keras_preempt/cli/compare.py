@@ -127,27 +127,31 @@ def compare_tensors(
     return found
 
 
-def compare_json(left: Any, right: Any, path: str = "") -> list[str]:
+def compare_json(
+    left: Any,
+    right: Any,
+    path: str = "",
+    names: tuple[str, str] = ("the undisturbed run", "the preempted run"),
+) -> list[str]:
     """Compares JSON values deeply, types included, without the keys in ``VOLATILE_KEYS``; NaN equals NaN."""
-    return list(_json_differences(left, right, path))
+    return list(_json_differences(left, right, path, names))
 
 
-def _json_differences(left: Any, right: Any, path: str) -> Iterator[str]:
+def _json_differences(left: Any, right: Any, path: str, names: tuple[str, str]) -> Iterator[str]:
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         for key in sorted((left.keys() | right.keys()) - VOLATILE_KEYS, key=str):
             inner = f"{path}/{key}"
             if key not in left or key not in right:
-                where = "preempted" if key not in left else "undisturbed"
-                yield f"{inner}: only in the {where} run"
+                yield f"{inner}: only in {names[key not in left]}"
             else:
-                yield from _json_differences(left[key], right[key], inner)
+                yield from _json_differences(left[key], right[key], inner, names)
     elif isinstance(left, list) and isinstance(right, list):
         if len(left) != len(right):
             # Entries of lists of unequal length do not belong together: comparing them would only be noise.
             yield f"{path}: {len(left)} and {len(right)} entries"
             return
         for index, (one, other) in enumerate(zip(left, right, strict=True)):
-            yield from _json_differences(one, other, f"{path}/{index}")
+            yield from _json_differences(one, other, f"{path}/{index}", names)
     elif type(left) is not type(right) or not _same_scalar(left, right):
         yield f"{path}: {_short(left)} and {_short(right)}"
 

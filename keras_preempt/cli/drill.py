@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
-from keras_preempt.cli.compare import compare_states
-from keras_preempt.cli.drill_report import print_comparison, print_times, steps_lost, verdict_line
+from keras_preempt.cli.compare import Comparison, compare_states
+from keras_preempt.cli.drill_bucket import MIXES, DrillBucket, drill_bucket
+from keras_preempt.cli.drill_cause import describe_parting, likely_causes
+from keras_preempt.cli.drill_checks import check_combinations, checked_signal
+from keras_preempt.cli.drill_report import (
+    print_comparison,
+    print_restarts,
+    print_times,
+    steps_run_twice,
+    verdict_line,
+)
+from keras_preempt.cli.drill_runs import DrillRun, NoVerdict, Trainer, shape_of, substitutions
 from keras_preempt.cli.final_state import NoFinalState, read_final_state
+from keras_preempt.cli.moments import Moment, NoSuchMoment, parse_moments
 from keras_preempt.cli.options import checked_command, command_argument, restart_code_option, workers_option
-from keras_preempt.cli.preemption_plan import Preemption, plan_preemptions
-from keras_preempt.cli.run_directories import run_directories
+from keras_preempt.cli.preemption_plan import plan_preemptions
+from keras_preempt.cli.run_directories import RunDirectories, run_directories
+from keras_preempt.cli.step_records import find_parting
 from keras_preempt.cli.terminal import Terminal
-from keras_preempt.cluster import Outcome, RestartPolicy, Supervisor, SupervisorReport
-from keras_preempt.environment import DIRECTORY, DRILL
+from keras_preempt.cli.working_directory import WorkingDirectories
+from keras_preempt.cluster import RestartPolicy
 
 __all__ = ["drill"]
 
-_IDENTICAL, _DIFFERENT, _RUN_FAILED = 0, 1, 3
+_IDENTICAL, _DIFFERENT, _NO_SUCH_MOMENT = 0, 1, 4
+
+_OTHERS_END = 30.0
+"""Seconds that the others have to end by themselves when one was killed: they may be saving what they can."""
 
 
-class _RunFailed(click.ClickException):
-    """A run gave no final state to compare."""
-
-    exit_code = _RUN_FAILED
+class _NoSuchMoment(click.ClickException):
+    exit_code = _NO_SUCH_MOMENT
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -34,12 +50,65 @@ class _RunFailed(click.ClickException):
     "--preempt",
     "count",
     type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
     metavar="K",
-    help="Preemptions in the second run, each in an incarnation of its own.",
+    help="Preemptions at random steps, each in an incarnation of its own.  [default: 1, or 0 with --at]",
 )
 @click.option("--seed", type=int, metavar="S", help="Chooses steps and workers; drawn and printed if absent.")
+@click.option(
+    "--at",
+    "moments",
+    multiple=True,
+    callback=parse_moments,
+    metavar="MOMENT",
+    help="One more preemption, at a moment of your own: step:N (before training step N, counted from 0); "
+    "validation or validation:K (in the middle of the K-th); saving or saving:K (while the K-th checkpoint of "
+    "save_every is written); leaving or leaving:N (at step N, and again while the answer to it is saved). "
+    "Can be given more than once.",
+)
+@click.option(
+    "--signal",
+    "signal_name",
+    default="SIGTERM",
+    show_default=True,
+    metavar="NAME",
+    help="The signal that is the notice. The script has to listen for it: TerminationConfig(signals=...).",
+)
+@click.option(
+    "--kill",
+    is_flag=True,
+    help="SIGKILL without a notice: training goes on from the last checkpoint of save_every. With --at leaving, "
+    "after the notice.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Grace period: a first save at the notice, training goes on, a last save before the end. The drill kills "
+    "the worker when it is over.",
+)
+@click.option(
+    "--save-every",
+    metavar="WHEN",
+    help="Replaces save_every of the script: a number of steps, epoch, or a time such as 10min.",
+)
+@click.option(
+    "--gcs-faults",
+    "faults",
+    type=click.Choice(list(MIXES)),
+    metavar="MIX",
+    help=f"Keep the checkpoints in a fake bucket (gs://) of the drill's own, a tenth of whose requests fails in the "
+    f"preempted run: {', '.join(MIXES)}.",
+)
+@click.option(
+    "--isolate",
+    is_flag=True,
+    help="Give each run a copy of the working directory of its own, for scripts that write files into it.",
+)
+@click.option(
+    "--twice",
+    is_flag=True,
+    help="If the results differ, train undisturbed once more, to tell whether the script repeats itself at all.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -58,8 +127,16 @@ class _RunFailed(click.ClickException):
 @command_argument
 def drill(
     workers: int,
-    count: int,
+    count: int | None,
     seed: int | None,
+    moments: Sequence[Moment],
+    signal_name: str,
+    kill: bool,
+    grace: float | None,
+    save_every: str | None,
+    faults: str | None,
+    isolate: bool,
+    twice: bool,
     timeout: float,
     keep: str | None,
     restart_codes: tuple[int, ...],
@@ -67,103 +144,120 @@ def drill(
 ) -> int:
     """Prove that preemptions lose nothing: same script, same bits.
 
-    Trains once undisturbed, then again with K real preemptions: a random worker gets SIGTERM right before a
-    random step, the cluster saves, leaves and is started again. Then the two final states are compared byte
-    by byte: weights, optimizer slots, seeds, metrics, and the state of callbacks with History.
+    Trains once undisturbed, then again with real preemptions: a worker gets SIGTERM at a random step or at a
+    moment of your choice, the cluster saves, leaves and is started again. Then the two final states are compared
+    byte by byte: weights, optimizer slots, seeds, metrics, and the state of callbacks with History. If they
+    differ, it says which tensors, from which step on, and the likely cause.
 
     \b
-    Example:
+    Examples:
+      keras-preempt drill -- python train.py                       once, at a random step
       keras-preempt drill --workers 2 --preempt 3 --seed 7 -- python train.py
+      keras-preempt drill --at step:100 --at validation -- python train.py
+      keras-preempt drill --kill --save-every 50 -- python train.py
+      keras-preempt drill --at saving --kill --save-every 50 -- python train.py
+      keras-preempt drill --grace 30 --gcs-faults all -- python train.py
 
-    COMMAND has to be repeatable: fixed seeds, a fixed number of steps, a PreemptionCallback in fit. The
-    directory of that callback is replaced by a fresh one for each of the two runs (by the environment
-    variable KERAS_PREEMPT_DIRECTORY); whatever else the script writes, it writes twice.
+    COMMAND is your own script, unchanged. It has to be repeatable: fixed seeds, a fixed number of steps, one fit
+    with a PreemptionCallback. The directory of that callback is replaced by a fresh one for each run (by the
+    environment variable KERAS_PREEMPT_DIRECTORY); whatever else the script writes, it writes in both runs, the
+    second over the first unless --isolate is given.
 
     \b
     Exit codes:
       0  identical
-      1  different; the places are named
+      1  different; what differs, from which step on, and why is told
       2  wrong usage
       3  a run failed or was stopped, so there is no verdict
+      4  the script's run has no such moment as --at or --preempt asks for
     """  # noqa: D301 - click's own mark for text that it must not wrap
     arguments = checked_command(workers, command)
+    notice = checked_signal(signal_name)
+    check_combinations(kill, grace, save_every, faults, keep)
+    count = count or (0 if moments else 1)
     try:
         policy = RestartPolicy(
-            restart_codes=restart_codes, max_restarts_without_progress=count, incarnation_timeout=timeout
+            restart_codes=restart_codes,
+            max_restarts_without_progress=count + len(moments),
+            failure_grace=_OTHERS_END if kill or grace else RestartPolicy.failure_grace,
+            incarnation_timeout=timeout,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
     terminal = Terminal()
-    with run_directories(keep) as directories:
-
-        def train(name: str, environment: Callable[[int], Mapping[str, str | None]]) -> SupervisorReport:
-            directory = directories.of(name)
-            report = Supervisor(
-                workers,
-                arguments,
-                policy=policy,
-                say=terminal.say,
-                log=terminal.worker_line,
-                environment=lambda number: {DIRECTORY: directory, **environment(number)},
-            ).run()
-            terminal.say(f"{name} run {report.summary}")
-            if report.exit_code != 0:
-                raise _RunFailed(
-                    f"No verdict: the {name} run {report.reason} (exit code {report.exit_code})."
-                )
-            return report
-
-        terminal.say("drill 1 of 2: undisturbed", style="bold")
-        undisturbed = train("undisturbed", lambda number: {DRILL: None})
-        total_steps = _total_steps(undisturbed)
-        try:
-            plan = plan_preemptions(chosen, count, total_steps, workers)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from None
-        planned = ", ".join(str(preemption) for preemption in plan)
-        terminal.say(f"drill 2 of 2: preempted: {planned} (of {total_steps}, --seed {chosen})", style="bold")
-        preempted = train("preempted", lambda number: {DRILL: _drill_value(plan, number)})
-        _check_preempted(preempted, plan)
-        try:
-            finals = [
-                read_final_state(directories.of(name), workers) for name in ("undisturbed", "preempted")
-            ]
-        except NoFinalState as error:
-            raise _RunFailed(f"No verdict: {error}") from None
-        comparison = compare_states(finals[0], finals[1])
-    print_times(terminal, [("undisturbed", undisturbed), ("preempted", preempted)])
-    print_comparison(terminal, comparison)
-    lost_seconds = preempted.seconds - undisturbed.seconds
-    verdict = verdict_line(comparison, plan, steps_lost(preempted, total_steps), lost_seconds)
-    if not comparison.identical:
-        terminal.line(
-            "Run it again with --keep DIR to look at both states." if keep is None else f"Kept: {keep}"
+    with contextlib.ExitStack() as stack:
+        bucket = None if faults is None else stack.enter_context(drill_bucket(faults, chosen))
+        directories = _directories(stack, keep, bucket)
+        scratch = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="keras-preempt-drill-"))
+        ).resolve()
+        trainer = Trainer(
+            workers,
+            arguments,
+            policy=policy,
+            terminal=terminal,
+            scratch=scratch,
+            save_every=save_every,
+            grace=grace,
         )
+        places = WorkingDirectories(scratch, directories.path, isolate=isolate)
+        terminal.say("drill 1 of 2: undisturbed", style="bold")
+        undisturbed = trainer.train(
+            "undisturbed", directories.of("undisturbed"), cwd=places.of("undisturbed")
+        )
+        places.tell_written(terminal.say)
+        shape = shape_of(undisturbed)
+        try:
+            plan = plan_preemptions(chosen, count, shape, workers, moments, notice, kill)
+        except NoSuchMoment as error:
+            raise _NoSuchMoment(str(error)) from None
+        planned = ", ".join(str(preemption) for preemption in plan)
+        terminal.say(
+            f"drill 2 of 2: preempted: {planned} (of {shape.total_steps}, --seed {chosen})", style="bold"
+        )
+        if bucket is not None:
+            bucket.begin_faults()
+        preempted = trainer.train("preempted", directories.of("preempted"), plan, places.of("preempted"))
+        if bucket is not None:
+            bucket.end_faults()
+        comparison = _compared(undisturbed, preempted, workers)
+        parting = None if comparison.identical else find_parting(undisturbed.record, preempted.record)
+        repeatable = None
+        if twice and not comparison.identical and (parting is None or parting.incarnation > 0):
+            terminal.say("drill, once more: undisturbed again", style="bold")
+            again = trainer.train("repeated", directories.of("repeated"), cwd=places.of("repeated"))
+            repeatable = _compared(undisturbed, again, workers).identical
+        substituted = [] if comparison.identical else substitutions(preempted)
+    print_times(terminal, [undisturbed, preempted])
+    print_comparison(terminal, comparison)
+    if bucket is not None:
+        terminal.line(bucket.summary())
+    print_restarts(terminal, preempted, plan)
+    if not comparison.identical:
+        restarts = [preempted.record.began_at(number) for number in range(1, len(plan) + 1)]
+        terminal.line(describe_parting(parting, restarts))
+        for line in likely_causes(parting, undisturbed.record, repeatable, substituted):
+            terminal.line(line)
+        kept = "Run it again with --keep DIR to look at both states." if keep is None else f"Kept: {keep}"
+        terminal.line(f"{kept} docs/drill.md explains each cause.")
+    lost_seconds = preempted.report.seconds - undisturbed.report.seconds
+    again_run = steps_run_twice(preempted, shape.total_steps)
+    verdict = verdict_line(comparison, preempted, plan, again_run, lost_seconds)
     terminal.line(verdict, style="bold green" if comparison.identical else "bold red")
     return _IDENTICAL if comparison.identical else _DIFFERENT
 
 
-def _drill_value(plan: Sequence[Preemption], incarnation: int) -> str | None:
-    return plan[incarnation].to_json() if incarnation < len(plan) else None
+def _directories(stack: contextlib.ExitStack, keep: str | None, bucket: DrillBucket | None) -> RunDirectories:
+    if bucket is not None:
+        return RunDirectories(bucket.place, local=False)
+    return stack.enter_context(run_directories(keep))
 
 
-def _total_steps(report: SupervisorReport) -> int:
-    if report.count(Outcome.PREEMPTED) > 0:
-        raise _RunFailed("No verdict: the undisturbed run was preempted from outside. Run the drill again.")
-    steps = [status.step for status in report.incarnations[-1].statuses.values() if status.finished]
-    if not steps:
-        raise _RunFailed(
-            "No verdict: the undisturbed run did not report a finished fit. Expected the script to pass a "
-            "keras_preempt.PreemptionCallback to model.fit."
+def _compared(one: DrillRun, other: DrillRun, workers: int) -> Comparison:
+    try:
+        return compare_states(
+            read_final_state(one.directory, workers), read_final_state(other.directory, workers)
         )
-    return max(steps)
-
-
-def _check_preempted(report: SupervisorReport, plan: Sequence[Preemption]) -> None:
-    happened = report.count(Outcome.PREEMPTED)
-    if happened != len(plan):
-        raise _RunFailed(
-            f"No verdict: expected {len(plan)} preemptions. Received: {happened}. "
-            "Does the script run all its training steps in one fit with a PreemptionCallback?"
-        )
+    except NoFinalState as error:
+        raise NoVerdict(str(error)) from None

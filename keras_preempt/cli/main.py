@@ -13,7 +13,14 @@ from keras_preempt import __version__
 __all__ = ["cli", "main"]
 
 # In the order in which the help shows them.
-_COMMANDS = {"run": "keras_preempt.cli.run", "drill": "keras_preempt.cli.drill"}
+_COMMANDS = {
+    "run": "keras_preempt.cli.run",
+    "drill": "keras_preempt.cli.drill",
+    "report": "keras_preempt.cli.report",
+    "inspect": "keras_preempt.cli.inspect",
+    "export": "keras_preempt.cli.export",
+    "clean": "keras_preempt.cli.clean",
+}
 
 
 class _LazyGroup(click.Group):
@@ -43,6 +50,10 @@ def cli() -> None:
     \b
       keras-preempt run   --workers 2 -- python train.py   trains, and restarts after a preemption
       keras-preempt drill --workers 2 -- python train.py   proves that nothing is lost by one
+      keras-preempt report  runs/1                         shows what was lost, and where time went
+      keras-preempt inspect runs/1                         shows what was saved, and why
+      keras-preempt export  runs/1 out.weights.h5          writes the weights for Keras
+      keras-preempt clean   runs/1                         removes superseded checkpoints
 
     Every command explains itself: keras-preempt COMMAND --help.
     """  # noqa: D301 - click's own mark for text that it must not wrap

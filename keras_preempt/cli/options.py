@@ -52,7 +52,7 @@ def checked_command(workers: int, command: tuple[str, ...]) -> list[str]:
     """Returns the command as a list.
 
     Raises:
-        click.UsageError: fewer than one worker, no command, or a command that does not exist.
+        click.UsageError: fewer than one worker, no command, or a command or script that does not exist.
     """
     if workers < 1:
         raise click.UsageError(f"Expected --workers of at least 1. Received: {workers}.")
@@ -66,4 +66,25 @@ def checked_command(workers: int, command: tuple[str, ...]) -> list[str]:
         if os.path.isfile(program):
             problem = f"a file that cannot be executed. Write for example: -- python {program}"
         raise click.UsageError(f"Expected a program to run. Received: {program!r}, {problem}")
+    script = _script_of(command)
+    if script is not None and not os.path.exists(script):
+        raise click.UsageError(
+            f"Expected a script to run. Received: {script!r}, which does not exist in {os.getcwd()}. "
+            "Check the spelling, or start this command where the script is."
+        )
     return list(command)
+
+
+def _script_of(command: tuple[str, ...]) -> str | None:
+    """Returns the Python script that a command runs; None if that cannot be told."""
+    if not os.path.basename(command[0]).startswith("python"):
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if word in ("-X", "-W"):
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+        elif word.startswith(("-c", "-m")) or word == "-":
+            return None
+    return None

@@ -4,44 +4,99 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from keras_preempt.cli.moments import Moment, NoSuchMoment, RunShape, Target, resolve
 
 __all__ = ["Preemption", "plan_preemptions"]
 
 
 @dataclass(frozen=True)
 class Preemption:
-    """One real SIGTERM.
+    """One real signal.
 
     Attributes:
         member: the worker that gets it.
-        step: the training step before which it gets it, counted from 0 over the whole run.
+        step: the training step before which it gets it, counted from 0 over the whole run; see
+            `keras_preempt.drill.Drill` for the other moments.
+        at: one of `keras_preempt.drill.MOMENTS`.
+        batch: the batch of a validation.
+        signal: the name of the signal that is the notice.
+        kill: whether it is SIGKILL: without a notice, or after it if it is "leaving".
     """
 
     member: int
     step: int
+    at: str = "train"
+    batch: int = 0
+    signal: str = "SIGTERM"
+    kill: bool = False
 
-    def to_json(self) -> str:
-        """Returns the value of the drill's environment variable."""
-        return json.dumps({"member": self.member, "step": self.step})
+    def to_json(self, tell: str | None = None) -> str:
+        """Returns the value of the drill's environment variable.
+
+        Args:
+            tell: a named pipe into which the worker tells that it strikes.
+        """
+        fields: dict[str, object] = {"member": self.member, "step": self.step}
+        if self.at != "train":
+            fields["at"] = self.at
+        if self.batch:
+            fields["batch"] = self.batch
+        if self.signal != "SIGTERM":
+            fields["signal"] = self.signal
+        if self.kill:
+            fields["kill"] = True
+        if tell is not None:
+            fields["tell"] = tell
+        return json.dumps(fields)
+
+    @property
+    def unannounced(self) -> bool:
+        """Whether there is no notice, so that no checkpoint answers it."""
+        return self.kill and self.at != "leaving"
 
     def __str__(self) -> str:
-        return f"w{self.member} at step {self.step}"
+        where = {
+            "train": f"at step {self.step}",
+            "validation": f"in the validation after step {self.step}",
+            "saving": f"while a checkpoint was written, from step {self.step} on",
+            "leaving": f"at step {self.step}, and again while it saved",
+        }[self.at]
+        return f"w{self.member} {'killed ' if self.kill else ''}{where}"
 
 
-def plan_preemptions(seed: int, count: int, total_steps: int, members: int) -> list[Preemption]:
-    """Draws ``count`` distinct steps from 1 to ``total_steps - 1``, and a member for each; sorted by step.
+def plan_preemptions(
+    seed: int,
+    count: int,
+    shape: RunShape,
+    members: int,
+    moments: Sequence[Moment] = (),
+    signal: str = "SIGTERM",
+    kill: bool = False,
+) -> list[Preemption]:
+    """Finds the chosen moments in the run, draws ``count`` more, and a member for each; in the run's order.
 
-    The same arguments give the same plan.
+    Steps are drawn from 1 to ``total_steps - 1``, each once and none of those chosen. The same arguments give the
+    same plan.
 
     Raises:
-        ValueError: the run has too few steps.
+        NoSuchMoment: the run has no such moment, or too few steps.
     """
-    if count > total_steps - 1:
-        raise ValueError(
-            f"Expected a run of at least {count + 1} training steps for --preempt {count}. Received: a run "
-            f"of {total_steps}. Train for longer or preempt less often."
-        )
     chance = random.Random(seed)
-    steps = sorted(chance.sample(range(1, total_steps), count))
-    return [Preemption(chance.randrange(members), step) for step in steps]
+    chosen = [resolve(moment, shape, chance) for moment in moments]
+    free = sorted(
+        set(range(1, shape.total_steps)) - {target.step for target in chosen if target.at == "train"}
+    )
+    if count > len(free):
+        raise NoSuchMoment(
+            f"Expected a run of at least {count + 1 + shape.total_steps - 1 - len(free)} training steps for "
+            f"--preempt {count}. Received: a run of {shape.total_steps}. Train for longer or preempt less often."
+        )
+    drawn = [Target("train", step) for step in sorted(chance.sample(free, count))]
+    targets = sorted([*chosen, *drawn], key=lambda target: target.order)
+    return [
+        Preemption(chance.randrange(members), target.step, target.at, target.batch, signal, kill)
+        for target in targets
+    ]

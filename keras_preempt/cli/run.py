@@ -58,6 +58,8 @@ def run(
     When a worker leaves with a restart code (or SIGTERM ends it before the callback listens), that is a
     preemption: the WHOLE cluster is started again, since TensorFlow takes no single worker back. Any other
     exit code is a failure; the other workers then get a moment to end by themselves and are terminated.
+    Where a worker was killed without a notice (SIGKILL) and the others leave with 69, which says that they
+    have lost it, the cluster is started again if there is a checkpoint.
 
     SIGTERM and Ctrl-C go on to all workers, which save and leave; nothing is started again after that. A
     second Ctrl-C kills them. No worker outlives this command, even if it is killed itself.

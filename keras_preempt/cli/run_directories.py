@@ -29,6 +29,11 @@ class RunDirectories:
         self._place = place.rstrip("/")
         self._local = local
 
+    @property
+    def path(self) -> Path | None:
+        """The place, if it is on this machine's disk."""
+        return Path(self._place).resolve() if self._local else None
+
     def of(self, run: str) -> str:
         """Returns the directory of the run of that name; makes it if need be."""
         directory = f"{self._place}/{run}"

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Collection
 from typing import IO
 
 from rich.box import SIMPLE
@@ -34,6 +35,12 @@ def is_silenced(line: str, level: str) -> bool:
     return level in ("1", "2", "3") and _UNREADY.match(line) is not None
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leaves it to `Terminal`; rich would end the program with status 1."""
+        raise BrokenPipeError
+
+
 class Terminal:
     """Writes workers' lines, the launcher's own lines and tables to one stream, from any thread.
 
@@ -44,7 +51,9 @@ class Terminal:
         self._stream = stream or sys.stdout
         self._lock = threading.Lock()
         self._closed = False
-        self._console = Console(file=self._stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console = _Console(
+            file=self._stream, highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
         if not self._console.is_terminal:
             self._console.width = _PLAIN_WIDTH
 
@@ -62,8 +71,10 @@ class Terminal:
         """Writes a line of a report, without a prefix."""
         self._print(Text(), line, style)
 
-    def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
-        """Writes a table; all columns but the first are aligned to the right."""
+    def table(
+        self, title: str, columns: list[str], rows: list[list[str]], *, left: Collection[str] = ()
+    ) -> None:
+        """Writes a table; all columns but the first, and those named in `left`, are aligned to the right."""
         decorated = self._console.is_terminal
         table = Table(
             title=title,
@@ -73,7 +84,7 @@ class Terminal:
             show_header=any(columns),
         )
         for position, column in enumerate(columns):
-            table.add_column(column, justify="left" if position == 0 else "right")
+            table.add_column(column, justify="left" if position == 0 or column in left else "right")
         for row in rows:
             table.add_row(*row)
         self._guarded(lambda: self._console.print(table))

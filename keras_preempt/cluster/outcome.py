@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from keras_preempt.cluster.local import WorkerExit
+from keras_preempt.exit_codes import EXIT_WORKER_LOST
 
 __all__ = ["KILLED_BY_TERM", "Outcome", "Verdict", "exit_status", "judge"]
 
@@ -31,11 +32,14 @@ class Verdict:
         outcome: what it came to.
         cause: the exit that explains the others, or None if the launcher ended all of them.
         notes: lines for the log, such as "w1 failed (exit code 1) after w0 was killed".
+        lost: it failed by nothing but the loss of workers: they were killed, or could not be reached any more, and
+            one that was left says so by its exit code (69).
     """
 
     outcome: Outcome
     cause: WorkerExit | None
     notes: tuple[str, ...]
+    lost: bool = False
 
 
 def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdict:
@@ -45,6 +49,7 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
     peer is gone. So the first exit by itself that is neither a success nor a restart code decides: SIGTERM
     before the callback listened is a preemption, like a restart code; another code is a failure. SIGKILL is
     the end of a grace period if some worker left with a restart code, else a failure (often: out of memory).
+    A worker that says that it has lost another one never decides, as long as another exit is there that can.
 
     Args:
         exits: all exits, in the order in which the workers ended.
@@ -52,13 +57,18 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
     """
     asked = [e for e in exits if e.code in restart_codes and not e.by_launcher]
     own = [e for e in exits if e.code != 0 and e.code not in restart_codes and not e.by_launcher]
+    # Also where the launcher did not wait for it: that one is gone is noticed after seconds.
+    lost = [e for e in exits if e.code == EXIT_WORKER_LOST]
+    losses = (-signal.SIGKILL, EXIT_WORKER_LOST)
     if asked:
-        own = [e for e in own if e.code != -signal.SIGKILL]
+        own = [e for e in own if e.code not in losses]
+    own = [e for e in own if e not in lost] or own
     first = own[0] if own else None
     ended = tuple(e for e in exits if e.code != 0 and e.code not in restart_codes)
     if first is not None:
         outcome = Outcome.PREEMPTED if first.code in KILLED_BY_TERM else Outcome.FAILED
-        return Verdict(outcome, first, tuple(_describe(e, first) for e in ended))
+        only_lost = bool(lost) and all(e.code in losses for e in own)
+        return Verdict(outcome, first, tuple(_describe(e, first) for e in ended), only_lost)
     if asked:
         return Verdict(Outcome.PREEMPTED, asked[0], tuple(_describe(e, asked[0]) for e in ended))
     if all(e.code == 0 for e in exits):
@@ -84,6 +94,8 @@ def _describe(exit: WorkerExit, cause: WorkerExit | None) -> str:
         return f"{name} was ended by the launcher ({how})"
     if exit.code < 0 or exit.code in KILLED_BY_TERM:
         return f"{name} was killed ({how})"
+    if exit.code == EXIT_WORKER_LOST:
+        return f"{name} has lost another worker ({how})"
     if cause is not None and exit is not cause:
         verb = "was killed" if cause.code < 0 or cause.code in KILLED_BY_TERM else "ended"
         return f"{name} failed ({how}) after w{cause.index} {verb}: a consequence"

@@ -20,6 +20,7 @@ class WorkerStatus:
         saved: True if this worker's part of that state was saved.
         committed: name of the committed checkpoint, or None.
         finished: True if training came to its end.
+        last_saved: the step of the last checkpoint that it knows of, also one of an earlier start.
         steps_run: training steps that this worker executed since it started, or None if it did not say.
         timing: seconds by phase, such as startup, restore, train, hold, save, exit.
     """
@@ -28,13 +29,15 @@ class WorkerStatus:
     saved: bool = False
     committed: str | None = None
     finished: bool = False
+    last_saved: int = 0
     steps_run: int | None = None
     timing: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def safe_step(self) -> int:
         """The step from which the next incarnation can go on; 0 if nothing was saved."""
-        return self.step if self.saved or self.finished or self.committed is not None else 0
+        known = self.step if self.saved or self.finished or self.committed is not None else 0
+        return max(known, self.last_saved)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> WorkerStatus:
@@ -45,6 +48,7 @@ class WorkerStatus:
             saved=value.get("saved") is True,
             committed=value["committed"] if isinstance(value.get("committed"), str) else None,
             finished=value.get("finished") is True,
+            last_saved=_integer(value.get("last_saved")) or 0,
             steps_run=_integer(value.get("steps_run")),
             timing={
                 str(name): float(seconds)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from keras_preempt.cluster.exit_record import record_exits, recorded_steps
 from keras_preempt.cluster.local import LocalCluster, WorkerExit, default_prefix
 from keras_preempt.cluster.outcome import Outcome, Verdict, exit_status, judge
 from keras_preempt.cluster.status import WorkerStatus, read_statuses
@@ -84,11 +85,13 @@ class SupervisorReport:
         incarnations: in order.
         exit_code: 0 if the job finished.
         reason: one line that says why no further one was started.
+        expected: numbers of the incarnations that were ended by a failure, as was to be expected.
     """
 
     incarnations: tuple[Incarnation, ...]
     exit_code: int
     reason: str
+    expected: tuple[int, ...] = ()
 
     def count(self, outcome: Outcome) -> int:
         """Returns how many incarnations came to ``outcome``."""
@@ -102,9 +105,11 @@ class SupervisorReport:
     @property
     def summary(self) -> str:
         """One line: incarnations, preemptions, failures, exit code."""
+        expected = len(self.expected)
         return (
             f"{self.reason}: incarnations={len(self.incarnations)}"
-            f" preemptions={self.count(Outcome.PREEMPTED)} failures={self.count(Outcome.FAILED)}"
+            f" preemptions={self.count(Outcome.PREEMPTED)}{f' killed={expected}' if expected else ''}"
+            f" failures={self.count(Outcome.FAILED) - expected}"
             f" seconds={self.seconds:.1f} exit code={self.exit_code}"
         )
 
@@ -124,6 +129,9 @@ class Supervisor:
         log: as in ``LocalCluster``.
         prefix: as in ``LocalCluster``.
         environment: given the number of an incarnation, returns the variables to set for it.
+        expected: given an incarnation that was ended by a failure, says in words why that was to be expected;
+            it is then started again, and the failure does not count. None: it was not.
+        cwd: as in ``LocalCluster``.
     """
 
     def __init__(
@@ -136,6 +144,8 @@ class Supervisor:
         log: Callable[[int, str], None] | TextIO | None = None,
         prefix: Callable[[int], str] = default_prefix,
         environment: Callable[[int], Mapping[str, str | None]] = lambda incarnation: {},
+        expected: Callable[[Incarnation], str | None] = lambda incarnation: None,
+        cwd: Path | None = None,
     ):
         self._workers = workers
         self._command = command
@@ -144,6 +154,8 @@ class Supervisor:
         self._log = log
         self._prefix = prefix
         self._environment = environment
+        self._expected = expected
+        self._cwd = cwd
         self._cluster: LocalCluster | None = None
         self._stop: signal.Signals | None = None
         self._pending: collections.deque[signal.Signals] = collections.deque()
@@ -166,9 +178,15 @@ class Supervisor:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
+    def kill(self, index: int) -> bool:
+        """Sends SIGKILL to a worker, from any thread; returns False if it is gone already."""
+        cluster = self._cluster
+        return cluster is not None and cluster.signal(index, signal.SIGKILL)
+
     def _run(self, root: Path) -> SupervisorReport:
         done: list[Incarnation] = []
         best_step, stalled, failures, port_retries = 0, 0, 0, 0
+        expected: list[int] = []
         while True:
             incarnation = self._run_once(len(done), root)
             done.append(incarnation)
@@ -176,19 +194,27 @@ class Supervisor:
             for note in incarnation.verdict.notes:
                 self._say(note)
             if outcome is Outcome.FINISHED:
-                return SupervisorReport(tuple(done), 0, "finished")
+                return SupervisorReport(tuple(done), 0, "finished", tuple(expected))
             if self._stop is not None:
                 return SupervisorReport(
                     tuple(done), self._stopped_code(incarnation), f"stopped by {self._stop.name}"
                 )
             if outcome is Outcome.FAILED:
+                why = self._expected(incarnation)
+                if why is not None:
+                    expected.append(incarnation.number)
+                    self._say(f"incarnation {incarnation.number}: {why}: starting again")
+                    continue
                 if incarnation.address_in_use and port_retries < _PORT_ATTEMPTS - 1:
                     port_retries += 1
                     self._say(
                         "a port was taken before its worker could use it: starting again with other ports"
                     )
                     continue
-                failures += 1
+                if incarnation.verdict.lost and max(best_step, incarnation.safe_step) > 0:
+                    self._say("a worker was lost without a notice, and there is a checkpoint to go on from")
+                else:
+                    failures += 1
                 if failures > self._policy.max_failures:
                     return SupervisorReport(tuple(done), _failure_code(incarnation), "failed")
             progress = incarnation.safe_step > best_step
@@ -205,7 +231,9 @@ class Supervisor:
         status_dir = root / f"{number:05d}"
         status_dir.mkdir()
         env = {INCARNATION: str(number), STATUS_DIR: str(status_dir), **self._environment(number)}
-        cluster = LocalCluster(self._workers, self._command, env=env, log=self._log, prefix=self._prefix)
+        cluster = LocalCluster(
+            self._workers, self._command, env=env, log=self._log, prefix=self._prefix, cwd=self._cwd
+        )
         started_at, timed_out = time.monotonic(), False
         policy = self._policy
         with cluster:
@@ -224,6 +252,7 @@ class Supervisor:
             finally:
                 self._cluster = None
         exits = tuple(cluster.exits)
+        record_exits(status_dir, exits, self._say, recorded_steps(env, number))
         verdict = judge(exits, policy.restart_codes)
         if timed_out:
             verdict = Verdict(Outcome.FAILED, verdict.cause, verdict.notes)

@@ -11,14 +11,14 @@ from keras_preempt.notices.backoff import Backoff
 from keras_preempt.notices.metadata_address import Address, aws_address
 from keras_preempt.notices.metadata_client import Answer, MetadataClient
 from keras_preempt.notices.notice import Notice
-from keras_preempt.notices.source_thread import SourceThread
+from keras_preempt.notices.source_thread import AskingSource
 from keras_preempt.notices.stopping import Stopping
 
 _ACTIONS = ("terminate", "stop", "hibernate")
 _ANSWER_SECONDS = 3.0
 
 
-class AwsSpot:
+class AwsSpot(AskingSource):
     """Listens for the interruption of this Spot instance, from `start` until `stop`.
 
     An interruption is never taken back. A rebalance recommendation comes as one notice that is only a hint.
@@ -47,20 +47,12 @@ class AwsSpot:
         answer_seconds: float = _ANSWER_SECONDS,
         backoff: Backoff | None = None,
     ) -> None:
+        super().__init__("AWS Spot", backoff)
         self._on_notice = on_notice
         self._poll_seconds = poll_seconds
         self._service = ImdsV2(address or aws_address(), token_seconds, answer_seconds)
         self._announced: tuple[str, float] | None = None
         self._hinted = False
-        self._thread = SourceThread("AWS Spot", self._ask, backoff or Backoff())
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread, within a second; no notice is delivered after this. Can be called twice."""
-        self._thread.stop()
 
     def _ask(self, stopping: Stopping) -> float:
         self._hear_interruption(self._service.get("spot/instance-action", stopping))

@@ -12,7 +12,7 @@ from keras_preempt.notices.backoff import Backoff
 from keras_preempt.notices.metadata_address import Address, azure_address
 from keras_preempt.notices.metadata_client import MetadataClient, MetadataError
 from keras_preempt.notices.notice import Notice
-from keras_preempt.notices.source_thread import SourceThread
+from keras_preempt.notices.source_thread import AskingSource
 from keras_preempt.notices.stopping import Stopping
 
 logger = logging.getLogger("keras_preempt")
@@ -29,7 +29,7 @@ class _Announced:
     event: AzureEvent
 
 
-class AzureScheduledEvents:
+class AzureScheduledEvents(AskingSource):
     """Listens for scheduled events that end this machine, from `start` until `stop`.
 
     It only ever reads. An event could be acknowledged, which lets Azure begin at once and for every machine in it:
@@ -62,6 +62,7 @@ class AzureScheduledEvents:
         answer_seconds: float = 10.0,
         backoff: Backoff | None = None,
     ) -> None:
+        super().__init__("Azure scheduled events", backoff)
         self._on_notice = on_notice
         self._on_withdrawn = on_withdrawn
         self._client = MetadataClient(address or azure_address())
@@ -72,15 +73,6 @@ class AzureScheduledEvents:
         self._incarnation: int | None = None
         self._announced: dict[str, _Announced] = {}
         self._others: set[str] = set()
-        self._thread = SourceThread("Azure scheduled events", self._ask, backoff or Backoff())
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread, within a second; no notice is delivered after this. Can be called twice."""
-        self._thread.stop()
 
     def _ask(self, stopping: Stopping) -> float:
         if self._machine is None:

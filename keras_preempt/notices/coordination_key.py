@@ -26,6 +26,11 @@ def task_named_by(notice: Notice) -> str | None:
     return notice.reason.removeprefix(_REASON) if notice.source == SOURCE else None
 
 
+def notice_of(task: str) -> Notice:
+    """The notice that a task, such as "/job:worker/task:1", is about to be ended, which is heard now."""
+    return Notice(SOURCE, f"{_REASON}{task}", time.time())
+
+
 def names_member(notice: Notice, task: str) -> bool:
     """Whether the notice is about the task such as "/job:worker/task:1" rather than about another one."""
     return task_named_by(notice) == task
@@ -78,6 +83,6 @@ class CoordinationKeyNotices:
                 return
             if value != _RELEASED:
                 if not self._stopped.is_set():
-                    self._on_notice(Notice(SOURCE, f"{_REASON}{value}", time.time()))
+                    self._on_notice(notice_of(value))
                 return
             self._stopped.wait(0.05)  # Another member is stopping; its deletion of the key is on the way.

@@ -16,7 +16,7 @@ from keras_preempt.notices.gce_key import GceKey, Reading
 from keras_preempt.notices.gce_upcoming import UpcomingMaintenance
 from keras_preempt.notices.metadata_address import Address, gce_address
 from keras_preempt.notices.notice import Notice
-from keras_preempt.notices.source_thread import SourceThread
+from keras_preempt.notices.source_thread import AskingSource
 from keras_preempt.notices.stopping import Stopping
 
 logger = logging.getLogger("keras_preempt")
@@ -36,7 +36,7 @@ _LEAST_SECONDS = 0.5
 _NONE, _MIGRATE, _TERMINATE = "NONE", "MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE"
 
 
-class GceMaintenance:
+class GceMaintenance(AskingSource):
     """Listens for host maintenance that ends this machine, from `start` until `stop`.
 
     A migration to another host is no end: it is logged. Maintenance that was announced and then called off, or that
@@ -68,6 +68,7 @@ class GceMaintenance:
         least_seconds: float = _LEAST_SECONDS,
         backoff: Backoff | None = None,
     ) -> None:
+        super().__init__("GCE maintenance", backoff)
         address = address or gce_address()
         self._on_notice = on_notice
         self._on_withdrawn = on_withdrawn
@@ -82,15 +83,6 @@ class GceMaintenance:
         self._upcoming = UpcomingMaintenance(address)
         self._value: str | None = None
         self._announced: Notice | None = None
-        self._thread = SourceThread("GCE maintenance", self._ask, backoff or Backoff())
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread, within a second; no notice is delivered after this. Can be called twice."""
-        self._thread.stop()
 
     def _ask(self, stopping: Stopping) -> float:
         reading = self._key.next(stopping)
@@ -120,7 +112,7 @@ class GceMaintenance:
         self._on_notice(self._announced)
 
 
-class GcePreemption:
+class GcePreemption(AskingSource):
     """Listens for the preemption of this machine, from `start` until `stop`. It happens once, and is never taken back.
 
     Args:
@@ -145,6 +137,7 @@ class GcePreemption:
         least_seconds: float = _LEAST_SECONDS,
         backoff: Backoff | None = None,
     ) -> None:
+        super().__init__("GCE preemption", backoff)
         self._on_notice = on_notice
         self._key = GceKey(
             address or gce_address(),
@@ -153,15 +146,6 @@ class GcePreemption:
             poll_seconds=poll_seconds,
             least_seconds=least_seconds,
         )
-        self._thread = SourceThread("GCE preemption", self._ask, backoff or Backoff())
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread, within a second; no notice is delivered after this. Can be called twice."""
-        self._thread.stop()
 
     def _ask(self, stopping: Stopping) -> float | None:
         if self._key.next(stopping).value == "FALSE":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import logging
 import threading
 import time
@@ -92,3 +93,27 @@ class SourceThread:
             )
             self._failing_since = None
         return pause
+
+
+class AskingSource(abc.ABC):
+    """A source of notices that asks a metadata server in a thread, from `start` until `stop`.
+
+    Args:
+        name: What is asked, for the log, such as "GCE preemption".
+        backoff: How long to wait after failures; None for the usual times.
+    """
+
+    def __init__(self, name: str, backoff: Backoff | None) -> None:
+        self._thread = SourceThread(name, self._ask, backoff or Backoff())
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread, within a second; no notice is delivered after this. Can be called twice."""
+        self._thread.stop()
+
+    @abc.abstractmethod
+    def _ask(self, stopping: Stopping) -> float | None:
+        """Asks once; see `SourceThread`."""

@@ -14,10 +14,42 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preempt.keras_internals import CALLBACK_STATE, COPIES_OF_WEIGHTS, STATELESS_CALLBACKS
+from keras_preempt.keras_internals import (
+    CALLBACK_STATE,
+    COPIES_OF_WEIGHTS,
+    STATELESS_CALLBACKS,
+    flush_summaries,
+)
 from keras_preempt.state import plain
+from keras_preempt.state.callback_files import put_rows_back, read_rows
 
 logger = logging.getLogger("keras_preempt")
+
+CHANGES_WEIGHTS = "changes_weights_in_validation"
+"""Set to True on a callback of the user's that puts other weights into the model for a validation."""
+
+_ROWS = "rows"
+
+_OF_OTHER_LIBRARIES: dict[str, tuple[str, ...]] = {
+    "keras_tuner.SaveBestEpoch": ("best_value",),
+    "keras_tuner.TunerCallback": (),
+}
+"""Which attributes of callbacks of libraries on top of Keras are their state; by library and class."""
+
+
+def refuse_rivals(callbacks: Iterable[keras.callbacks.Callback]) -> None:
+    """Refuses callbacks that restore by themselves.
+
+    Raises:
+        ValueError: One of them is a BackupAndRestore.
+    """
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            raise ValueError(
+                "Expected the PreemptionCallback to be the only callback that restores. Received: "
+                f"{type(callback).__name__} beside it, which would put older weights over the restored ones. Remove "
+                'it; for saves while nothing happens there is PreemptionCallback(..., save_every="epoch").'
+            )
 
 
 class CallbackStates:
@@ -29,17 +61,26 @@ class CallbackStates:
     Attributes:
         unsaved: Names of the callbacks whose state cannot be kept, if they have any. A class derived from one
             of Keras' own is among them: what it adds is not known.
+        change_weights: Whether one of them puts other weights into the model for a validation.
     """
 
     def __init__(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         self._named: dict[str, keras.callbacks.Callback] = {}
         self.unsaved: list[str] = []
+        self.change_weights = False
+        self._appending: list[keras.callbacks.CSVLogger] = []
         for callback in callbacks:
+            self.change_weights |= isinstance(callback, keras.callbacks.SwapEMAWeights)
+            self.change_weights |= bool(getattr(callback, CHANGES_WEIGHTS, False))
             name = type(callback).__name__
             if _speaks(callback) or _attributes(callback) is not None:
                 number = sum(key.partition("#")[0] == name for key in self._named)
                 self._named[f"{name}#{number + 1}" if number else name] = callback
-            known = type(callback) in CALLBACK_STATE or type(callback) in STATELESS_CALLBACKS
+            known = (
+                type(callback) in CALLBACK_STATE
+                or type(callback) in STATELESS_CALLBACKS
+                or _library_name(type(callback)) in _OF_OTHER_LIBRARIES
+            )
             if not known and not _speaks(callback):
                 self.unsaved.append(name)
 
@@ -59,6 +100,8 @@ class CallbackStates:
             else:
                 names = _attributes(callback) or ()
                 state = {key: getattr(callback, key) for key in names if hasattr(callback, key)}
+                if isinstance(callback, keras.callbacks.CSVLogger):
+                    state[_ROWS] = read_rows(callback)
                 states[name] = plain.encode(state, arrays, f"callbacks/{name}")
         return states
 
@@ -75,12 +118,36 @@ class CallbackStates:
             for number in numbers
         }
 
+    def flush(self) -> None:
+        """Writes out what callbacks hold back, before the process ends without the end of training."""
+        for callback in self._named.values():
+            if isinstance(callback, keras.callbacks.TensorBoard):
+                flush_summaries(callback)
+
+    def restore_files(self, states: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Makes the files of callbacks what they were, for those to go on at their end."""
+        for name, callback in self._named.items():
+            if not isinstance(callback, keras.callbacks.CSVLogger) or _speaks(callback) or name not in states:
+                continue
+            state = plain.decode(states[name], arrays)
+            if not isinstance(state, dict) or not isinstance(state.get(_ROWS), np.ndarray):
+                continue
+            if callback.csv_file is not None:
+                callback.csv_file.close()
+            put_rows_back(callback, state[_ROWS])
+            if not callback.append:  # Keras would begin the file anew.
+                callback.append = True
+                self._appending.append(callback)
+            callback.on_train_begin()  # It may have had its turn already, and have found another file.
+
     def restore(self, states: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[str]:
         """Puts the states back.
 
         Returns:
             What does not match between the fit and the checkpoint, in words; empty if all does.
         """
+        while self._appending:
+            self._appending.pop().append = False
         for name, callback in self._named.items():
             if name not in states:
                 continue
@@ -107,4 +174,10 @@ def _attributes(callback: keras.callbacks.Callback) -> tuple[str, ...] | None:
     for kind in type(callback).__mro__:
         if kind in CALLBACK_STATE:
             return CALLBACK_STATE[kind]
+        if _library_name(kind) in _OF_OTHER_LIBRARIES:
+            return _OF_OTHER_LIBRARIES[_library_name(kind)]
     return None
+
+
+def _library_name(kind: type) -> str:
+    return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"

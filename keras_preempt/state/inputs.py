@@ -2,28 +2,33 @@
 
 Three ways; the checkpoint says which. The *state* of the iterator, which TensorFlow can save for a plain
 tf.data pipeline on one device: exact, and nothing is drawn twice. Near the end of an epoch that state
-lacks the reshuffling of the epochs to come; then the state that the iterator had when it was *new*, from which
-the batches of the epoch are drawn again and dropped. Elsewhere a *replay* from the beginning: the same number
-of iterators is made, and the batches drawn from the last one are drawn again; exact if the pipeline gives
-the same elements again (seeded shuffles), at the cost of its own running time.
+lacks the reshuffling of the epochs to come, and with a large shuffle buffer it takes too long to save; then the
+state that the iterator had when it was *new*, from which its batches are drawn again and dropped. Elsewhere a
+*replay* from the beginning: the same number of iterators is made, and the batches drawn from the last one are
+drawn again; exact if the pipeline gives the same elements again (seeded shuffles), at the cost of its own
+running time. Of a `keras.utils.PyDataset` only the epoch that was interrupted is drawn again: see `py_dataset`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_preempt.keras_internals import InputFeed
+from keras_preempt.progress import progress
+from keras_preempt.state import py_dataset, randomness
+from keras_preempt.state.input_promise import has_python_code
 from keras_preempt.tensorflow_internals import (
     iterator_state,
     keeps_every_shuffle,
+    pipelines_of,
     reshuffles_while_drawn,
     restore_iterator,
-    unseeded_shuffles,
+    shuffle_buffers,
 )
 
 logger = logging.getLogger("keras_preempt")
@@ -31,6 +36,19 @@ logger = logging.getLogger("keras_preempt")
 STATE_LIMIT = 64 * 2**20
 """Bytes. A larger state (a shuffle buffer full of images) is left out: it would cost the grace period more
 than the replay costs the restart."""
+
+ELEMENT_LIMIT = 50_000
+"""Elements in shuffle buffers. TensorFlow writes them one by one, so that many small ones take as long as few
+large ones."""
+
+UNKNOWN_ELEMENT = 64 * 2**10
+"""Bytes of an element in a shuffle buffer whose size cannot be seen: a record from a file, or an image of any size."""
+
+_GLOBAL = (
+    "the training data is drawn from Python's or NumPy's global random state, some batches ahead of training, so that "
+    "the state that was saved does not belong to the batch that training goes on with. Give it a generator of its "
+    "own, such as np.random.default_rng(seed)"
+)
 
 _STATE = "input/state"
 _UNTOUCHED = "input/untouched"
@@ -41,50 +59,47 @@ def watch(feed: InputFeed) -> None:
     feed.look = iterator_state
 
 
-def promise(feed: InputFeed) -> tuple[bool, str]:
-    """Says before training how exactly the input will continue after a restart.
+def capture(
+    feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, np.ndarray], *, inside: bool = False
+) -> dict[str, Any]:
+    """Returns the input's position as JSON data, with the iterator's state added to `arrays` if it has one.
 
-    Returns:
-        Whether it will be exact as far as can be seen, and why or why not, in words.
+    Args:
+        feed: The input of the fit.
+        position: From the feed.
+        arrays: Gets the arrays.
+        inside: Whether the training of an epoch has begun and not ended.
     """
-    dataset = feed.undistributed
-    unseeded = 0 if dataset is None else unseeded_shuffles(dataset)
-    if unseeded:
-        return False, (
-            f"{unseeded} shuffle(s) of the training data have no seed, so that a restart cannot repeat the "
-            "order of the epochs after it. Pass shuffle(..., seed=...), or call "
-            "keras.utils.set_random_seed before the dataset is made"
-        )
-    if isinstance(feed.dataset, tf.data.Dataset):
-        return True, "from the saved state of its iterator, or by replay where TensorFlow cannot save that"
-    if feed.batches is None:
-        return False, (
-            "the length of the training data is not known, and with several replicas a restart at the very end of "
-            "an epoch of such data can shuffle the epochs after it differently. Tell the length, by "
-            "dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass steps_per_epoch"
-        )
-    return (
-        True,
-        "by replay: the batches already used are drawn again, in the same order if nothing in it is random",
-    )
-
-
-def capture(feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Returns the input's position as JSON data, with the iterator's state added to `arrays` if it has one."""
     captured: dict[str, Any] = {"position": dict(position), "way": "replay"}
-    state = None if feed.live is None or feed.untouched is None else iterator_state(feed.live)
-    if state is None:
+    if (epoch := py_dataset.capture(feed, arrays, inside=inside)) is not None:
+        captured["epoch"] = epoch
+    if feed.live is None or feed.untouched is None:
         return captured
-    if not keeps_every_shuffle(state, feed.dataset):
-        if not keeps_every_shuffle(feed.untouched, feed.dataset):
+    state = None if (left_out := _too_much(feed)) else iterator_state(feed.live)
+    if state is not None and len(state) > STATE_LIMIT:
+        left_out = f"it has {_size(len(state))}"
+    if left_out is None and (state is None or keeps_every_shuffle(state, feed.dataset)):
+        if state is None:
             return captured
-        captured["way"] = "new"
-        arrays[_UNTOUCHED] = np.frombuffer(feed.untouched, np.uint8)
-    elif len(state) <= STATE_LIMIT:
         captured["way"] = "state"
         arrays[_STATE] = np.frombuffer(state, np.uint8)
+    elif keeps_every_shuffle(feed.untouched, feed.dataset):
+        captured["way"] = "new"
+    if left_out is not None:
+        logger.info("The state of the input's iterator is left out of the checkpoint: %s.", left_out)
+    if captured["way"] != "replay":
         arrays[_UNTOUCHED] = np.frombuffer(feed.untouched, np.uint8)
     return captured
+
+
+def _too_much(feed: InputFeed) -> str | None:
+    """Says why the state is not even asked for: TensorFlow tells its size only by writing all of it."""
+    buffers = list(shuffle_buffers(feed.dataset))
+    elements = sum(count for count, _ in buffers)
+    size = sum(count * (UNKNOWN_ELEMENT if each is None else each) for count, each in buffers)
+    if elements <= ELEMENT_LIMIT and size <= STATE_LIMIT:
+        return None
+    return f"its shuffles hold up to {elements} elements, about {_size(size)}, which takes too long to save"
 
 
 def restore(
@@ -106,46 +121,89 @@ def restore(
     """
     position = captured["position"]
     made, drawn = int(position["iterators"]), int(position["batches"])
+    if captured.get("epoch") is not None:
+        py_dataset.restore(feed, captured["epoch"], arrays)
     if made == 0:
         feed.resume(position, None, batch=None)
         return "nothing was drawn yet"
-    also_draw = feed.undistributed is None or reshuffles_while_drawn(feed.undistributed)
-    draws = drawn if batch is not None or position["current"] or also_draw else 0
+    began = time.monotonic()
     # An execution of several steps may have drawn less than it was asked for, but not nothing.
     required = 0 if batch is None else drawn - feed.steps_per_execution + 1
-    draws_before = 0
     if captured["way"] in ("state", "new"):
         live = feed.new()
         feed.untouched = arrays[_UNTOUCHED].tobytes()
         if captured["way"] == "state":
-            restore_iterator(live, arrays[_STATE].tobytes())
-            how = "from the iterator's saved state"
+            state = arrays[_STATE].tobytes()
+            restore_iterator(live, state)
+            how = f"from the iterator's saved state, {_size(len(state))}"
         else:
             restore_iterator(live, feed.untouched)
-            _draw(live, draws, required)
-            how = f"from the state of the epoch's new iterator and {draws} batches drawn again"
-    else:
+            draws = drawn if batch is not None or position["current"] or _needs_all(feed) else 0
+            _draw(live, [draws], required, lambda: live)
+            how = f"from the state of the epoch's new iterator and {_again(draws, began)}"
+    elif captured.get("epoch") is not None:
         live = feed.new()
-        for batches in position["drawn_before"][: made - 1]:
-            if also_draw:
-                _draw(live, int(batches), required=0)
-                draws_before += int(batches)
-            live = feed.new()
-        _draw(live, draws, required)
-        how = f"by replay of {made} iterators and {draws_before + draws} batches; exact if its shuffles are seeded"
+        _draw(live, [drawn if batch is not None else 0], required, lambda: live)
+        how = f"by replay of its epoch: {_again(drawn if batch is not None else 0, began)}"
+    else:
+        all_of_it = _needs_all(feed)
+        before = [int(batches) if all_of_it else 0 for batches in position["drawn_before"][: made - 1]]
+        draws = drawn if batch is not None or position["current"] or all_of_it else 0
+        drawn_from = randomness.fingerprint()
+        live = _draw(feed.new(), [*before, draws], required, feed.new)
+        if randomness.fingerprint() != drawn_from:
+            logger.warning("NOT exact: %s.", _GLOBAL)
+        how = f"by replay of {made} iterators and {_again(sum(before) + draws, began)}"
     feed.resume(position, live, batch=batch)
     return how
 
 
-def _draw(iterator: Any, batches: int, required: int) -> None:
-    """Draws batches and drops them; stops early where the pipeline ends after the required ones."""
-    for index in range(batches):
-        if next(iterator, None) is not None:
-            continue
-        if index < required:
-            raise ValueError(
-                f"Expected an input pipeline of at least {required} batches, as it was when the checkpoint was "
-                f"written. Received: one that ended after {index}. Train on the same data, or in another "
-                "directory."
-            )
-        return
+def _needs_all(feed: InputFeed) -> bool:
+    """Whether the batches of earlier iterators have to be drawn as well, for the later ones to be the same."""
+    # What Keras makes of arrays draws its order in a random operation, of which this is not known.
+    unknown = feed.undistributed is None or has_python_code(feed)
+    return unknown or any(map(reshuffles_while_drawn, pipelines_of(feed.dataset)))
+
+
+def _draw(live: Any, draws: Sequence[int], required: int, following: Callable[[], Any]) -> Any:
+    """Draws batches and drops them, from one iterator after the other.
+
+    Args:
+        live: The first iterator.
+        draws: How many batches to draw from each; fewer where it ends.
+        required: How many the last one must have.
+        following: Makes the next iterator.
+
+    Returns:
+        The last iterator.
+
+    Raises:
+        ValueError: The last one has fewer than the required ones.
+    """
+    with progress("Replaying the input", total=sum(draws), unit="batches") as step:
+        for number, batches in enumerate(draws):
+            live = live if number == 0 else following()
+            for index in range(batches):
+                if next(live, None) is None:
+                    if number == len(draws) - 1 and index < required:
+                        raise ValueError(
+                            f"Expected an input pipeline of at least {required} batches, as it was when the "
+                            f"checkpoint was written. Received: one that ended after {index}. Train on the same "
+                            "data, or in another directory."
+                        )
+                    step(batches - index)
+                    break
+                step()
+    return live
+
+
+def _again(batches: int, began: float) -> str:
+    return f"{batches} batches drawn again in {time.monotonic() - began:.1f} s"
+
+
+def _size(number: float) -> str:
+    units = ["bytes", "KiB", "MiB", "GiB"]
+    while number >= 1024 and len(units) > 1:
+        number /= 1024
+        del units[0]
+    return f"{number:.0f} {units[0]}"

@@ -9,6 +9,7 @@ collective; reading such a variable through the strategy can be.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ import tensorflow as tf
 
 from keras_preempt import keras_internals
 from keras_preempt.checkpoint.dtypes import NAMES
-from keras_preempt.state import host_values
+from keras_preempt.state import attributes, host_values
 from keras_preempt.state.regroup import Rule, rule_of
 
 _GLOBAL_SEED = "keras/global_seed"
@@ -26,6 +27,8 @@ _GLOBAL_SEED = "keras/global_seed"
 SMALL = 1024
 """Bytes up to which a variable is restored twice: when fit begins, and when the callbacks of the resumed epoch
 have had their say."""
+
+_SAMPLED = 8
 
 
 class ModelState:
@@ -49,12 +52,19 @@ class ModelState:
         seen: set[int] = set()
         kept_equal = {id(variable) for variable in model.trainable_variables}
         optimizer_variables = list(model.optimizer.variables) if model.optimizer is not None else []
-        kept_equal |= {id(variable) for variable in optimizer_variables}
         groups: list[tuple[str, Iterable[Any]]] = [
             ("model", model.variables),
             ("optimizer", optimizer_variables),
             ("metrics", model.metrics_variables),
         ]
+        for name, optimizer in attributes.own_optimizers(model).items():
+            groups.append((f"optimizer/{name}", optimizer.variables))
+        kept_equal |= {
+            id(v) for group, variables in groups for v in variables if group.startswith("optimizer")
+        }
+        keras_own = {id(variable.value) for _, variables in groups for variable in variables}
+        plain = [v for v in attributes.plain_variables(model) if id(v.value) not in keras_own]
+        groups.append(("attributes", plain))
         for group, variables in groups:
             for variable in variables:
                 if id(variable) in seen:
@@ -67,7 +77,9 @@ class ModelState:
                 can_be_shared = variable.dtype != "string" and (alone or id(variable) in kept_equal)
                 kind = self.mirrored if can_be_shared else self.local
                 kind[name] = variable
-                if group == "metrics" or keras_internals.is_seed_state(variable):
+                # A layer may count in a validation too; what is trained stays as it is there.
+                counts = id(variable) not in kept_equal and 4 * math.prod(variable.shape) <= SMALL
+                if group == "metrics" or counts or keras_internals.is_seed_state(variable):
                     self._small.add(name)
 
     def _unique(self, name: str) -> str:
@@ -100,17 +112,37 @@ class ModelState:
         }
         return host_values.copies(components, {}) if copy else host_values.views(components)
 
-    def capture_metrics_and_seeds(self) -> dict[str, np.ndarray]:
-        """Returns what a validation changes: named like `capture_mirrored` and `capture_local` name it."""
+    def capture_changed_by_validation(self, *, weights: bool = False) -> dict[str, np.ndarray]:
+        """Returns the metrics, seeds and small counters, named like `capture_mirrored` and `capture_local` name them.
+
+        Args:
+            weights: Whether weights are changed as well; then all variables are returned.
+        """
         components: dict[str, Any] = {}
         local = self._local_now()
-        for name in {*self._small, *(local.keys() - self.local.keys())}:
+        names = {*self._small, *(local.keys() - self.local.keys())}
+        for name in {*self.mirrored, *local} if weights else names:
             if name in self.mirrored:
                 components[name] = self._components(self.mirrored[name])[0]
             else:
                 for index, component in enumerate(self._components(local[name])):
                     components[f"{name}@{index}"] = component
         return host_values.copies(components, {})
+
+    def sample(self) -> dict[str, np.ndarray]:
+        """Returns the values of a few small weights, enough to see whether somebody has changed the weights."""
+        weights = {id(variable) for variable in self._model.trainable_variables}
+        names = [
+            name
+            for name, variable in self.mirrored.items()
+            if id(variable) in weights and math.prod(variable.shape) <= SMALL
+        ]
+        return self.capture_mirrored(names[:_SAMPLED], copy=True)
+
+    def is_like(self, sample: Mapping[str, np.ndarray]) -> bool:
+        """Whether those weights still have the values of a `sample`."""
+        present = self.capture_mirrored(sample)
+        return all(present[name].tobytes() == value.tobytes() for name, value in sample.items())
 
     def restore(self, mirrored: Mapping[str, np.ndarray], local: Mapping[str, np.ndarray]) -> None:
         """Assigns the captured values, replica by replica. Names that are not captured are left alone.

@@ -32,3 +32,9 @@ def restore(state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         np.random.set_state(plain.decode(state["numpy"], arrays))
     except (KeyError, TypeError, IndexError, ValueError, OverflowError) as error:
         raise ValueError(f"Expected the state of random generators. Received: {error!r}.") from error
+
+
+def fingerprint() -> tuple[object, ...]:
+    """Returns something that is another one as soon as anybody has drawn from either generator."""
+    name, words, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), name, np.asarray(words).tobytes(), *rest

@@ -1,0 +1,141 @@
+"""``keras-preempt clean``: removes what the next commit would remove anyway, after asking."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.errors import CheckpointError, NotFound
+from keras_preempt.checkpoint.retention import Retention, removable, remove
+from keras_preempt.checkpoint.store import Store
+from keras_preempt.cli.inspect_tables import bytes_in_words
+from keras_preempt.cli.opened_run import directory_argument, opened_run
+from keras_preempt.cli.terminal import Terminal
+
+__all__ = ["clean"]
+
+_DONE, _NOT_DONE = 0, 1
+
+
+@click.command()
+@directory_argument
+@click.option(
+    "--max-to-keep",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many of the checkpoints that were committed last stay; by default as the last start had it.",
+)
+@click.option(
+    "--keep-every",
+    metavar="EVERY",
+    help="Which stay beside them, the first of each: a number of steps, 'epoch', or a time such as 1h; by default as "
+    "the last start had it. 'never': no others.",
+)
+@click.option(
+    "--stopped",
+    is_flag=True,
+    help="The job is not running: remove what its last start has left half-written, too.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopped: bool, yes: bool) -> int:
+    """Remove superseded checkpoints and what was left half-written, as the next commit would do.
+
+    Shows what would go, and asks. What stays is what PreemptionCallback keeps: the newest max_to_keep checkpoints that
+    are whole, and with keep_every the first of each period. A checkpoint that cannot be read stays, and so does
+    everything that no save has written. The run may be going on: what its present start writes is left alone.
+
+    \b
+    Examples:
+      keras-preempt clean runs/1
+      keras-preempt clean gs://bucket/runs/1 --max-to-keep 1 --yes
+      keras-preempt clean runs/1 --stopped
+
+    \b
+    Exit codes:
+      0  removed, or there was nothing to remove
+      1  not everything was removed: it could not be, or the answer was no
+      2  wrong usage
+      3  DIR cannot be read, or is not the directory of a run
+    """  # noqa: D301 - click's own mark for text that it must not wrap
+    terminal = Terminal()
+    with opened_run(directory) as (store, _):
+        newest = incarnations.latest(store)
+        retention = _retention(store, newest, max_to_keep, keep_every)
+        # Of the last start, what is not committed may be on its way.
+        below = newest + 1 if stopped else newest
+        going = removable(store, retention, below)
+        if not going:
+            terminal.line(f"Nothing to remove in {store.url} ({_in_words(retention)}).")
+            return _DONE
+        sizes = {folder: sum(file.size for file in store.list(folder)) for folder in going}
+        terminal.table(
+            f"To be removed from {store.url} ({_in_words(retention)})",
+            ["folder", "size"],
+            [[folder, bytes_in_words(size)] for folder, size in sizes.items()],
+        )
+        total = bytes_in_words(sum(sizes.values()))
+        if not yes and not _confirmed(f"Remove {_folders(len(going))}, {total}?"):
+            terminal.line("Nothing was removed.")
+            return _NOT_DONE
+        # A run that goes on may have fallen back meanwhile: what it needs now is not superseded any more.
+        still = set(removable(store, retention, below))
+        return _removed(terminal, store, [folder for folder in going if folder in still], total)
+
+
+def _removed(terminal: Terminal, store: Store, folders: list[str], total: str) -> int:
+    done = 0
+    for folder in folders:
+        try:
+            remove(store, folder)
+        except CheckpointError as error:
+            raise CannotRemove(f"Removed {done} of {_folders(len(folders))}. {error}") from None
+        done += 1
+    terminal.line(
+        f"Removed {_folders(done)}, {total}." if done else "Others have removed all of it meanwhile."
+    )
+    return _DONE
+
+
+class CannotRemove(click.ClickException):
+    """Not everything could be removed."""
+
+    exit_code = _NOT_DONE
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return click.confirm(question)
+    except click.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        raise CannotRemove("Expected an answer. Received: none. Nothing was removed; pass --yes.") from None
+
+
+def _folders(count: int) -> str:
+    return f"{count} folder{'' if count == 1 else 's'}"
+
+
+def _retention(store: Store, newest: int, max_to_keep: int | None, keep_every: str | None) -> Retention:
+    kept = Retention()
+    if newest and (max_to_keep is None or keep_every is None):
+        try:
+            kept = Retention.from_json(incarnations.read(store, newest).get("retention"))
+        except NotFound:  # A start that failed has taken its claim back.
+            kept = Retention()
+    every = kept.keep_every
+    if keep_every is not None:
+        every = None if keep_every == "never" else int(keep_every) if keep_every.isdecimal() else keep_every
+    try:
+        return Retention(max_to_keep or kept.max_to_keep, every)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _in_words(retention: Retention) -> str:
+    stay = "the newest stays" if retention.max_to_keep == 1 else f"the newest {retention.max_to_keep} stay"
+    every = retention.keep_every
+    if every is None:
+        return stay
+    return f"{stay}, and the first of every {every if isinstance(every, str) else f'{every} steps'}"

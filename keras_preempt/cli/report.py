@@ -1,0 +1,124 @@
+"""``keras-preempt report``: every start of a run, what was lost, and where the wall time went."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from keras_preempt.checkpoint.errors import CheckpointError, one_line
+from keras_preempt.checkpoint.store import open_store
+from keras_preempt.cli.opened_run import CannotRead, directory_argument
+from keras_preempt.cli.terminal import Terminal
+from keras_preempt.report.account import Account
+from keras_preempt.report.as_json import as_json
+from keras_preempt.report.loading import load
+from keras_preempt.report.page import page
+from keras_preempt.report.tables import Table, notices, saves, starts, summary, times
+from keras_preempt.report.wording import headline, losses
+
+__all__ = ["report"]
+
+_MADE = 0
+
+
+@click.command()
+@directory_argument
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a page with the timeline as a picture to FILE: one file that needs no server, no network and no "
+    "script, and can be sent to anybody. An existing FILE is replaced.",
+)
+@click.option("--json", "wants_json", is_flag=True, help="Print everything as JSON, for programs.")
+@click.option(
+    "--over",
+    is_flag=True,
+    help="Nothing of the run is going on any more. Without it, workers on other machines that have told no end are "
+    "taken as running until now.",
+)
+def report(directory: str, html_file: Path | None, wants_json: bool, over: bool) -> int:
+    """Show what became of a run: every start, the steps that were lost, and where each second went.
+
+    DIR is the directory that was given to PreemptionCallback: a path, or gs://bucket/prefix. Only the events in it are
+    read, and nothing is written there, so the permission to read is enough, and the run may be going on.
+
+    Goodput is the part of the workers' wall time in which they trained steps that did not have to be run again. The
+    wall time of a worker goes from the start of its first process to the end of its last one. A launcher (keras-preempt
+    run, or drill) notes when each process ended; without one it is the end of fit. What is missing in the events,
+    because a file is damaged or a process was killed, is named, and the rest is reported.
+
+    \b
+    Examples:
+      keras-preempt report runs/1
+      keras-preempt report gs://bucket/runs/1 --html report.html
+      keras-preempt report runs/1 --json | jq .goodput
+
+    \b
+    Exit codes:
+      0  the report was made, also of a run that failed, goes on, or has told only a part
+      2  wrong usage, or FILE cannot be written
+      3  DIR cannot be read, is not the directory of a run, or has no events
+    """  # noqa: D301 - click's own mark for text that it must not wrap
+    account = _load(directory, over)
+    if html_file is not None:
+        _write(html_file, page(account, directory))
+    if wants_json:
+        click.echo(json.dumps(as_json(account, directory), indent=2))
+        return _MADE
+    _print(Terminal(), account, directory)
+    if html_file is not None:
+        click.echo(f"The page is {os.path.abspath(html_file)}: open it in any browser.")
+    return _MADE
+
+
+def _load(directory: str, over: bool) -> Account:
+    try:
+        store = open_store(directory)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        return load(store, over=over)
+    except CheckpointError as error:
+        raise CannotRead(str(error)) from None
+    finally:
+        store.close()
+
+
+def _write(file: Path, text: str) -> None:
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, "utf-8")
+        partial.replace(file)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise click.UsageError(
+            f"Expected a file to write the page to. Received: {str(file)!r} ({error.strerror}). Name one in a "
+            "folder that exists and that you may write to."
+        ) from None
+
+
+def _print(terminal: Terminal, account: Account, directory: str) -> None:
+    terminal.line(f"{one_line(directory)}: {headline(account)}", style="bold")
+    for line in summary(account):
+        terminal.line(line)
+    for line in losses(account):
+        terminal.line(line, style="yellow")
+    for table in (starts(account), _without_meanings(times(account)), notices(account), saves(account)):
+        if table is not None:
+            terminal.line("")
+            terminal.table(table.title, table.columns, table.rows, left=table.left)
+    if account.gaps:
+        terminal.line("")
+        terminal.line("What is missing:", style="bold yellow")
+        for gap in account.gaps:
+            terminal.line(f"  {gap}")
+
+
+def _without_meanings(table: Table) -> Table:
+    """Leaves out the last column, which a terminal has no room for; docs/report.md and the page have it."""
+    return Table(table.title, table.columns[:-1], [row[:-1] for row in table.rows])

@@ -1,0 +1,98 @@
+"""How the processes of a run have ended, written beside their own events: a process that is killed says nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from keras_preempt import events
+from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.layout import EVENTS
+from keras_preempt.checkpoint.store import open_store
+from keras_preempt.cluster.local import WorkerExit
+from keras_preempt.environment import DRILL_RECORD
+from keras_preempt.status import fit_file
+
+__all__ = ["record_exits", "recorded_steps"]
+
+_PATIENCE = 30.0
+"""Seconds that a bucket has to take the record."""
+
+
+def record_exits(
+    status_dir: Path,
+    exits: Sequence[WorkerExit],
+    say: Callable[[str], None],
+    steps: Callable[[int], int | None] = lambda member: None,
+) -> None:
+    """Writes the end of each worker that has begun a fit to the events of that fit.
+
+    Args:
+        status_dir: Where the workers have left word of their fits.
+        exits: How they ended.
+        say: Told in one line what could not be written. That changes nothing but the report.
+        steps: Returns how many steps of optimizers a worker is known to have done, or None.
+    """
+    monotonic_to_unix = time.time() - time.monotonic()
+    lines: defaultdict[tuple[str, int], list[bytes]] = defaultdict(list)
+    for exit in exits:
+        fit = _fit(status_dir / fit_file(exit.index))
+        if fit is not None:
+            done = steps(exit.index)
+            known = {} if done is None else {"step": done}
+            line = events.line("gone", exit.at + monotonic_to_unix, exit.index, code=exit.code, **known)
+            lines[fit].append(line)
+    for (directory, incarnation), told in lines.items():
+        try:
+            _write(directory, incarnation, b"".join(told))
+        except (CheckpointError, OSError, ValueError) as error:
+            say(f"how the workers ended could not be noted in {directory}: {error}")
+
+
+def recorded_steps(environment: Mapping[str, str | None], incarnation: int) -> Callable[[int], int | None]:
+    """Returns what tells the steps that a worker has done, from the record that it writes of every step in a drill.
+
+    Args:
+        environment: What the workers were given.
+        incarnation: How many times the launcher had started them before.
+    """
+    folder = environment.get(DRILL_RECORD)
+
+    def steps(member: int) -> int | None:
+        if not folder:
+            return None
+        # In a drill only: it brings NumPy with it, for which `keras-preempt run` should not have to wait.
+        from keras_preempt.step_record import record_name
+
+        try:
+            lines = (Path(folder) / record_name(incarnation, member)).read_bytes().splitlines()
+        except OSError:
+            return None
+        for line in reversed(lines):  # The last one may be half-written.
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                return int(json.loads(line)["step"])
+        return None
+
+    return steps
+
+
+def _fit(file: Path) -> tuple[str, int] | None:
+    try:
+        told = json.loads(file.read_text("utf-8"))
+        return str(told["directory"]), int(told["incarnation"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None  # It has not begun a fit, or with another version.
+
+
+def _write(directory: str, incarnation: int, data: bytes) -> None:
+    store = open_store(directory)
+    store.deadline = time.time() + _PATIENCE
+    try:
+        if store.children(EVENTS):  # Not a directory that somebody has removed meanwhile.
+            store.create(events.launcher_log_name(incarnation), data)
+    finally:
+        store.close()

@@ -1,0 +1,175 @@
+"""The account of a run: its starts, its workers, which steps were lost and where the wall time went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keras_preempt.report.life import End, Life
+from keras_preempt.report.spans import Span
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A notice that a worker has got, or (`withdrawn`) that its source took back."""
+
+    at: float
+    incarnation: int
+    member: int
+    source: str
+    reason: str
+    deadline: float | None
+    withdrawn: bool
+
+
+@dataclass(frozen=True)
+class Save:
+    """A committed checkpoint.
+
+    Attributes:
+        at: When it was committed, by the first worker that saw it.
+        incarnation: The start that wrote it.
+        step: Optimizer steps that it holds.
+        seconds: From the beginning of the save to the commit, of the slowest worker.
+        missing: Workers whose own part is missing.
+    """
+
+    at: float
+    incarnation: int
+    step: int
+    seconds: float
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """One start of the job.
+
+    Attributes:
+        number: From 1.
+        lives: Of its workers, as far as they have told anything.
+        members: How many there should be.
+        end: How it ended.
+        why: More about that, in words.
+        first_step: Optimizer steps done when it began to train; None if it did not come so far.
+        last_step: Optimizer steps done when it ended, as far as is known.
+        restored: The checkpoint that it continued from, or None.
+        skipped: Newer checkpoints that could not be used, with the reasons.
+        lost: Steps of it that had to be run again, or will have to; at least so many if not `lost_exactly`.
+        lost_exactly: Whether that is known.
+        lost_why: Why steps were lost, or why that is not known, in words; empty if none were.
+        kept_until: The step before which nothing was lost, if something was or may have been.
+    """
+
+    number: int
+    lives: tuple[Life, ...]
+    members: int
+    end: End
+    why: str
+    first_step: int | None
+    last_step: int | None
+    restored: str | None
+    skipped: tuple[str, ...]
+    lost: int = 0
+    lost_exactly: bool = True
+    lost_why: str = ""
+    kept_until: int | None = None
+
+    @property
+    def began(self) -> float:
+        """When its first process was started."""
+        return min(life.began for life in self.lives)
+
+    @property
+    def ended(self) -> float:
+        """The end of what is known of it."""
+        return max(life.ended for life in self.lives)
+
+    @property
+    def steps_run(self) -> int:
+        """Optimizer steps that it has run, as far as is known."""
+        return max(0, (self.last_step or 0) - (self.first_step or 0)) if self.first_step is not None else 0
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker over all starts.
+
+    Attributes:
+        member: Its number.
+        spans: All its time, from the start of its first process to the end of its last one.
+        useful: Seconds of training whose steps did not have to be run again.
+    """
+
+    member: int
+    spans: tuple[Span, ...]
+    useful: float
+
+    @property
+    def wall(self) -> float:
+        """Seconds from the start of its first process to the end of its last one."""
+        return self.spans[-1].ended - self.spans[0].began
+
+    @property
+    def goodput(self) -> float:
+        """The part of its wall time that was useful, from 0 to 1."""
+        return self.useful / self.wall if self.wall else 0.0
+
+    def seconds(self, what: str) -> float:
+        """How much of its time went into something."""
+        return sum(span.seconds for span in self.spans if span.what == what)
+
+
+@dataclass(frozen=True)
+class Account:
+    """All that is known of a run.
+
+    Attributes:
+        incarnations: Its starts, in order.
+        workers: By number.
+        notices: In the order of their times.
+        saves: In the order of their times.
+        gaps: What is missing, in sentences.
+    """
+
+    incarnations: tuple[Incarnation, ...]
+    workers: tuple[Worker, ...]
+    notices: tuple[Notice, ...]
+    saves: tuple[Save, ...]
+    gaps: tuple[str, ...]
+
+    @property
+    def began(self) -> float:
+        """When its first process was started."""
+        return min(worker.spans[0].began for worker in self.workers)
+
+    @property
+    def ended(self) -> float:
+        """The end of what is known."""
+        return max(worker.spans[-1].ended for worker in self.workers)
+
+    @property
+    def goodput(self) -> float:
+        """The part of all workers' wall time that was useful, from 0 to 1."""
+        wall = sum(worker.wall for worker in self.workers)
+        return sum(worker.useful for worker in self.workers) / wall if wall else 0.0
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done and kept."""
+        last = self.incarnations[-1]
+        return (last.last_step or 0) - last.lost
+
+    @property
+    def steps_run(self) -> int:
+        """Optimizer steps run, those included that were run again."""
+        return sum(incarnation.steps_run for incarnation in self.incarnations)
+
+    @property
+    def lost(self) -> int:
+        """Steps that had to be run again, or will have to."""
+        return sum(incarnation.lost for incarnation in self.incarnations)
+
+    @property
+    def lost_exactly(self) -> bool:
+        """Whether `lost` is known, and not only that it is at least so many."""
+        return all(incarnation.lost_exactly for incarnation in self.incarnations)

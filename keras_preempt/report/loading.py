@@ -1,0 +1,64 @@
+"""Reads what a run has told, and says what of it is missing."""
+
+from __future__ import annotations
+
+import time
+
+from keras_preempt import events, this_process
+from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
+from keras_preempt.checkpoint.run_directory import read_run
+from keras_preempt.checkpoint.store import Store
+from keras_preempt.report.account import Account
+from keras_preempt.report.accounting import account
+
+_MOST_STARTS_NAMED = 5
+
+
+class NothingTold(CheckpointError):
+    """The run has told nothing, so there is nothing to report."""
+
+
+def load(store: Store, *, over: bool = False) -> Account:
+    """Accounts for the run in a directory. Nothing is written, and the run may be going on.
+
+    Args:
+        store: The directory.
+        over: Whether it is known that nothing of the run is going on any more.
+
+    Raises:
+        ForeignDirectory: It is not the directory of a run; the message says what it is instead.
+        UnsupportedFormat: The run was begun in a newer format.
+        NothingTold: It has no events.
+        StoreUnavailable: The storage failed, or gives no permission.
+    """
+    gaps: list[str] = []
+    try:
+        read_run(store)
+    except CorruptCheckpoint as error:  # The report does not need it.
+        gaps.append(f"{error.file} is damaged ({error.why}); it is not needed here")
+    told = events.read(store, gaps.append)
+    found = account(
+        told, [*gaps, *_silent(store, told)], None if over else time.time(), this_process.is_alive
+    )
+    if found is None:
+        also = f" What is there cannot be read: {'; '.join(gaps)}." if gaps else ""
+        raise NothingTold(
+            f"Expected events of a run in {store.url}. Received: none.{also} A fit tells its first when its workers "
+            "have begun together; custom loops tell none."
+        )
+    return found
+
+
+def _silent(store: Store, told: list[dict[str, object]]) -> list[str]:
+    """Names the starts that were claimed and of which no event is there."""
+    heard = {event["incarnation"] for event in told}
+    last = incarnations.latest(store)
+    if last - len(heard) > 1 << 16:  # A file name with an absurd number.
+        return [f"the starts are numbered up to {last}, and only {len(heard)} have told anything"]
+    silent = [number for number in range(1, last + 1) if number not in heard]
+    if not silent:
+        return []
+    shown = ", ".join(map(str, silent[:_MOST_STARTS_NAMED]))
+    more = f" and {len(silent) - _MOST_STARTS_NAMED} more" if len(silent) > _MOST_STARTS_NAMED else ""
+    return [f"start {shown}{more}: no events"]

@@ -1,0 +1,96 @@
+"""What is said before the first step about how exactly the training input will continue after a restart.
+
+What is known of a pipeline is seen without drawing anything from it: its shuffles and their seeds, the random
+operations in its functions, and whether it keeps its elements in order. What Python code does cannot be seen; the
+promise then names the condition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from keras_preempt.keras_internals import InputFeed
+from keras_preempt.state import py_dataset
+from keras_preempt.tensorflow_internals import Ingredient, ingredients, pipelines_of
+
+_DRAWS = re.compile(r"Random(?!Dataset)|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial")
+_VARIABLE = re.compile(r"Assign\w*VariableOp|Rng\w+|Stateful\w+|LookupTableInsert\w*|NonDeterministicInts")
+_PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
+
+
+def promise(feed: InputFeed) -> tuple[bool, str]:
+    """Says before training how exactly the input will continue after a restart.
+
+    Returns:
+        Whether it will be exact as far as can be seen, and why or why not, in words.
+    """
+    several = not isinstance(feed.dataset, tf.data.Dataset)
+    parts = [part for pipeline in pipelines_of(feed.dataset) for part in ingredients(pipeline)]
+    found = [*_doubts(parts), *_doubts_of_source(feed, several)]
+    if found:
+        return False, "; and ".join(found)
+    in_python = any(_PYTHON.fullmatch(part.name) for part in parts)
+    condition = "; exact if its Python code gives the same data again" if in_python else ""
+    if in_python or several:
+        return True, f"by replay: the batches already used are drawn again and dropped{condition}"
+    return True, "from the saved state of its iterator, or by replay where TensorFlow cannot save that"
+
+
+def has_python_code(feed: InputFeed) -> bool:
+    """Whether Python code makes the training data, as far as can be seen; where nothing can be, it is said so."""
+    pipelines = pipelines_of(feed.dataset)
+    parts = (part for pipeline in pipelines for part in ingredients(pipeline))
+    return not pipelines or any(_PYTHON.fullmatch(part.name) for part in parts)
+
+
+def _doubts(parts: Sequence[Ingredient]) -> Iterator[str]:
+    shuffles = [part for part in parts if part.seeded is False and _gives_order(part)]
+    if shuffles:
+        yield (
+            f"{len(shuffles)} shuffle(s) of the training data have no seed, so that a restart cannot repeat the "
+            "order of the epochs after it. Pass shuffle(..., seed=...), or call "
+            "keras.utils.set_random_seed before the dataset is made"
+        )
+    if not all(part.ordered for part in parts):
+        yield (
+            "the training data comes in the order in which it is ready (deterministic=False), which is another one "
+            "each time. Leave out deterministic=False"
+        )
+    draws = [part for part in parts if part.function and _DRAWS.match(part.name)]
+    drawn = [part for part in draws if not _gives_order(part) and (not part.seeded or part.parallel)]
+    kept = [part for part in parts if part.function and _VARIABLE.fullmatch(part.name)]
+    if drawn or kept:
+        where = ", ".join(sorted({part.function for part in drawn or kept}))
+        what = (
+            "random operations that have no seed or are run in parallel"
+            if drawn
+            else "a variable, such as that of a random generator or of a layer"
+        )
+        yield (
+            f"the training data is changed by {what} (in {where}), whose state cannot be saved. Use "
+            "tf.random.stateless_* there, with a number for each sample as its seed, as from "
+            "tf.data.Dataset.zip((data, tf.data.Dataset.random(seed=...)))"
+        )
+
+
+def _gives_order(part: Ingredient) -> bool:
+    return part.name in ("ShuffleDataset", "RandomDataset", "RandomShuffle")
+
+
+def _doubts_of_source(feed: InputFeed, several: bool) -> Iterator[str]:
+    if several and feed.batches is None:
+        yield (
+            "the length of the training data is not known, and with several replicas a restart at the very end of "
+            "an epoch of such data can shuffle the epochs after it differently. Tell the length, by "
+            "dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass steps_per_epoch"
+        )
+    if several and feed.is_generator:
+        yield (
+            "Keras takes batches from the Python generator to build the model on several replicas, an unknown number "
+            "ahead, and drops them. Pass a tf.data.Dataset or a keras.utils.PyDataset"
+        )
+    if found := py_dataset.doubt(feed):
+        yield found

@@ -1,0 +1,99 @@
+"""What a `keras.utils.PyDataset` is at the beginning of an epoch, so that the epoch can be gone through again.
+
+Keras asks it for its batches in an order that it draws from Python's random state as the epoch begins, and tells it
+of the ends of each epoch. With the random state of that moment, and the dataset's own state if it has a pair of
+methods `get_state()` and `set_state(state)`, a restart needs only the batches of the epoch that was interrupted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_preempt.keras_internals import InputFeed
+from keras_preempt.state import plain, randomness
+
+
+def keeps_its_state(dataset: Any) -> bool:
+    """Whether the dataset has the pair of methods."""
+    return callable(getattr(dataset, "get_state", None)) and callable(getattr(dataset, "set_state", None))
+
+
+def begin_epoch(feed: InputFeed) -> None:
+    """Keeps what is needed, just before Keras begins an epoch of the input."""
+    if feed.py_dataset is not None:
+        feed.at_epoch = _now(feed.py_dataset)
+
+
+def _now(dataset: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    arrays: dict[str, np.ndarray] = {}
+    captured = {"random": randomness.capture(arrays)}
+    if keeps_its_state(dataset):
+        captured["own"] = plain.encode(dataset.get_state(), arrays, "input/own")
+    return captured, {name: np.array(array) for name, array in arrays.items()}
+
+
+def capture(feed: InputFeed, arrays: dict[str, np.ndarray], *, inside: bool) -> dict[str, Any] | None:
+    """Returns the state as JSON data, with its arrays added to `arrays`.
+
+    Args:
+        feed: The input of the fit.
+        arrays: Gets the arrays.
+        inside: Whether an epoch is being gone through: then it is the state at its beginning, else that of now.
+
+    Returns:
+        None if the input is nothing of this kind.
+    """
+    if feed.py_dataset is None or (inside and feed.at_epoch is None):
+        return None
+    state, own = feed.at_epoch if inside else _now(feed.py_dataset)
+    arrays.update({f"input/epoch/{name}": array for name, array in own.items()})
+    return {"inside": inside, "state": state}
+
+
+def restore(feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Puts the dataset where `capture` found it; inside an epoch, the epoch has begun then."""
+    prefix = "input/epoch/"
+    own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    state = captured["state"]
+    if "own" in state and keeps_its_state(feed.py_dataset):
+        feed.py_dataset.set_state(plain.decode(state["own"], own))
+    if captured["inside"]:
+        feed.at_epoch = (state, own)
+        randomness.restore(state["random"], own)
+        feed.begin_epoch_once()
+
+
+def doubt(feed: InputFeed) -> str:
+    """Says why a restart may see other data; empty if nothing was found.
+
+    A batch is asked for twice, which must not make a difference.
+    """
+    if (name := feed.changes_itself) and not (
+        feed.py_dataset is not None and keeps_its_state(feed.py_dataset)
+    ):
+        return (
+            f"{name} has on_epoch_begin or on_epoch_end, and what these change is lost in a restart. Give it "
+            "get_state(), which returns plain data, and set_state(state); and do not pass steps_per_epoch"
+        )
+    if feed.py_dataset is None:
+        return ""
+    python, numpy = random.getstate(), np.random.get_state()
+    first, second = (_bytes_of(feed.py_dataset[0]) for _ in range(2))
+    random.setstate(python)
+    np.random.set_state(numpy)
+    if first == second:
+        return ""
+    return (
+        f"{type(feed.py_dataset).__name__} gave two different batches when it was asked for the first one twice, so "
+        "that a restart cannot ask for the same ones again. Seed what is random in __getitem__ with its index and "
+        "the number of the epoch, as in np.random.default_rng((epoch, index))"
+    )
+
+
+def _bytes_of(batch: Any) -> list[bytes]:
+    return [leaf.tobytes() for leaf in keras.tree.flatten(batch) if isinstance(leaf, np.ndarray)]

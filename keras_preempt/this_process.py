@@ -1,0 +1,77 @@
+"""When this process began, and where it runs: so that a report knows how long it took until `fit`, and if it lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+_LOADED_AT = time.time()
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def started_at() -> float:
+    """Returns when this process was started, in seconds since 1970.
+
+    Where the system does not tell, that is when this module was loaded.
+    """
+    ticks = _start_ticks(os.getpid())
+    if ticks is None:
+        return _LOADED_AT
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _TICKS)
+
+
+def name() -> dict[str, str | int | None]:
+    """Returns what tells this process from all others, as JSON: "machine", "pid", and "ticks" at its start."""
+    return {"machine": machine(), "pid": os.getpid(), "ticks": _start_ticks(os.getpid())}
+
+
+def machine() -> str:
+    """Names where process numbers mean what they mean here: this machine since it booted, and this container."""
+    return ":".join((socket.gethostname(), _boot(), _namespace()))
+
+
+def is_alive(told: object) -> bool | None:
+    """Says whether a process lives.
+
+    Args:
+        told: What `name` gave in that process.
+
+    Returns:
+        None if that cannot be known here: it ran on another machine, or the name is not one.
+    """
+    if not isinstance(told, dict):
+        return None
+    pid, ticks = told.get("pid"), told.get("ticks")
+    if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 1 << 31:
+        return None
+    if ticks is None or told.get("machine") != machine():
+        return None
+    return bool(_start_ticks(pid) == ticks)
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Clock ticks from boot to the start of a process; None if it is not there, or a zombie. See proc(5)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            # The name of the program stands in brackets, and may hold spaces and brackets itself.
+            fields = stream.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == b"Z" else int(fields[19])
+
+
+def _boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""

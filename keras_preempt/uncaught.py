@@ -1,0 +1,54 @@
+"""The exit status of an error that nobody catches: Python's own is 1 for all of them.
+
+Whoever starts a process reads nothing but that number. So where it has to say more, the error carries it, and the
+hook that Python calls for an error that leaves the program ends the process with it, once the traceback is shown.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+
+_ATTRIBUTE = "_keras_preempt_exit_status"
+
+_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def exits_with(error: BaseException, status: int) -> None:
+    """Sees to it that the process ends with a status, if this error, or one that comes of it, leaves the program.
+
+    Args:
+        error: The error, which is about to be raised.
+        status: From 1 to 255.
+    """
+    setattr(error, _ATTRIBUTE, status)
+    if not isinstance(sys.excepthook, _ExitStatus):
+        sys.excepthook = _ExitStatus(sys.excepthook)
+
+
+def status_of(error: BaseException | None) -> int | None:
+    """The exit status that an error carries, or that one carries during which or because of which it was raised."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        status = getattr(error, _ATTRIBUTE, None)
+        if isinstance(status, int):
+            return status
+        error = error.__cause__ if error.__suppress_context__ else error.__context__
+    return None
+
+
+class _ExitStatus:
+    """Python's hook for errors that leave the program, or another's, and then the exit status."""
+
+    def __init__(self, earlier: _Hook) -> None:
+        self._earlier = earlier
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        self._earlier(kind, error, traceback)
+        status = status_of(error)
+        if status is not None:
+            raise SystemExit(status)  # Python takes this from its hook, and ends as after sys.exit.
