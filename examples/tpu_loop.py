@@ -5,6 +5,8 @@
 One process, the coordinator, runs the program; the workers compute. When a worker is preempted, the callback saves a
 checkpoint and raises `Preempted`. The loop then waits for the workers to leave, connects to the new ones, builds the
 model again, and `fit` continues at the next batch.
+
+With ``--once`` the process exits instead, with status 42, for whoever starts it again: examples/tpu_vm does.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def make_data() -> tf.data.Dataset:
     return data.batch(BATCH, drop_remainder=True).prefetch(2)
 
 
-def train(strategy: tf.distribute.Strategy, directory: str) -> None:
+def train(
+    strategy: tf.distribute.Strategy, directory: str, termination: TerminationConfig | None = None
+) -> None:
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = keras.Sequential(
@@ -47,7 +51,7 @@ def train(strategy: tf.distribute.Strategy, directory: str) -> None:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("adam", loss, metrics=["accuracy"], steps_per_execution=50)
     # An exit_fn that returns: fit raises Preempted instead of ending the process.
-    termination = TerminationConfig(exit_fn=lambda: None)
+    termination = termination or TerminationConfig(exit_fn=lambda: None)
     model.fit(make_data(), epochs=EPOCHS, callbacks=[PreemptionCallback(directory, termination=termination)])
 
 
@@ -75,5 +79,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", help="where the checkpoints are, such as gs://bucket/runs/1")
     parser.add_argument("--tpu", default="", help="the name of the TPU; empty for the one of this machine")
+    parser.add_argument("--once", action="store_true", help="exit with status 42 when a worker is preempted")
     arguments = parser.parse_args()
-    main(arguments.directory, arguments.tpu)
+    if arguments.once:
+        train(connect(arguments.tpu), arguments.directory, TerminationConfig())
+    else:
+        main(arguments.directory, arguments.tpu)

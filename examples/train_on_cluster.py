@@ -1,0 +1,77 @@
+"""Reads handwritten digits on a cluster: finds out who the other workers are, and trains as examples/digits.py does.
+
+Started by a Kubernetes JobSet, by Slurm's srun, by Vertex AI, or on machines that WORKERS names; each has a folder
+beside this file, with what starts it there and a README that says why::
+
+    python examples/train_on_cluster.py gs://bucket/runs/digits
+
+Without a cluster it trains in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+import digits
+import keras
+import tensorflow as tf
+
+from keras_preempt import PreemptionCallback, TerminationConfig
+from keras_preempt.cluster import tf_config_from_hosts, tf_config_from_jobset, tf_config_from_slurm
+
+
+def find_cluster() -> None:
+    """Sets TF_CONFIG, unless whoever started this process has set it, as Vertex AI does."""
+    if "TF_CONFIG" in os.environ:
+        return
+    if "JOBSET_NAME" in os.environ:
+        config = tf_config_from_jobset()
+    elif "SLURM_STEP_ID" in os.environ:
+        config = tf_config_from_slurm()
+    elif "WORKERS" in os.environ:
+        config = tf_config_from_hosts(os.environ["WORKERS"].split())
+    else:
+        return
+    os.environ["TF_CONFIG"] = json.dumps(config)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("directory", help="where the checkpoints are; all workers must share it")
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--save-every", default="10min", help="for machines that go without a word")
+    arguments = parser.parse_args()
+    find_cluster()
+    keras.utils.set_random_seed(1)
+    tf.config.experimental.enable_op_determinism()
+    strategy = digits.make_strategy("auto", devices=1)
+    with strategy.scope():
+        model = digits.make_model()
+        model.compile(
+            "adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
+        )
+    train, validation = digits.make_datasets(batch_size=32)
+    callback = PreemptionCallback(
+        arguments.directory,
+        save_every=arguments.save_every,
+        # SIGUSR1 is how Slurm says that the time of the job is over; elsewhere nobody sends it. Without a
+        # grace_period a signal means: save and leave at once, since it does not say how long there is.
+        termination=TerminationConfig(signals=("SIGTERM", "SIGUSR1")),
+    )
+    first_worker = strategy.extended.should_checkpoint
+    history = model.fit(
+        train,
+        epochs=arguments.epochs,
+        validation_data=validation,
+        callbacks=[callback],
+        shuffle=False,  # The dataset shuffles.
+        verbose=2 if first_worker else 0,
+    )
+    if first_worker:
+        print(f"validation accuracy: {history.history['val_accuracy'][-1]:.4f}")
+
+
+if __name__ == "__main__":
+    main()
