@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from checkpointers import PLAN
+from ratios import tell
 from resident_memory import peak_of, touch
 from state import bytes_of, model_of
 from tables import conditions, table
@@ -138,6 +139,7 @@ def report(found: Found, size: int) -> str:
     copied, blocked = statistics.median(found.copies), statistics.median(found.blocked)
     written = statistics.median(found.written)
     steps = [len(steps) for steps in found.busy_steps]
+    tell("training held up by a save", "one copy of the state in memory", blocked / copied, better="less")
     busy = [seconds for steps in found.busy_steps for seconds in steps]
     rows = [
         ["one copy of the state in memory", _milliseconds(copied), _rate(size, copied), "1.00"],

@@ -14,6 +14,7 @@ from statistics import median
 from gcs_requests import KINDS, count
 from gcs_ways import Way, server, ways
 from gcs_workers import Shared, save_together
+from ratios import tell
 from tables import conditions, table
 
 WORKER_CONNECTIONS = 4
@@ -76,9 +77,11 @@ def compare(size: int, options: argparse.Namespace) -> None:
 
 def _row(way: Way, single: Way, saves: dict[str, list[float]], restores: dict[str, list[float]]) -> list[str]:
     cells = [way.name]
-    for times in (saves, restores):
-        took = median(times[way.name])
-        cells += [f"{took:.2f}", f"{median(times[single.name]) / took:.2f}"]
+    for what, times in (("saving", saves), ("restoring", restores)):
+        took, alone = median(times[way.name]), median(times[single.name])
+        cells += [f"{took:.2f}", f"{alone / took:.2f}"]
+        if way is not single:
+            tell(f"{what} in a bucket, {way.name}", single.name, alone / took, better="more")
     return cells
 
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from preemption import OURS, TENSORFLOW, Job, Preemption, PreemptionFailed, preempt
+from ratios import tell
 from tables import conditions, table
 
 _QUANTITIES: tuple[tuple[str, Callable[[Preemption], float | None]], ...] = (
@@ -68,6 +69,9 @@ def report(results: _Results, workers: Sequence[int]) -> str:
             mine = _milliseconds(ours, quantity)
             other = _milliseconds(theirs, quantity)
             rows.append([f"{count} workers: {title}", *_figures(mine), *_figures(other), _ratio(mine, other)])
+            if mine and other:
+                ratio = statistics.median(mine) / statistics.median(other)
+                tell(f"{title}, {count} workers", "TensorFlow's handler", ratio, better="less")
         extra = [[float(run.extra_steps) for run in runs] for runs in (ours, theirs)]
         rows.append([f"{count} workers: extra steps", *_figures(extra[0]), *_figures(extra[1]), ""])
     header = ["milliseconds", "ours p50", "p99", "TensorFlow's p50", "p99", "ratio of p50"]

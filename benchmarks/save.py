@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from checkpointers import Checkpointer, checkpointers, forget, remember
+from ratios import tell
 from resident_memory import peak_of, touch
 from shared_save import share_out
 from state import bytes_of, model_of
@@ -85,6 +86,9 @@ def report(times: Times, size: int, peaks: dict[str, dict[str, float]]) -> str:
                     "" if peak is None else f"{peak:.2f}",
                 ]
             )
+        for peer in names[1:]:
+            ratio = medians[peer] / medians[ours]
+            tell(f"{column}, {size / 1e6:.0f} MB", peer, ratio, better="more")
     assert ours != tensorflow
     header = ["", "ms", "MB/s", "x limit", "x tf.train.Checkpoint", "peak memory, x state"]
     return table(header, rows)

@@ -1,0 +1,130 @@
+"""Runs every benchmark, prints all ratios in one table, and writes the figures of docs/performance.md.
+
+What each benchmark prints goes on as it comes. One that misses its aim or fails is named, and the others are run
+all the same; the exit status is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratios import FILE, Ratio, read
+from tables import conditions, table
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+BEGIN = "<!-- figures: written by benchmarks/all.py; do not edit -->"
+END = "<!-- figures: end -->"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One program, and the arguments of its short form."""
+
+    script: str
+    quick: tuple[str, ...]
+
+
+BENCHMARKS = (
+    Benchmark("idle_cost.py", ("--repetitions", "40", "--steps", "200")),
+    Benchmark("notice_to_exit.py", ("--workers", "2", "--runs", "1")),
+    Benchmark("grace.py", ("--quick",)),
+    Benchmark("save.py", ("--megabytes", "16", "--repetitions", "1", "--no-peaks", "--writers")),
+    Benchmark("background_save.py", ("--gb", "0.02", "--repetitions", "1")),
+    Benchmark("gcs.py", ("--quick",)),
+    Benchmark("resume_cost.py", ("--quick",)),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one benchmark printed and told."""
+
+    script: str
+    output: str
+    code: int
+    ratios: list[Ratio]
+
+
+def run(benchmark: Benchmark, *, quick: bool) -> Outcome:
+    """Runs one benchmark; its output is shown as it comes."""
+    command = [sys.executable, str(HERE / benchmark.script), *(benchmark.quick if quick else ())]
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder, "ratios")
+        environment = {**os.environ, FILE: str(told), "PYTHONUNBUFFERED": "1"}
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=None, text=True, env=environment
+        ) as process:
+            assert process.stdout is not None
+            lines = []
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                lines.append(line)
+        return Outcome(benchmark.script, "".join(lines), process.returncode, read(told))
+
+
+def ratios_table(outcomes: Sequence[Outcome]) -> str:
+    """Returns every ratio of every benchmark."""
+    rows = [
+        [ratio.what, ratio.against, f"{ratio.ratio:.2f}", ratio.better, outcome.script]
+        for outcome in outcomes
+        for ratio in outcome.ratios
+    ]
+    return table(["ours over the peer's", "peer", "ratio", "better", "from"], rows)
+
+
+def write_page(outcomes: Sequence[Outcome], where: str) -> None:
+    """Puts the figures between the marks of the page."""
+    present = PAGE.read_text(encoding="utf-8")
+    before, begin, rest = present.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(
+            f"Expected the lines {BEGIN!r} and {END!r} in {PAGE}. Received: a page without them."
+        )
+    parts = [f"Measured with {where}.", f"```text\n{ratios_table(outcomes)}\n```"]
+    for outcome in outcomes:
+        missed = (
+            ""
+            if outcome.code == 0
+            else f"\n\nAn aim was missed, or a run failed: exit status {outcome.code}."
+        )
+        parts.append(f"### {outcome.script}\n\n```text\n{outcome.output.rstrip()}\n```{missed}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="the short form of each, and no page is written")
+    parser.add_argument("--only", nargs="+", metavar="SCRIPT", help="run these alone, and write no page")
+    options = parser.parse_args(arguments)
+    chosen = [one for one in BENCHMARKS if not options.only or one.script in options.only]
+    if not chosen:
+        parser.error(
+            f"Expected some of {', '.join(one.script for one in BENCHMARKS)}. Received: {options.only}."
+        )
+    where = conditions()
+    began = time.monotonic()
+    outcomes = []
+    for benchmark in chosen:
+        print(f"\n=== {benchmark.script}\n", flush=True)
+        outcomes.append(run(benchmark, quick=options.quick))
+    print(f"\n=== All, in {time.monotonic() - began:.0f} s; {where}\n\n{ratios_table(outcomes)}")
+    failed = [outcome.script for outcome in outcomes if outcome.code != 0]
+    if failed:
+        print(f"\nMissed an aim, or failed: {', '.join(failed)}.")
+    if not options.quick and not options.only:
+        write_page(outcomes, where)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

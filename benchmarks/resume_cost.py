@@ -1,0 +1,110 @@
+"""What a resume costs: from the start of a process to the end of its first new step, and what goes where.
+
+Trains a small convolutional network, preempts it in the middle of an epoch, starts it again, and splits the time of
+that second start as the process itself has noted it:
+
+- import: the start of Python, TensorFlow, Keras and this package;
+- cluster: until all workers have found each other;
+- build: model, optimizer and input pipeline are made; under a strategy, Keras draws a batch to look at;
+- restore: the workers agree on a checkpoint, read, verify and restore it;
+- replay: the input is brought back to where it was;
+- compile: TensorFlow traces and compiles the train step, which its first call waits for;
+- first step: what a step takes later on (the median).
+
+Three ways: one device whose input continues from the iterator's saved state, one device whose input has to be
+replayed (a random operation in it has a state that TensorFlow cannot save), and workers under
+MultiWorkerMirroredStrategy, where it is always replayed. They take turns, so that a busy machine slows all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from ratios import tell
+from resumption import PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed, resume
+from tables import conditions, table
+
+
+def title(job: Job) -> str:
+    """Names a way in a header."""
+    where = "1 device" if job.workers == 1 else f"{job.workers} workers"
+    return f"{where}, {'iterator state' if job.way == STATE else 'replay'}"
+
+
+def median_run(runs: Sequence[Resumption]) -> Resumption:
+    """The run whose whole is the median (of an even number, the larger one): its parts sum up, as medians would not."""
+    return sorted(runs, key=lambda run: run.whole)[len(runs) // 2]
+
+
+def report(results: dict[Job, list[Resumption]]) -> str:
+    """Returns both tables; there is a run of every job."""
+    jobs = list(results)
+    chosen = {job: median_run(runs) for job, runs in results.items()}
+    rows = [[part, *(f"{chosen[job].parts[part]:.2f}" for job in jobs)] for part in PARTS]
+    rows.append(["whole", *(f"{chosen[job].whole:.2f}" for job in jobs)])
+    for name, limit in (("least whole", min), ("most", max)):
+        rows.append([name, *(f"{limit(run.whole for run in results[job]):.2f}" for job in jobs)])
+    first = table(["seconds, of the median run", *map(title, jobs)], rows)
+    costs = []
+    for job in jobs:
+        brought_back = 1000 * chosen[job].parts["replay"]
+        a_batch, a_step = brought_back / chosen[job].batches, 1000 * chosen[job].step
+        costs.append(
+            [
+                title(job),
+                f"{brought_back:.0f}",
+                f"{a_batch:.2f}",
+                f"{a_step:.2f}",
+                f"{a_batch / a_step:.3f}",
+            ]
+        )
+        if job.way == REPLAY:
+            tell(f"replay of a batch, {title(job)}", "training on it", a_batch / a_step, better="less")
+    header = ["milliseconds to bring the input back", "in all", "a batch", "training, a batch", "ratio"]
+    by_state = next(chosen[job] for job in jobs if job.workers == 1 and job.way == STATE)
+    by_replay = next(chosen[job] for job in jobs if job.workers == 1 and job.way == REPLAY)
+    beside = by_state.parts["replay"] / by_replay.parts["replay"]
+    tell("iterator state, 1 device", f"replay of {jobs[0].batches} batches", beside, better="less")
+    return (
+        f"{first}\n\n{table(header, costs)}\n\nOn one device, the iterator's state takes {beside:.2f} x the time of "
+        f"the replay of {jobs[0].batches} batches."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--batches", type=int, default=200, help="trained on before the preemption")
+    parser.add_argument("--after", type=int, default=20, help="steps after the resume, at least 5")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each way")
+    parser.add_argument("--workers", type=int, default=2, help="processes of the cluster")
+    parser.add_argument("--quick", action="store_true", help="one short run of each way")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.batches, options.after, options.runs = 20, 5, 1
+    if options.batches < 3 or options.after < 5 or options.runs < 1 or options.workers < 2:
+        parser.error("Expected at least 3 batches, 5 steps after the resume, 1 run and 2 workers.")
+    began = time.monotonic()
+    print(conditions(), flush=True)
+    sizes = (options.batches, options.after)
+    jobs = [Job(1, STATE, *sizes), Job(1, REPLAY, *sizes), Job(options.workers, REPLAY, *sizes)]
+    results: dict[Job, list[Resumption]] = {job: [] for job in jobs}
+    for _ in range(options.runs):
+        for job in jobs:
+            try:
+                results[job].append(resume(job))
+            except ResumptionFailed as error:
+                print(f"FAILED: {error}", file=sys.stderr)
+                return 1
+    print(
+        f"{options.runs} runs each, {time.monotonic() - began:.0f} s in all; preempted after {options.batches} batches "
+        "of 32 images of 32 x 32 pixels\n"
+    )
+    print(report(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

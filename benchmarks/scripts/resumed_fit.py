@@ -1,0 +1,163 @@
+"""One worker of a job that is preempted once and started again; notes when it got how far.
+
+Run as: FOLDER WAY BATCHES AFTER FIRST|AGAIN. WAY is `STATE` or `REPLAY`: how the input gets back to where it was.
+BATCHES are trained on before the preemption, AFTER of them after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from keras_preempt import this_process
+
+STARTED = this_process.started_at()  # Of the process, before Python was there.
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from keras_preempt import PreemptionCallback, keras_internals  # noqa: E402
+from keras_preempt.state import inputs  # noqa: E402
+
+IMPORTED = time.time()
+
+STATE, REPLAY = "state", "replay"
+BATCH, SIZE, BUFFER = 32, 32, 1024  # images in a batch, pixels of a side, images in the shuffle buffer
+
+
+class Journal(keras.callbacks.Callback):  # type: ignore[misc]
+    """Notes when the hooks were called of whatever stands at this place among the callbacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fit_began = 0.0
+        self.steps_before = 0
+        self.steps: list[float] = []
+
+    def on_train_begin(self, logs: object = None) -> None:
+        """What comes before this callback has begun."""
+        self.fit_began = time.time()
+        self.steps_before = int(self.model.optimizer.iterations)
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        """A step is done, and its values are there."""
+        self.steps.append(time.time())
+
+    def get_state(self) -> dict[str, object]:
+        """Nothing to keep; without this the PreemptionCallback warns that nothing is kept."""
+        return {}
+
+    def set_state(self, state: dict[str, object]) -> None:
+        """See `get_state`."""
+
+
+class Preemption(Journal):
+    """Sends this process SIGTERM after so many steps."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        """Another step is done."""
+        super().on_train_batch_end(batch, logs)
+        if len(self.steps) == self._after:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Timed:
+    """Stands in for a function of a module, and notes how long its calls take."""
+
+    def __init__(self, module: Any, name: str) -> None:
+        self.seconds = 0.0
+        self.result: Any = None
+        self._function = getattr(module, name)
+        setattr(module, name, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        began = time.time()
+        self.result = self._function(*args, **kwargs)
+        self.seconds += time.time() - began
+        return self.result
+
+
+def model() -> Any:
+    """A small convolutional network."""
+    layers = keras.layers
+    made = keras.Sequential(
+        [
+            keras.Input((SIZE, SIZE, 3)),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.BatchNormalization(),
+            layers.MaxPooling2D(),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dropout(0.3),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+    made.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    return made
+
+
+def data(way: str, batches: int) -> Any:
+    """Shuffled images, flipped at random; for `REPLAY` by an operation whose state TensorFlow cannot save."""
+    images = np.random.default_rng(0).integers(0, 256, (batches * BATCH, SIZE, SIZE, 3), np.uint8)
+    labels = np.arange(len(images)) % 10
+
+    def augment(number: Any, example: Any) -> Any:
+        image, label = tf.cast(example[0], tf.float32) / 255.0, example[1]
+        if way == REPLAY:
+            return tf.image.random_flip_left_right(image, seed=1), label
+        return tf.image.stateless_random_flip_left_right(image, seed=(1, number)), label
+
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels)).enumerate().shuffle(BUFFER, seed=1)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return dataset.map(augment).batch(BATCH, drop_remainder=True).prefetch(2).with_options(options)
+
+
+def main(folder: str, way: str, batches: int, after: int, which: str) -> None:
+    keras.utils.set_random_seed(1)
+    clustered = "TF_CONFIG" in os.environ
+    worker = int(json.loads(os.environ["TF_CONFIG"])["task"]["index"]) if clustered else 0
+    strategy = tf.distribute.MultiWorkerMirroredStrategy() if clustered else tf.distribute.get_strategy()
+    connected = time.time()
+    with strategy.scope():
+        trained = model()
+    dataset = data(way, batches + after)
+    build, restore = Timed(keras_internals, "build"), Timed(inputs, "restore")
+    before, behind = Journal(), Journal()
+    callbacks = [before, PreemptionCallback(folder), behind]
+    if which == "first":
+        if worker == 0:
+            callbacks.append(Preemption(batches))
+        trained.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks)
+        raise SystemExit("Expected to be preempted before the epoch was over.")
+    trained.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks)
+    times = {
+        "started": STARTED,
+        "imported": IMPORTED,
+        "connected": connected,
+        "fit_began": before.fit_began,
+        "built_in_fit": build.seconds,
+        "input_restored_in": restore.seconds,
+        "how": str(restore.result),
+        "restored": behind.fit_began,
+        "batches": behind.steps_before,
+        "steps": behind.steps,
+    }
+    Path(folder, f"journal-{worker}.json").write_text(json.dumps(times))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
