@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 # Quiet TensorFlow, plain arithmetic. Two workers cannot share one GPU, so the demo trains on the CPU.
 DEMO_ENV := TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1
 
-.PHONY: help setup demo test lint chaos bench docs-check clean
+.PHONY: help setup demo test versions lint chaos bench docs docs-check clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -27,6 +27,9 @@ demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and comp
 test: lint ## Lint, types and all tests but the long ones (up to 20 minutes)
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
 
+versions: $(READY) ## Canaries and a drill with the oldest and the newest verified Keras and TensorFlow (minutes)
+	$(BIN)/python tests/versions/verify.py
+
 lint: $(READY) ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -35,19 +38,18 @@ lint: $(READY) ## Check style, format and types
 chaos: $(READY) ## Run the long tests, which kill processes at random
 	KERAS_PREEMPT_FRESH_PROCESSES=1 $(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
 
-bench: $(READY) ## Measure idle cost, notice to exit, the grace period, and saving to a disk and a bucket
-	$(BIN)/python benchmarks/idle_cost.py
-	$(BIN)/python benchmarks/notice_to_exit.py
-	$(BIN)/python benchmarks/grace.py
-	$(BIN)/python benchmarks/gcs.py
-	$(BIN)/python benchmarks/save.py
-	$(BIN)/python benchmarks/background_save.py
+bench: $(READY) ## Run all benchmarks, print the ratios in one table, write docs/performance.md (20 minutes)
+	$(BIN)/python benchmarks/all.py
+
+docs: $(READY) ## Build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs-check: $(READY) ## Check that the generated documentation is current
 	$(BIN)/python docs/alignment_diagram.py --check
+	$(BIN)/python docs/ways_table.py --check
 
 clean: ## Remove .venv, caches and builds
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .venv-newest build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
@@ -56,5 +58,5 @@ $(READY): pyproject.toml
 			"Name another one: make PYTHON=/path/to/python" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 	@echo "Installing TensorFlow and the development tools into $(VENV); this takes some minutes once."
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[tensorflow,examples,dev]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[tensorflow,examples,dev,docs]'
 	@touch $(READY)

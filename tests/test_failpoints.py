@@ -132,3 +132,15 @@ def test_every_point_that_the_package_passes_is_listed() -> None:
         for piece in path.read_text().split('failpoints.point("')[1:]:
             passed.add(piece.split('"')[0])
     assert passed == set(failpoints.NAMES)
+
+
+def test_a_point_that_is_watched_is_told_until_it_is_not() -> None:
+    passed: list[str] = []
+    failpoints.watch("save.after-part", lambda: passed.append("here"))
+    failpoints.point("save.before-parts")
+    failpoints.point("save.after-part")
+    failpoints.unwatch("save.after-part")
+    failpoints.point("save.after-part")
+    assert passed == ["here"]
+    with pytest.raises(ValueError, match="name of a point"):
+        failpoints.watch("save.somewhere", lambda: None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -240,6 +241,18 @@ def test_the_optimizer_counts_every_step() -> None:
     )
 
 
+def test_all_layers_of_a_model_are_found() -> None:
+    class Nested(keras.Model):
+        def __init__(self, **options: str) -> None:
+            super().__init__(**options)
+            self.inner = keras.Sequential([keras.layers.Dense(1, name="innermost")], name="inner")
+
+    found = [layer.name for layer in keras_internals.layers_of(Nested(name="outer"))]
+    assert sorted(found) == ["inner", "innermost", "outer"], _changed(
+        "Layer._flatten_layers finds other layers"
+    )
+
+
 def test_the_global_seed_is_kept_under_its_name() -> None:
     kept = global_state.get_global_attribute("global_seed_generator")
     try:
@@ -268,14 +281,33 @@ def test_the_state_of_a_seed_can_be_told_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("kind", keras_internals.CALLBACK_STATE, ids=lambda kind: kind.__name__)
-def test_keras_own_callbacks_keep_their_state_where_they_did(kind: type) -> None:
-    callback = kind()
+def test_keras_own_callbacks_keep_their_state_where_they_did(kind: type, tmp_path: Path) -> None:
+    needed = {
+        keras.callbacks.ModelCheckpoint: ["best.keras"],
+        keras.callbacks.CSVLogger: ["log.csv"],
+        keras.callbacks.TensorBoard: ["board"],
+    }
+    callback = kind(*(str(tmp_path / name) for name in needed.get(kind, [])))
     callback.set_model(new_model())
     callback.on_train_begin()
     if kind is keras.callbacks.EarlyStopping:
         callback.on_epoch_end(0, {"val_loss": 1.0})
     for name in keras_internals.CALLBACK_STATE[kind]:
         assert hasattr(callback, name), _changed(f"{kind.__name__}.{name} is gone")
+    callback.on_train_end()  # Closes what it has opened.
+
+
+def test_points_that_tensorboard_holds_back_can_be_written_out(tmp_path: Path) -> None:
+    board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False, update_freq="batch")
+    board.set_model(new_model())
+    board.on_train_begin()
+    board.on_train_batch_begin(0)
+    board.on_train_batch_end(0, {"loss": 1.0})
+    (path,) = tmp_path.glob("train/events.out.tfevents.*")
+    before = path.stat().st_size
+    keras_internals.flush_summaries(board)
+    assert path.stat().st_size > before, _changed("TensorBoard keeps its writers elsewhere")
+    board.on_train_end()
 
 
 def test_a_fit_that_holds_something_else_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,7 @@ def machine(root: Path, devices: tuple[str, ...] = (), folder: str = "", **firmw
     return root
 
 
-def detect(
-    accelerator: Accelerator | None = None, *, variables: dict[str, str], root: Path
-) -> Platform:
+def detect(accelerator: Accelerator | None = None, *, variables: dict[str, str], root: Path) -> Platform:
     return Detection(accelerator, variables=variables, root=root).start().result()
 
 

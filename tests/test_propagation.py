@@ -10,7 +10,10 @@ import tensorflow as tf
 
 from keras_preempt.coordination import ABORTED, CoordinationLost
 from keras_preempt.coordination.local import LocalCoordinator
+from keras_preempt.exit_codes import EXIT_WORKER_LOST
 from keras_preempt.propagation import LONGEST_TEXT, Failure, Origin, Propagation, gist
+from keras_preempt.uncaught import status_of
+from keras_preempt.worker_lost import WorkerLost
 from tests.memory_coordinator import MemoryCoordinator, MemoryService
 
 
@@ -146,9 +149,36 @@ def test_an_error_that_lost_its_message_on_the_way_is_found_where_it_was_told() 
 def test_the_loss_of_a_worker_is_not_an_error_of_the_program(caplog: pytest.LogCaptureFixture) -> None:
     survivor = two()[0]
     propagation, error = Propagation(survivor), tf.errors.UnavailableError(None, None, "Socket closed")
-    assert propagation.settle(error) is error
+    raised = propagation.settle(error)
+    assert isinstance(raised, WorkerLost)
+    assert raised.message == "Socket closed"
+    assert status_of(raised) == EXIT_WORKER_LOST
     assert propagation.origin is Origin.LOST
     assert "neither a preemption" in caplog.text
+    assert propagation.settle(raised) is raised  # On its way out it may pass here again.
+
+
+@pytest.mark.parametrize("kind", [tf.errors.UnavailableError, tf.errors.AbortedError])
+def test_the_loss_that_another_worker_has_noticed_first_is_a_loss_and_no_error_of_that_worker(
+    kind: type[tf.errors.OpError], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = two()
+    Propagation(first).settle(tf.errors.UnavailableError(None, None, "worker 2 is gone"))
+    ((message, _),) = first.reported
+    caplog.clear()
+    for propagation in (Propagation(second), Propagation(second)):
+        raised = propagation.settle(as_tensorflow_raises_it(message, kind))
+        assert isinstance(raised, WorkerLost)
+        assert "worker 2 is gone" in raised.message
+        assert propagation.origin is Origin.LOST
+    assert isinstance(Propagation(second).told(), WorkerLost)
+    assert "has failed" not in caplog.text
+
+
+def test_only_what_can_lose_workers_has_lost_one() -> None:
+    error = tf.errors.UnavailableError(None, None, "Socket closed")
+    assert Propagation(LocalCoordinator()).settle(error) is error
+    assert isinstance(Propagation(LocalCoordinator(), remote=True).settle(error), WorkerLost)
 
 
 def test_a_worker_whose_service_is_gone_keeps_its_error() -> None:

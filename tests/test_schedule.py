@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_preempt import environment
 from keras_preempt.alignment import Position
-from keras_preempt.schedule import EveryEpoch, EveryInterval, EverySteps, Never, parse
+from keras_preempt.schedule import EveryEpoch, EveryInterval, EverySteps, Never, chosen, parse
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,18 @@ def test_an_epoch_is_saved_when_it_begins_but_not_where_the_fit_began() -> None:
     assert not schedule.due(Position(2, "epoch", 0, 12), Position(2, "epoch", 0, 12))
     assert not schedule.due(Position(3, "train", 0, 18), Position(2, "epoch", 0, 12))
     assert schedule.due(Position(3, "epoch", 0, 18), Position(2, "epoch", 0, 12))
+
+
+def test_the_environment_replaces_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(environment.SAVE_EVERY, raising=False)
+    assert chosen("epoch") == EveryEpoch()
+    monkeypatch.setenv(environment.SAVE_EVERY, "")
+    assert chosen("epoch") == EveryEpoch()
+    for text, expected in (("50", EverySteps(50)), ("epoch", EveryEpoch()), ("10min", EveryInterval(600.0))):
+        monkeypatch.setenv(environment.SAVE_EVERY, text)
+        assert chosen(None) == chosen(7) == expected
+    with pytest.raises(ValueError, match="Expected save_every"):
+        chosen("wrong in the script")
+    monkeypatch.setenv(environment.SAVE_EVERY, "0")
+    with pytest.raises(ValueError, match=f"{environment.SAVE_EVERY}: Expected save_every"):
+        chosen(None)

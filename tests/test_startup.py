@@ -13,7 +13,10 @@ import pytest
 from keras_preempt import startup
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.local_store import LocalStore
-from keras_preempt.startup import Start, StartError
+from keras_preempt.coordination import CoordinationLost
+from keras_preempt.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.startup import Start, StartError, WorkerMissing
+from keras_preempt.uncaught import status_of
 from tests.checkpoint.builders import model, new_store, save, snapshot
 from tests.memory_coordinator import PATIENCE, MemoryService
 
@@ -224,6 +227,7 @@ def test_an_error_while_one_worker_builds_its_model_is_an_error_on_all(tmp_path:
     for member, outcome in enumerate(outcomes):
         assert isinstance(outcome, ValueError if member == unlucky else StartError)
         assert "no such layer" in str(outcome)
+        assert status_of(outcome) is None
         assert member == unlucky or f"worker {unlucky} cannot begin" in str(outcome).lower()
 
 
@@ -256,7 +260,8 @@ def test_a_worker_that_never_begins_its_fit_is_named_by_the_others(tmp_path: Pat
     outcomes = begin_all([LocalStore(tmp_path / "run")] * 3, absent=(absent,))
     for member, outcome in enumerate(outcomes):
         if member != absent:
-            assert isinstance(outcome, StartError)
+            assert isinstance(outcome, WorkerMissing)
+            assert status_of(outcome) == EXIT_WORKER_LOST  # Also of one who has only heard of it.
             assert f"worker {absent} to begin" in str(outcome)
 
 
@@ -283,3 +288,13 @@ def test_a_directory_that_fails_for_one_worker_after_the_claim_is_an_error_on_al
     broken = Failing(store.path, lambda name: name == "list ", StoreUnavailable("stale file handle"))
     outcomes = begin_all([store, broken])
     assert all("stale file handle" in str(outcome) for outcome in outcomes)
+
+
+def test_a_worker_that_loses_the_one_that_hosts_the_service_has_a_status_of_its_own(tmp_path: Path) -> None:
+    service = MemoryService(2)
+    service.lose()
+    store = LocalStore(tmp_path / "run")
+    for coordinator in service.coordinators():
+        with pytest.raises(CoordinationLost) as left:
+            startup.begin(coordinator, 1, store, store.prepare, lambda: IDENTITY)
+        assert status_of(left.value) == EXIT_WORKER_LOST

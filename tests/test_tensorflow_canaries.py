@@ -164,8 +164,33 @@ def test_a_shuffle_knows_its_seeds(seed: int | None, unseeded: int) -> None:
     shuffle = numbers().shuffle(4, seed=seed)
     for name in ("_seed", "_seed2"):
         assert hasattr(shuffle, name), _changed(f"_ShuffleDataset.{name} is gone")
-    assert internals.unseeded_shuffles(shuffle.batch(2)) == unseeded, _changed(
-        "a shuffle without a seed no longer has the seeds 0 and 0"
+    found = [part for part in internals.ingredients(shuffle.batch(2)) if part.seeded is False]
+    assert len(found) == unseeded, _changed("a shuffle without a seed no longer has the seeds 0 and 0")
+
+
+def test_a_pipeline_shows_the_operations_of_its_functions() -> None:
+    tf.random.set_seed(None)
+    dataset = numbers().interleave(lambda n: tf.data.Dataset.range(n).shuffle(3), num_parallel_calls=2)
+    parts = {part.name: part for part in internals.ingredients(dataset)}
+    assert parts["ShuffleDataset"].seeded is False, _changed("a shuffle in a function hides its seeds")
+    assert parts["ShuffleDataset"].parallel, _changed("a parallel interleave has another class")
+    assert all(part.ordered for part in parts.values())
+    loose = numbers().map(lambda n: n, num_parallel_calls=2, deterministic=False)
+    assert not all(part.ordered for part in internals.ingredients(loose)), _changed("_deterministic is gone")
+
+
+def test_a_distributed_dataset_knows_its_pipeline() -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    dataset = numbers().batch(2)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    assert internals.pipelines_of(distributed) == [dataset], _changed("_original_dataset is gone")
+    made = strategy.distribute_datasets_from_function(lambda context: numbers().batch(2))
+    assert len(internals.pipelines_of(made)) == 1, _changed("_datasets is gone")
+
+
+def test_a_shuffle_knows_its_buffer() -> None:
+    assert list(internals.shuffle_buffers(numbers().repeat().shuffle(50))) == [(50, 8)], _changed(
+        "_ShuffleDataset._buffer_size is gone"
     )
 
 
@@ -233,3 +258,42 @@ def test_a_kind_of_dataset_that_is_known_by_name_still_has_it(name: str) -> None
 def test_the_key_of_tensorflows_own_notice_is_what_it_was() -> None:
     # Nothing in Python spells it; the C++ code does, and tests/cluster see it arrive.
     assert internals.PREEMPTION_NOTICE_KEY == "TF_DEFAULT_PREEMPTION_NOTICE_KEY"
+
+
+def test_the_eager_context_shows_the_functions_that_were_traced() -> None:
+    context = importlib.import_module("tensorflow.python.eager.context").context()
+    for method in ("list_function_names", "get_function_def"):
+        assert hasattr(context, method), _changed(f"Context.{method} is gone")
+
+    tf.random.set_seed(None)  # Else the operations below have seeds.
+
+    def jittered(number: tf.Tensor) -> tf.Tensor:
+        return tf.cast(number, tf.float32) + tf.random.uniform(())
+
+    def scripted(number: tf.Tensor) -> tf.Tensor:
+        return tf.numpy_function(lambda value: value, [number], tf.int64)
+
+    @tf.function
+    def shaken() -> tf.Tensor:
+        return tf.random.normal((2,))
+
+    @tf.function
+    def stateless() -> tf.Tensor:
+        return tf.random.stateless_normal((2,), (1, 2))
+
+    def seeded(number: tf.Tensor) -> tf.Tensor:
+        return tf.cast(number, tf.float32) + tf.random.uniform((), seed=1)
+
+    pipelines = [numbers().map(jittered), numbers().map(scripted), numbers().map(seeded)]
+    for pipeline in pipelines:
+        next(iter(pipeline))
+    shaken()
+    stateless()
+    found = internals.hidden_sources()
+    for part in (
+        "RandomUniform (such as tf.random.*) in an input pipeline (jittered)",
+        "Python code (tf.py_function, tf.numpy_function or a generator) in an input pipeline (scripted)",
+        "RandomStandardNormal (such as tf.random.*) in the training or validation step (shaken)",
+    ):
+        assert any(part in source for source in found), _changed(f"{part!r} is not in {found}")
+    assert not any("(stateless)" in source or "(seeded)" in source for source in found)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_preempt import environment
 from keras_preempt.notices.signals import parse_signals
 from keras_preempt.platform import GENERIC, POLLED, compose
 from keras_preempt.termination import (
@@ -250,3 +251,15 @@ def test_one_line_says_what_was_found_and_what_follows() -> None:
     assert "exit_fn." in line(exit_fn=lambda: None)
     assert "exit status 42 once the workers are gone." in line(GENERIC.for_tpu_coordinator())
     assert "\n" not in line(compose("slurm", "azure", "gpu", ("one", "two")))
+
+
+def test_the_environment_replaces_the_grace_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environment.GRACE_PERIOD, "12.5")
+    assert complete(TerminationConfig(grace_period=3), GENERIC).grace_period == 12.5
+    assert complete(TerminationConfig(), GENERIC).grace_period == 12.5
+    for wrong in ("soon", "-1", "inf"):
+        monkeypatch.setenv(environment.GRACE_PERIOD, wrong)
+        with pytest.raises(
+            ValueError, match=f"Expected {environment.GRACE_PERIOD} to be a number of seconds"
+        ):
+            complete(TerminationConfig(), GENERIC)

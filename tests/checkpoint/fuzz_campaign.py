@@ -23,7 +23,6 @@ from keras_preempt.checkpoint.reader import (
     committed,
     load,
     load_own,
-    load_states,
     verify,
 )
 from tests.checkpoint.fuzz_mutations import SEALED, UNSEALED
@@ -65,7 +64,7 @@ def read(targets: Targets, info: CheckpointInfo, sealed: bool) -> bool:
         original = targets.originals.get((info.directory, member))
         if not sealed and (original is None or not identical(loaded, original)):
             raise Wrong(f"worker {member} got something else than what was written to {info.directory}")
-    for use in (verify, load_states, load_own):
+    for use in (verify, load_own):
         try:
             use(targets.store, info)
         except CheckpointError as error:

@@ -16,7 +16,7 @@ from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
 from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.partition import TensorSpec, partition
-from keras_preempt.checkpoint.reader import CheckpointInfo, committed, load, load_states, verify
+from keras_preempt.checkpoint.reader import CheckpointInfo, committed, load, load_own, verify
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
 from tests.checkpoint.builders import at, commit_parts, local, model, save, state, write_parts
@@ -30,6 +30,11 @@ def equal(one: dict[str, Array], other: dict[str, Array]) -> bool:
     )
 
 
+def states(store: LocalStore, info: CheckpointInfo) -> dict[int, Any]:
+    """That of every worker that has a part."""
+    return {member: kept for member, (_, kept) in load_own(store, info).items()}
+
+
 def test_every_worker_gets_all_mirrored_tensors_and_its_own_local_ones(store: LocalStore) -> None:
     info = save(store, 3)
     verify(store, info)
@@ -41,7 +46,7 @@ def test_every_worker_gets_all_mirrored_tensors_and_its_own_local_ones(store: Lo
         assert loaded.manifest == info.manifest
         assert loaded.substituted_from is None
         assert all(array.flags.writeable for array in loaded.tensors.values())
-    assert load_states(store, info) == {0: state(3, 0), 1: state(3, 1)}
+    assert states(store, info) == {0: state(3, 0), 1: state(3, 1)}
 
 
 def test_tensors_cut_over_many_files_are_put_together(
@@ -130,7 +135,7 @@ def test_a_worker_without_a_part_gets_that_of_the_lowest_one_and_is_told(store: 
     assert loaded.state == state(3, 1)
     assert equal(loaded.tensors, model(3))
     assert load(store, info, 1, 2).substituted_from is None
-    assert load_states(store, info) == {1: state(3, 1)}
+    assert states(store, info) == {1: state(3, 1)}
 
 
 def test_a_worker_that_did_not_exist_then_gets_a_substitute(store: LocalStore) -> None:

@@ -20,7 +20,11 @@ _PATH = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
 
 
 def drill(
-    *options: str, fault: str = "", tmp: Path | None = None, env: Mapping[str, str] | None = None
+    *options: str,
+    fault: str = "",
+    tmp: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
@@ -35,7 +39,7 @@ def drill(
     env = {**os.environ, "PYTHONPATH": _PATH, "FAKE_FAULT": fault, **(env or {})}
     if tmp is not None:
         env["TMPDIR"] = str(tmp)
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, timeout=300)
 
 
 @pytest.mark.parametrize(("workers", "count"), [(1, 1), (2, 3)])
@@ -84,10 +88,21 @@ def test_a_run_that_fails_gives_no_verdict(fault, message):
     assert "VERDICT" not in result.stdout
 
 
-def test_a_run_too_short_for_the_preemptions_is_wrong_usage():
-    result = drill("--preempt", "20")
-    assert result.returncode == 2
-    assert "at least 21 training steps" in result.stderr
+@pytest.mark.parametrize(
+    ("options", "fault", "message"),
+    [
+        (("--preempt", "20"), "", "at least 21 training steps"),
+        (("--at", "step:20"), "", "--at step:20 lies beyond the end: the run has 20 training steps"),
+        (("--at", "validation"), "no validation", "the script's fit runs no validation"),
+        (("--at", "saving"), "", "or the drill --save-every"),
+    ],
+)
+def test_a_moment_that_the_run_does_not_have_is_told_after_the_undisturbed_run(options, fault, message):
+    result = drill(*options, fault=fault)
+    assert result.returncode == 4, result.stdout + result.stderr
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "drill 2 of 2" not in result.stdout
 
 
 def test_kept_checkpoints_are_those_of_both_runs(tmp_path):

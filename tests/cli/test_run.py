@@ -153,6 +153,10 @@ def test_a_restart_code_of_ones_own_replaces_the_default(tmp_path):
         (["run"], "Expected a command after '--'"),
         (["run", "--workers", "0", "--", "python"], "Expected --workers of at least 1. Received: 0"),
         (["run", "--", "no-such-program"], "'no-such-program', which was not found"),
+        (
+            ["run", "--", "python", "-u", "-X", "dev", "trian.py"],
+            "Received: 'trian.py', which does not exist in",
+        ),
         (["run", "--restart-code", "0", "--", "python"], "Expected restart codes from 1 to 255"),
         (["run", "--wrong"], "--wrong"),
         (["drill", "--workers", "2"], "Expected a command after '--'"),

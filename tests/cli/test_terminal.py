@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 
 import pytest
 
@@ -31,3 +33,22 @@ def test_a_silenced_line_does_not_reach_the_stream(monkeypatch: pytest.MonkeyPat
     terminal.worker_line(0, EARLY)
     terminal.worker_line(1, "Epoch 1/2")
     assert stream.getvalue() == "[w1] Epoch 1/2\n"
+
+
+def test_a_reader_that_goes_away_ends_neither_lines_nor_tables() -> None:
+    program = (
+        "from keras_preempt.cli.terminal import Terminal\n"
+        "terminal = Terminal()\n"
+        "for _ in range(2000):\n"
+        "    terminal.line('x' * 100)\n"
+        "    terminal.table('t', ['a'], [['b' * 100]])\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode == 0

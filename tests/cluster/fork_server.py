@@ -111,7 +111,7 @@ def _run(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     random.seed()
     numpy.random.seed()
     sys.argv = [request["script"], *request["args"]]
@@ -129,7 +129,8 @@ if __name__ == "__main__":
 
     _imported = (google.cloud.storage, keras, keras_preempt, numpy, tensorflow)
     gc.freeze()  # Jobs leave the pages of what is imported shared.
-    print("ready", flush=True)
-    _request = _Server(sys.argv[1]).serve()
+    _server = _Server(sys.argv[1])
+    print("ready", flush=True)  # Not before it listens: whoever connects earlier is refused.
+    _request = _server.serve()
     if _request is not None:
         _run(_request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import json
 import os
 import shutil
@@ -30,7 +29,7 @@ QUIET_CPU = {
 }
 
 _PROGRAM = Path(__file__).with_name("fork_server.py")
-_READY_SECONDS = 120.0
+_READY_SECONDS = 300.0
 
 
 class ForkServer:
@@ -71,9 +70,19 @@ class ForkServer:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-@functools.cache
+_servers: list[ForkServer] = []
+_starting = threading.Lock()
+
+
 def fork_server() -> ForkServer:
     """Returns the server of this process; it is started once, and ends with the process."""
+    with _starting:
+        if not _servers:
+            _servers.append(_start_server())
+        return _servers[0]
+
+
+def _start_server() -> ForkServer:
     server = ForkServer({**os.environ, **QUIET_CPU})
     atexit.register(server.close)
     return server
@@ -97,6 +106,8 @@ class ForkedWorker(WorkerProcess):
                 os.close(write)
                 with client.makefile("r") as answers:
                     self._follow(_Forked(int(answers.readline()), read), answers)
+        except (OSError, AssertionError, ValueError) as error:  # No server, or none any more.
+            self._start_error = OSError(f"the fork server gave no process: {error}")
         finally:
             self._started.set()
 

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
+from keras_preempt import Preempted, PreemptionCallback, TerminationConfig, several_fits
 
 STEPS, BATCH = 6, 4
 PATIENCE = 60.0
@@ -144,6 +144,7 @@ class NoticedFit:
         if self.model is None:
             self.model = Model(self.strategy)
         self.model.begin_anew()
+        several_fits.begin_again()
         keras.utils.set_random_seed(7)
         doing = Program(actions or {}, **program)
         config = TerminationConfig(**{"exit_fn": lambda: None, **(termination or {})})

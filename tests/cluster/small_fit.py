@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
+from keras_preempt import Preempted, PreemptionCallback, TerminationConfig, several_fits
 
 STEPS, BATCH = 4, 4
 
@@ -79,6 +79,7 @@ def fit(
     `options` are those of the PreemptionCallback; without a `termination` among them a preemption does not end
     the process.
     """
+    several_fits.begin_again()  # As a new process.
     steps = Steps(strike)
     callback = PreemptionCallback(
         directory, **{"termination": TerminationConfig(exit_fn=lambda: None), **options}

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_preempt.exit_codes import EXIT_WORKER_LOST
 from keras_preempt.failpoints import NAMES, VARIABLE
 from tests.cluster.training import PREEMPTED, Strike, Training, Undisturbed
 
@@ -116,7 +117,9 @@ def test_a_worker_killed_without_notice_ends_its_peer_with_an_error_and_loses_no
     for killed in (1, 0):  # Worker 0 hosts the coordination service.
         result = training.start(Strike("batch 2 3", (killed,), signal="SIGKILL", settle=False))
         assert result.codes[killed] == -9
-        assert result.codes[1 - killed] not in (0, PREEMPTED)
+        assert (
+            result.codes[1 - killed] == EXIT_WORKER_LOST
+        )  # Told from an error of the program, and a preemption.
         assert result.seconds < 120
     training.finish()
     assert_restored(training, saved)

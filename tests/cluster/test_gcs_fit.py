@@ -105,11 +105,16 @@ def test_nothing_is_asked_of_the_bucket_while_nothing_happens(gcs: FakeGcs) -> N
     def look() -> None:
         seen.append([request.text for request in gcs.requests])
 
-    def look_once_the_start_is_told() -> None:
-        await_object(gcs, "-0001.jsonl")
+    def look_once_the_first_step_is_told() -> None:
+        limit = time.monotonic() + 60
+        store = open_store(URL)
+        while "first_step" not in {event["event"] for event in events.read(store)}:
+            assert time.monotonic() < limit, "the first step is not told"
+            time.sleep(0.05)  # An object cannot be waited for, only looked for.
+        store.close()
         look()
 
-    fit(URL, more=[Then((0, 0), look_once_the_start_is_told), Then((1, STEPS - 1), look)])
+    fit(URL, more=[Then((0, 1), look_once_the_first_step_is_told), Then((1, STEPS - 1), look)])
     assert seen[1] == seen[0]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_preempt.exit_codes import EXIT_WORKER_LOST
 from tests.cluster.harness import ClusterResult, describe, run_cluster
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,7 @@ STRUCK = {
     0,
     1,
     75,
+    EXIT_WORKER_LOST,
     -signal.SIGTERM,
     -signal.SIGINT,
 }
@@ -35,12 +37,15 @@ def end(folder: Path, way: str, workers: int = 1, seconds: float = 0.0) -> Clust
     (folder / "tmp").mkdir(parents=True)
     env = {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp")}
     args = [str(folder / "run"), way, str(seconds)]
-    result = run_cluster(SCRIPT, workers, args=args, env=env, timeout=100)
+    # Fresh: how a program ends is what is looked at, so it has to be one that was started as such.
+    result = run_cluster(SCRIPT, workers, args=args, env=env, timeout=100, fresh=True)
     shown = f"{way}, {workers} workers, {seconds:.3f} s: {result.codes}\n{describe(result.outputs)}"
     assert list((folder / "tmp").glob("keras-preempt-*")) == [], shown
     assert "Fatal Python error" not in shown, shown
-    assert result.codes[0] in STATUS.get(way, STRUCK), shown
-    assert all(code in {*STATUS.get(way, STRUCK), *STRUCK} for code in result.codes), shown
+    assert "Exception ignored" not in shown, shown
+    if not way.startswith("killed"):
+        assert result.codes[0] in STATUS.get(way, STRUCK), shown
+        assert all(code in {*STATUS.get(way, STRUCK), *STRUCK} for code in result.codes), shown
     return result
 
 
@@ -55,6 +60,17 @@ def test_an_error_that_ends_one_program_ends_the_others_as_that_error(tmp_path: 
     ended = end(tmp_path, "error between steps", 2)
     assert ended.codes == [1, 1]
     assert "\nValueError: Worker 0: not in a step" in ended.outputs[1]
+
+
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.chaos)])
+def test_a_worker_that_is_killed_ends_the_other_with_a_status_that_says_so(
+    killed: int, tmp_path: Path
+) -> None:
+    """Told from an error of the program, whose status is 1, and from a preemption, by whoever reads nothing else."""
+    ended = end(tmp_path, f"killed {killed}", 2)
+    assert ended.codes[1 - killed] == EXIT_WORKER_LOST, describe(ended.outputs)
+    assert "\nkeras_preempt.worker_lost.WorkerLost: " in ended.outputs[1 - killed]
+    assert "Another worker is gone" in ended.outputs[1 - killed]
 
 
 @pytest.mark.chaos

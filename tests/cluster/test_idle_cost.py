@@ -38,7 +38,7 @@ def test_the_counters_count(workers: list[Counted]) -> None:
         }
         operations = _asked(counted[f"plain {FEW}"], "operation")
         assert operations
-        assert max(operations.values()) == FEW - 1
+        assert max(operations.values()) == FEW - 2
 
 
 @pytest.mark.parametrize("steps", [FEW, MANY])

@@ -59,6 +59,24 @@ def test_a_worker_killed_for_its_memory_is_a_failure(worker_script):
     assert (report.exit_code, report.count(Outcome.FAILED)) == (137, 1)
 
 
+def test_a_failure_that_was_to_be_expected_does_not_count(worker_script):
+    path = worker_script(
+        "if incarnation < 2: os.kill(os.getpid(), signal.SIGKILL)\nsys.exit(3 * (incarnation - 2))"
+    )
+    said: list[str] = []
+    supervisor = Supervisor(
+        1,
+        [sys.executable, str(path)],
+        policy=RestartPolicy(max_restarts_without_progress=0),
+        say=said.append,
+        expected=lambda incarnation: "as planned" if incarnation.number < 2 else None,
+    )
+    report = supervisor.run()
+    assert (report.exit_code, report.expected) == (0, (0, 1))
+    assert "incarnations=3 preemptions=0 killed=2 failures=0" in report.summary
+    assert "incarnation 1: as planned: starting again" in said
+
+
 def test_a_crash_is_forgiven_as_often_as_allowed(worker_script):
     path = worker_script("sys.exit(3 if incarnation < 2 else 0)")
     assert supervise(path, max_failures=2)[0].exit_code == 0
@@ -142,10 +160,64 @@ TERM, KILL = -signal.SIGTERM, -signal.SIGKILL
         # Memory ran out, and the survivor saved only because the launcher ended it.
         (exits(KILL, (75, True)), Outcome.FAILED),
         (exits((75, True), (75, True)), Outcome.FAILED),
+        # It has lost a worker, which had been told to go, or which fails by itself a moment later.
+        (exits(69, 75), Outcome.PREEMPTED),
+        (exits(KILL, 69, 75), Outcome.PREEMPTED),
+        (exits(TERM, 69), Outcome.PREEMPTED),
+        (exits(69, TERM), Outcome.PREEMPTED),
+        (exits(69, 3), Outcome.FAILED),
+        (exits(KILL, 69), Outcome.FAILED),
+        (exits(69, 69), Outcome.FAILED),
     ],
 )
 def test_the_first_death_decides_what_an_incarnation_came_to(ended, outcome):
     assert judge(ended, [75]).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("ended", "cause", "lost"),
+    [
+        (exits(KILL, 69), 0, True),
+        (exits(KILL, (69, True)), 0, True),
+        (exits(69, KILL), 1, True),
+        (exits(69, 69), 0, True),
+        (exits(69, 0), 0, True),
+        (exits(KILL, KILL), 0, False),  # Nobody is left who would say so: memory may have run out.
+        (exits(KILL, 1), 0, False),
+        (exits(69, 3), 1, False),
+        (exits(-signal.SIGSEGV, 69), 0, False),
+    ],
+)
+def test_the_loss_of_a_worker_is_told_apart_from_an_error_of_the_program(ended, cause, lost):
+    verdict = judge(ended, [75])
+    assert verdict.outcome is Outcome.FAILED
+    assert (verdict.cause.index, verdict.lost) == (cause, lost)
+
+
+LOSES_A_WORKER = """
+if incarnation == {last}: sys.exit(0)
+status(last_saved={saved}, step=9)
+if index == 1: os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(0.2)
+sys.exit(69)
+"""
+
+
+def test_the_loss_of_a_worker_is_made_good_where_there_is_a_checkpoint(worker_script):
+    report, _, said = supervise(worker_script(LOSES_A_WORKER.format(last=1, saved=5)))
+    assert (report.exit_code, report.count(Outcome.FAILED)) == (0, 1)
+    assert any("w0 has lost another worker (exit code 69)" in line for line in said)
+
+
+def test_the_loss_of_a_worker_ends_the_job_where_there_is_no_checkpoint(worker_script):
+    report, _, _ = supervise(worker_script(LOSES_A_WORKER.format(last=1, saved=0)))
+    assert (report.exit_code, len(report.incarnations)) == (137, 1)
+
+
+def test_workers_that_are_lost_again_and_again_without_progress_stop(worker_script):
+    path = worker_script(LOSES_A_WORKER.format(last=9, saved=5))
+    report, _, _ = supervise(path, max_restarts_without_progress=2)
+    assert (report.exit_code, len(report.incarnations)) == (1, 4)
 
 
 def test_143_is_a_preemption_also_when_it_is_the_restart_code():

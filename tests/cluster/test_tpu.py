@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from keras_preempt.exit_codes import EXIT_WORKER_LOST
 from tests.cluster.harness import RunningCluster, describe, start_cluster
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -84,6 +85,10 @@ def test_a_preempted_worker_is_replaced_in_the_process_and_not_a_bit_is_differen
     coordinator.wait_for_line(0, "HOLDS", 120)
     first.signal(worker, signal.SIGTERM)
     coordinator.wait_for_line(0, f"/job:worker/task:{worker} was preempted: .*step-00000035")
+    said = coordinator.outputs[0]
+    assert f"remote worker /job:worker/task:{worker} is about to be ended. The coordinator saves" in said
+    assert "Watching over 2 remote worker(s)" in said
+    assert "worker 0" not in said
     assert cloud.checkpoints == ["step-00000035"]  # The execution in flight, of 5 steps, was the last.
     assert "CONNECTS 1" not in coordinator.outputs[0]
     first.close()
@@ -148,11 +153,13 @@ def test_the_loop_recovers_from_an_error_that_comes_with_a_preemption(cloud: Clo
 
 
 @pytest.mark.chaos
-def test_workers_that_die_without_a_notice_are_an_error(cloud: Cloud) -> None:
+def test_workers_that_die_without_a_notice_are_lost_and_the_exit_status_says_so(cloud: Cloud) -> None:
     first = cloud.workers(0)
-    coordinator = cloud.coordinator("loop", hold="wait")
+    coordinator = cloud.coordinator("loop", hold="lost")
     coordinator.wait_for_line(0, "HOLDS", 120)
     first.close()
+    (cloud.folder / "gone").touch()
     result = coordinator.wait()
-    assert result.codes[0] not in (0, 42, 75, 143), describe(result.outputs)
+    assert result.codes[0] == EXIT_WORKER_LOST, describe(result.outputs)
+    assert "Another worker is gone" in result.outputs[0]
     assert cloud.checkpoints == []

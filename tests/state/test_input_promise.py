@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_preempt.state.inputs import promise
+from keras_preempt.state.input_promise import promise
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
@@ -18,7 +21,13 @@ DATA = tf.data.Dataset.range(8)
 def feed(dataset: Any, *, distributed: bool, batches: int | None) -> Any:
     return cast(
         Any,
-        SimpleNamespace(undistributed=dataset, dataset=object() if distributed else dataset, batches=batches),
+        SimpleNamespace(
+            dataset=SimpleNamespace(_original_dataset=dataset) if distributed else dataset,
+            batches=batches,
+            is_generator=False,
+            changes_itself="",
+            py_dataset=None,
+        ),
     )
 
 
@@ -40,3 +49,87 @@ def test_data_of_unknown_length_is_promised_to_be_exact_on_one_device_only() -> 
     exact, why = promise(feed(unknown, distributed=True, batches=None))
     assert not exact
     assert "assert_cardinality" in why
+
+
+def _augmented(draw: Any, **options: Any) -> tf.data.Dataset:
+    return DATA.map(lambda n: (n, draw()), **options)
+
+
+def _unseeded_inside() -> tf.data.Dataset:
+    return DATA.interleave(lambda n: tf.data.Dataset.range(n).shuffle(4))
+
+
+def _seeded_inside() -> tf.data.Dataset:
+    return DATA.interleave(lambda n: tf.data.Dataset.range(n).shuffle(4, seed=1))
+
+
+def _stateless() -> tf.data.Dataset:
+    seeds = tf.data.Dataset.random(seed=4)
+    return tf.data.Dataset.zip(DATA, seeds).map(lambda n, s: tf.random.stateless_normal((), (s, s)))
+
+
+def _generator() -> tf.data.Dataset:
+    generator = tf.random.Generator.from_seed(1)
+    return _augmented(lambda: generator.normal(()))
+
+
+def _layer() -> tf.data.Dataset:
+    layer = keras.layers.GaussianNoise(0.5, seed=3)
+    return DATA.map(lambda n: layer(tf.ones((2,)), training=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (_unseeded_inside, "1 shuffle.*have no seed"),
+        (lambda: tf.data.Dataset.sample_from_datasets([DATA, DATA]), "have no seed"),
+        (lambda: _augmented(lambda: tf.random.normal(())), "no seed or are run in parallel"),
+        (
+            lambda: _augmented(lambda: tf.random.normal((), seed=3), num_parallel_calls=2),
+            "no seed or are run in parallel",
+        ),
+        (_generator, "whose state cannot be saved"),
+        (_layer, "whose state cannot be saved"),
+        (lambda: DATA.map(lambda n: n, num_parallel_calls=2, deterministic=False), "deterministic=False"),
+        (_seeded_inside, None),
+        (_stateless, None),
+        (lambda: _augmented(lambda: tf.random.normal((), seed=3)), None),
+        (lambda: tf.data.Dataset.sample_from_datasets([DATA, DATA], seed=2), None),
+        (lambda: DATA.map(lambda n: n, num_parallel_calls=2).prefetch(2).cache(), None),
+    ],
+)
+def test_what_a_restart_cannot_repeat_is_found_anywhere_in_a_pipeline(make: Any, found: str | None) -> None:
+    exact, why = promise(feed(make(), distributed=False, batches=8))
+    assert exact == (found is None), why
+    assert found is None or re.search(found, why)
+
+
+def test_python_code_in_a_pipeline_makes_the_promise_conditional() -> None:
+    data = DATA.map(lambda n: tf.py_function(lambda m: m, [n], tf.int64))
+    exact, why = promise(feed(data, distributed=False, batches=8))
+    assert exact
+    assert "exact if its Python code gives the same data again" in why
+
+
+class _Dataset(keras.utils.PyDataset):
+    def __init__(self, draw: Any) -> None:
+        super().__init__()
+        self._draw = draw
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return (self._draw(index),)
+
+
+def test_a_py_dataset_that_gives_another_batch_the_second_time_is_found_and_leaves_no_trace() -> None:
+    noisy = feed(DATA, distributed=False, batches=8)
+    np.random.seed(1)
+    noisy.py_dataset = _Dataset(lambda index: np.random.normal(size=3))
+    assert "two different batches" in promise(noisy)[1]
+    drawn = np.random.normal()
+    np.random.seed(1)
+    assert np.random.normal() == drawn
+    noisy.py_dataset = _Dataset(lambda index: np.random.default_rng(index).normal(size=3))
+    assert promise(noisy)[0]

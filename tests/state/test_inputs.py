@@ -18,6 +18,7 @@ from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras_preempt import keras_internals
 from keras_preempt.keras_internals import InputFeed
 from keras_preempt.state import inputs
+from keras_preempt.tensorflow_internals import shuffle_buffers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
 
@@ -280,6 +281,36 @@ def test_a_state_that_would_cost_the_grace_period_is_left_out(monkeypatch: pytes
     run(iterator, 1, 1, lambda *_: saves.append(captured(feed)))
     assert {state["way"] for state, _ in saves} <= {"new", "replay"}
     assert all(sum(array.nbytes for array in arrays.values()) < 10_000 for _, arrays in saves)
+
+
+def test_a_buffer_that_would_cost_the_grace_period_is_not_even_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inputs, "ELEMENT_LIMIT", N - 1)
+    iterator, feed = feed_of("shuffled, prefetched")
+
+    def write(iterator: Any) -> bytes:
+        raise AssertionError("the buffer was written")
+
+    monkeypatch.setattr(inputs, "iterator_state", write)
+    ways: set[str] = set()
+    run(iterator, 1, 1, lambda *_: ways.add(captured(feed)[0]["way"]))
+    assert ways == {"new"}
+    monkeypatch.undo()
+    monkeypatch.setattr(inputs, "ELEMENT_LIMIT", N - 1)
+    check_everywhere("shuffled, prefetched", 1)
+
+
+def test_the_size_of_a_buffer_is_known_without_writing_it() -> None:
+    def sizes(dataset: tf.data.Dataset) -> list[tuple[int, int | None]]:
+        return list(shuffle_buffers(dataset))
+
+    pictures = tf.data.Dataset.range(100).map(lambda n: (tf.zeros((4, 4, 3)), n))
+    assert sizes(pictures.shuffle(1000).batch(2)) == [(100, 4 * 4 * 3 * 4 + 8)]
+    assert sizes(pictures.repeat().shuffle(1000)) == [(1000, 4 * 4 * 3 * 4 + 8)]
+    names = tf.data.Dataset.from_tensor_slices(["a" * 10, "b" * 30])
+    assert sizes(names.shuffle(9)) == [(2, 20)]
+    assert sizes(names.map(tf.io.read_file).shuffle(9)) == [(2, None)]
 
 
 def test_before_anything_was_drawn_there_is_nothing_to_restore() -> None:

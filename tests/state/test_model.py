@@ -149,7 +149,7 @@ def test_a_change_of_the_model_shows_in_its_signature(model: keras.Model) -> Non
 
 def test_what_a_validation_changes_is_captured_as_a_copy(model: keras.Model) -> None:
     state = state_of(model)
-    captured = state.capture_metrics_and_seeds()
+    captured = state.capture_changed_by_validation()
     kept = {name: np.array(value) for name, value in captured.items()}
     assert any("metrics/" in name for name in captured)
     assert any("seed_generator" in name for name in captured)
@@ -249,7 +249,7 @@ for before, after in ((mirrored, state.capture_mirrored(state.mirrored)), (local
 for name, variable in state.mirrored.items():
     for part in strategy.experimental_local_results(variable.value):
         assert part.numpy().tobytes() == mirrored[name].tobytes(), name
-changed = state.capture_metrics_and_seeds()
+changed = state.capture_changed_by_validation()
 assert changed and changed.keys() <= local.keys()
 """
     run(program)

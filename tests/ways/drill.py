@@ -13,6 +13,7 @@ import pytest
 
 from tests.cluster.harness import ClusterResult, describe, run_cluster
 from tests.cluster.outcome import assert_identical
+from tests.ways.short_form import SHORT_FORM
 from tests.ways.way import STRATEGIES, STRIKE, WORKERS, Exact, KerasFails, Refused, Warned, Way
 
 SCRIPT = Path(__file__).with_name("run.py")
@@ -34,7 +35,8 @@ class Job:
         self.way = way
         self.workers = 2 if strategy == WORKERS else 1
         self._folder = folder
-        self._arguments = [way.job.__module__.rpartition(".")[2], way.name]
+        module = getattr(way.job, "func", way.job).__module__.rpartition(".")[2]
+        self._arguments = [module, way.name]
         self._strategy = strategy
         self._place = place
 
@@ -69,7 +71,7 @@ class Job:
             undisturbed = self.start("undisturbed").assert_ok()
             results = self.preempted(strikes)
             for worker in range(self.workers):
-                expected, found = _steps([undisturbed], worker), _steps(results, worker)
+                expected, found = steps_of([undisturbed], worker), steps_of(results, worker)
                 assert expected, "the job recorded no step"
                 assert found == expected, "\n".join(difflib.ndiff(expected, found))
             assert_identical(self.output("undisturbed"), self.output("preempted"), self.workers)
@@ -77,7 +79,7 @@ class Job:
         elif isinstance(verdict, Warned):
             undisturbed = self.start("undisturbed").assert_ok()
             results = self.preempted(strikes)
-            _assert_said(results[0], verdict.match)
+            _assert_said(results[-1 if verdict.at_restart else 0], verdict.match)
             for worker in range(self.workers):
                 expected, found = _places([undisturbed], worker), _places(results, worker)
                 assert found == expected, "a step was left out or run twice: " + str(found)
@@ -89,13 +91,13 @@ class Job:
 
 
 def parameters(ways: Sequence[Way]) -> list[object]:
-    """Returns every way under every strategy, for pytest: those that are not quick are marked chaos."""
+    """Returns every way under every strategy, for pytest: those that are not in the short form are chaos."""
     missing = cache(lambda name: importlib.util.find_spec(name) is None)
     found = []
     for way in ways:
         for strategy in way.verdicts:
             assert strategy in STRATEGIES, strategy
-            marks = [] if strategy in way.quick else [pytest.mark.chaos]
+            marks = [] if strategy in SHORT_FORM.get(way.name, ()) else [pytest.mark.chaos]
             absent = [name for name in way.needs if missing(name)]
             if absent:
                 marks.append(pytest.mark.skip(reason=f"not installed: {', '.join(absent)}"))
@@ -103,13 +105,13 @@ def parameters(ways: Sequence[Way]) -> list[object]:
     return found
 
 
-def _steps(results: Sequence[ClusterResult], worker: int) -> list[str]:
+def steps_of(results: Sequence[ClusterResult], worker: int) -> list[str]:
     lines = [line for result in results for line in result.outputs[worker].splitlines()]
     return [line for line in lines if line.startswith("RAN ")]
 
 
 def _places(results: Sequence[ClusterResult], worker: int) -> list[str]:
-    return [" ".join(line.split()[:3]) for line in _steps(results, worker)]
+    return [" ".join(line.split()[:3]) for line in steps_of(results, worker)]
 
 
 def _assert_said(result: ClusterResult, pattern: str, *, said: bool = True) -> None:
@@ -119,5 +121,5 @@ def _assert_said(result: ClusterResult, pattern: str, *, said: bool = True) -> N
 
 def _assert_fails(result: ClusterResult, pattern: str) -> None:
     assert all(code not in (0, PREEMPTED) for code in result.codes), describe(result.outputs)
-    assert not _steps([result], 0), "it trained"
+    assert not steps_of([result], 0), "it trained"
     _assert_said(result, pattern)

@@ -1,4 +1,4 @@
-"""A callback that prints every step, and sends its own process SIGTERM at one place."""
+"""A callback that prints every step, and sends its own process a signal at one place."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import sys
 from collections import Counter
 from typing import Any
 
@@ -19,13 +20,15 @@ class Recorder(keras.callbacks.Callback):
     """Prints ``RAN epoch batch logs drawn`` after every step.
 
     Args:
-        strike: ``place number [worker]``: where SIGTERM comes, counted in this process; None for nowhere. The
-            worker is 0 unless it is named.
+        strike: ``place number [worker [signal]]``: where the signal comes, counted in this process; None for
+            nowhere. Worker 0 and SIGTERM unless they are named.
     """
 
     def __init__(self, strike: str | None) -> None:
         super().__init__()
-        place, number, worker = [*(strike or "never 0").split(), "0"][:3]
+        place, number, *rest = (strike or "never 0").split()
+        worker, name = [*rest, *("0", "SIGTERM")[len(rest) :]]
+        self._signal = signal.Signals[name]
         self._strike = (place, int(number)) if int(worker) == WORKER else None
         self._begun: Counter[str] = Counter()
         self._epoch = 0
@@ -33,7 +36,7 @@ class Recorder(keras.callbacks.Callback):
     def _begin(self, place: str) -> None:
         if (place, self._begun[place]) == self._strike:
             print(f"STRUCK {place} {self._begun[place]}", flush=True)
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), self._signal)
         self._begun[place] += 1
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -45,7 +48,9 @@ class Recorder(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         drawn = [random.random(), float(np.random.rand())]
-        print(f"RAN {self._epoch} {batch} {json.dumps(logs, default=float)} {drawn}", flush=True)
+        # In one piece: a log line of another thread must not come between a text and its end of line.
+        sys.stdout.write(f"RAN {self._epoch} {batch} {json.dumps(logs, default=float)} {drawn}\n")
+        sys.stdout.flush()
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._begin("test")

@@ -39,15 +39,17 @@ class Exact:
 
 @dataclass(frozen=True)
 class Warned:
-    """Continues, not exactly, and the log says so before the first step.
+    """Continues, not exactly, and the log says so before the first step that it trains.
 
     Attributes:
         reason: Why, as the end of "not exact: ...".
         match: A regular expression that a line of the log has.
+        at_restart: Whether the log says so only when the run continues.
     """
 
     reason: str
     match: str
+    at_restart: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,6 @@ class Way:
         shown: What the table calls it.
         job: Trains; it is called in a process of its own, once for each start.
         verdicts: What is promised, by strategy; a strategy that is not there does not apply.
-        quick: The strategies that `make test` runs; `make chaos` runs all of them.
         strikes: Where each start but the last gets SIGTERM, see `tests.ways.recorder.Recorder`; "batch 9" is the
             tenth step that the process begins.
         needs: Modules that the job imports and that not every installation has; without them the test is skipped.
@@ -98,6 +99,5 @@ class Way:
     shown: str
     job: Callable[[Run], None] = field(repr=False)
     verdicts: Mapping[str, Verdict]
-    quick: tuple[str, ...] = (ONE,)
     strikes: tuple[str, ...] = ("batch 9",)
     needs: tuple[str, ...] = ()

@@ -1,8 +1,9 @@
 """Counts what a fit asks of others while it trains: TensorFlow's coordination service, operations, storage.
 
 Run as: count_calls.py OUTPUT DIRECTORY, in each worker. Fits a model four times, with few and with many steps,
-with and without the PreemptionCallback, and writes OUTPUT.<worker>.json: what was counted between the first
-and the last training boundary of each, by who asked.
+with and without the PreemptionCallback, and writes OUTPUT.<worker>.json: what was counted between the second
+and the last training boundary of each, by who asked. At the second one the callback tells once that the first
+step is done.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Counts:
 
 
 class Window(keras.callbacks.Callback):  # type: ignore[misc]
-    """Counts from the first training boundary to the last; stands after the PreemptionCallback."""
+    """Counts from the second training boundary to the last; stands after the PreemptionCallback."""
 
     def __init__(self, counts: Counts, steps: int) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ class Window(keras.callbacks.Callback):  # type: ignore[misc]
         self.found: dict[str, int] | None = None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if batch == 0:
+        if batch == 1:
             self.counts.open()
         elif batch == self.steps - 1:
             self.found = self.counts.close()

@@ -60,6 +60,8 @@ while step.numpy() < STEPS:
     if WAY == "deletion" and step.numpy() == 5:
         del handler
         break
+    if f"killed {MEMBER}" == WAY and step.numpy() == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
     if WAY == "error between steps" and step.numpy() == 5 and MEMBER == 0:
         raise ValueError("not in a step")
     handler.run(one)

@@ -14,6 +14,7 @@ import json
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -92,7 +93,9 @@ class Marks(keras.callbacks.Callback):
         self._training = False
         drawn = [random.random(), float(np.random.rand())]
         if self._say:
-            print(f"RAN {self.epoch} {batch} {json.dumps(logs)} {drawn}", flush=True)
+            # In one piece: a log line of another thread must not come between a text and its end of line.
+            sys.stdout.write(f"RAN {self.epoch} {batch} {json.dumps(logs)} {drawn}\n")
+            sys.stdout.flush()
         self.mark(f"done {self.epoch} {batch}")
 
     def on_test_begin(self, logs=None):

@@ -4,7 +4,8 @@ Run as: remote_training.py FOLDER loop|exit [undisturbed], in the loop of the ex
 The addresses of the n-th set of workers are in FOLDER/workers-n.json. With ``undisturbed`` it trains on the first set
 before, without any callback of the package.
 Prints ``RAN <epoch> <batch> <logs>`` after each execution, ``AT <epoch> <batch>`` before; at the end, ``END <json>``.
-Where FOLDER/hold-<epoch>-<batch> is, it waits for a notice, and fails if that file says "error".
+Where FOLDER/hold-<epoch>-<batch> is, it waits for a notice, and fails if that file says "error". If it says "lost", it
+waits for FOLDER/gone instead.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ class Marks(keras.callbacks.Callback):
     def hold(self, path):
         """Until the notice is there, so that this execution is the last."""
         print("HOLDS", flush=True)
+        if path.read_text() == "lost":
+            return self.await_loss()
         with PreemptionWatcher() as watcher:
             limit = time.monotonic() + 60
             while watcher.preemption_message is None:
@@ -90,6 +93,12 @@ class Marks(keras.callbacks.Callback):
                 time.sleep(0.02)
         if path.read_text() == "error":
             raise ValueError("an error that is no preemption")
+
+    def await_loss(self):
+        limit = time.monotonic() + 60
+        while not (FOLDER / "gone").exists():
+            assert time.monotonic() < limit, "the workers did not go"
+            time.sleep(0.02)
 
     def on_train_batch_end(self, batch, logs=None):
         drawn = random.random(), np.random.rand()

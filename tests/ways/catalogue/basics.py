@@ -62,6 +62,5 @@ WAYS = (
         "finite tf.data, one seeded shuffle",
         _plain,
         {ONE: Exact(), MIRRORED: Exact(), WORKERS: Exact()},
-        quick=(ONE, MIRRORED, WORKERS),
     ),
 )

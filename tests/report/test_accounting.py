@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_preempt.events import KINDS
+from keras_preempt.report.account import Account
+from keras_preempt.report.accounting import account
+from keras_preempt.report.as_json import as_json
+from keras_preempt.report.life import End
+from keras_preempt.report.page import page
+from keras_preempt.report.spans import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNTOLD
+from tests.report.story import (
+    COMPILING,
+    DYING,
+    HOLDING,
+    LEAVING,
+    NOW,
+    READING,
+    REPLAYING,
+    RESTORING,
+    SAVING,
+    STARTING,
+    Story,
+)
+
+
+def accounted(story: Story, **options: Any) -> Account:
+    found = account(story.events, (), options.pop("now", None), **options)
+    assert found is not None
+    assert_every_second_is_accounted_for(found)
+    return found
+
+
+def assert_every_second_is_accounted_for(found: Account) -> None:
+    for worker in found.workers:
+        for span, following in zip(worker.spans, worker.spans[1:], strict=False):
+            assert span.ended == following.began
+        assert all(span.ended > span.began and span.what in MEANINGS for span in worker.spans)
+        total = sum(worker.seconds(what) for what in MEANINGS)
+        assert total == pytest.approx(worker.wall)
+        assert 0 <= worker.goodput <= 1
+
+
+def spent(found: Account, member: int = 0) -> dict[str, float]:
+    worker = found.workers[member]
+    return {what: seconds for what in MEANINGS if (seconds := worker.seconds(what))}
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_each_second_of_a_preempted_run_is_named_as_what_it_was(workers: int) -> None:
+    story = Story(workers).begin().train(10, 20.0).preempt().pause(7.0)
+    found = accounted(story.begin(restored=11).train(5, 10.0).save(0.5).train(5, 10.0).finish())
+    for member in range(workers):
+        assert spent(found, member) == pytest.approx(
+            {
+                "train": 40.0,
+                "compile": 2 * COMPILING,
+                "start-up": 2 * STARTING,
+                "restore": READING + RESTORING,
+                "replay": REPLAYING,
+                "hold": 2 * HOLDING,
+                "save": 2 * SAVING + 0.5,
+                "leave": 2 * (LEAVING + DYING),
+                "idle": 7.0,
+            }
+        )
+    assert found.goodput == pytest.approx(40.0 / found.workers[0].wall)
+    assert [start.end for start in found.incarnations] == [End.PREEMPTED, End.FINISHED]
+    assert found.incarnations[0].why.startswith("SIGTERM to w0")
+    assert (found.step, found.steps_run, found.lost, found.lost_exactly) == (22, 22, 0, True)
+    assert [save.step for save in found.saves] == [11, 17, 22]
+    assert len(found.notices) == workers
+    assert found.gaps == ()
+
+
+def test_without_a_launcher_a_process_ends_with_its_fit_and_the_rest_is_idle() -> None:
+    story = Story(launcher=False).begin().preempt().pause(7.0).begin(restored=1).finish()
+    found = accounted(story)
+    assert spent(found)["leave"] == pytest.approx(2 * LEAVING)
+    assert spent(found)["idle"] == pytest.approx(7.0 + DYING)
+
+
+def test_a_second_fit_of_one_process_has_the_script_before_it_as_start_up() -> None:
+    story = Story(launcher=False).begin().finish()
+    first_end, started = story.at - DYING, story.events[0]["started_at"]
+    story.begin(restored=1)
+    for event in story.events:
+        if event["event"] == "start":
+            event["started_at"] = started
+    found = accounted(story.finish())
+    assert IDLE not in spent(found)
+    second = found.incarnations[1].lives[0]
+    assert second.began == first_end
+    assert second.seconds("start-up") == pytest.approx(STARTING + DYING)
+
+
+# -- Lost steps ---------------------------------------------------------------------------------------
+
+
+def test_steps_after_the_last_save_of_a_crash_are_lost() -> None:
+    story = Story(2).begin().train(9, 9.0).save().train(5, 5.0).fail()
+    found = accounted(story.begin(restored=10).train(9, 9.0).finish())
+    first = found.incarnations[0]
+    assert (first.last_step, first.lost, first.lost_exactly) == (15, 5, True)
+    assert "went on from step 10, and this one had done 15" in first.lost_why
+    assert first.why == "w0: ValueError: no"
+    assert (found.steps_run, found.lost, found.step) == (25, 5, 20)
+    # Of the first start, 10 of 15 steps were kept.
+    assert found.workers[0].useful == pytest.approx(14.0 * 10 / 15 + 9.0)
+
+
+def test_a_start_that_goes_on_from_an_older_checkpoint_loses_steps_of_several_starts() -> None:
+    story = Story().begin().train(9, 9.0).preempt()
+    story.begin(restored=10).train(9, 9.0).preempt()
+    story.begin(restored=4).train(25, 25.0).finish()
+    found = accounted(story)
+    assert [start.lost for start in found.incarnations] == [6, 10, 0]
+    assert (found.steps_run, found.lost, found.step) == (10 + 10 + 26, 16, 30)
+
+
+def test_of_a_killed_worker_it_is_said_that_the_lost_steps_are_not_known() -> None:
+    story = Story().begin().train(9, 9.0).save().train(5, 5.0).kill()
+    found = accounted(story.begin(restored=10).finish())
+    first = found.incarnations[0]
+    assert first.end is End.KILLED
+    assert first.why == "w0 by SIGKILL"
+    assert not first.lost_exactly
+    assert not found.lost_exactly
+    assert "it could not tell" in first.lost_why
+    assert found.workers[0].useful == pytest.approx(9.0)  # Until the save; nobody knows of the rest.
+
+
+def test_lost_steps_of_a_killed_worker_are_known_where_its_launcher_has_a_record_of_them() -> None:
+    story = Story().begin().train(9, 9.0).save().train(5, 5.0).kill(step_known=True)
+    found = accounted(story.begin(restored=10).finish())
+    assert (found.lost, found.lost_exactly) == (5, True)
+
+
+def test_a_peer_of_a_killed_worker_tells_how_far_both_had_come() -> None:
+    story = Story(2, launcher=False).begin().train(9, 9.0).save().train(5, 5.0)
+    killed_at = len(story.events)
+    story.fail("UnavailableError", origin="the loss of a worker")
+    story.events[killed_at:] = [event for event in story.events[killed_at:] if event["member"] == 1]
+    found = accounted(story.pause(3.0).begin(restored=10).finish())
+    first = found.incarnations[0]
+    assert first.end is End.SILENT
+    assert (first.lost, first.lost_exactly) == (5, True)
+    assert UNTOLD in spent(found, 0)
+    assert UNTOLD not in spent(found, 1)
+
+
+def test_a_preemption_that_could_not_be_saved_loses_its_steps() -> None:
+    story = Story().begin().train(9, 9.0).save().train(5, 5.0).preempt(saved=False)
+    assert accounted(story).lost == 5  # As things stand: a start now would have to run them again.
+    assert "a start now would go on from step 10" in accounted(story).incarnations[0].lost_why
+    found = accounted(story.begin(restored=10).finish())
+    assert found.incarnations[0].lost == 5
+    assert "NOT saved" in found.incarnations[0].why
+
+
+def test_a_start_that_ends_before_its_first_step_changes_nothing() -> None:
+    story = Story().begin().train(9, 9.0).preempt()
+    story.number += 1
+    story.tell("start", members=1, started_at=story.at - 1.0, began_at=story.at - 0.5)
+    found = accounted(story.fail().begin(restored=10).finish())
+    assert found.incarnations[1].first_step is None
+    assert (found.lost, found.lost_exactly) == (0, True)
+
+
+# -- While it runs ------------------------------------------------------------------------------------
+
+
+def test_a_run_that_goes_on_is_accounted_for_until_now() -> None:
+    story = Story(launcher=False).begin().train(9, 9.0).save().train(0, 30.0)
+    found = accounted(story, now=story.at, is_alive=lambda process: True)
+    assert found.incarnations[0].end is End.RUNNING
+    assert spent(found)[TRAIN] == pytest.approx(39.0)
+    assert (found.lost, found.lost_exactly) == (0, True)
+    assert found.gaps == ()
+
+
+def test_a_process_that_is_known_to_be_gone_does_not_run() -> None:
+    story = Story(launcher=False).begin().train(9, 9.0).save()
+    found = accounted(story, now=story.at + 1e6, is_alive=lambda process: False)
+    assert found.incarnations[0].end is End.SILENT
+    assert found.ended == story.at
+    assert not found.lost_exactly
+
+
+def test_of_a_process_elsewhere_the_report_says_what_it_assumes() -> None:
+    story = Story(launcher=False).begin().train(9, 9.0)
+    found = accounted(story, now=story.at + 60.0)
+    assert found.incarnations[0].end is End.RUNNING
+    assert "w0 told no end" in found.gaps[0]
+    assert "--over" in found.gaps[0]
+    over = accounted(story, now=None)
+    assert over.incarnations[0].end is End.SILENT
+    assert over.gaps == ()
+
+
+# -- Gaps ---------------------------------------------------------------------------------------------
+
+
+def test_a_worker_of_which_nothing_is_there_is_named() -> None:
+    story = Story(3).begin().finish()
+    story.events = [event for event in story.events if event["member"] != 1]
+    assert accounted(story).gaps == ("start 1: no events of w1, out of 3 workers",)
+
+
+@pytest.mark.parametrize("kind", ["ready", "first_step"])
+def test_time_that_a_missing_event_would_have_named_is_unaccounted_for_and_told(kind: str) -> None:
+    story = Story().begin().train(9, 9.0).finish()
+    story.events = [event for event in story.events if event["event"] != kind]
+    found = accounted(story)
+    assert spent(found)[UNACCOUNTED] > 0
+    assert any("events are missing" in gap for gap in found.gaps)
+
+
+def test_a_start_without_its_first_event_begins_with_what_is_known_and_that_is_told() -> None:
+    story = Story().begin().train(9, 9.0).finish()
+    story.events = [event for event in story.events if event["event"] != "start"]
+    found = accounted(story)
+    assert spent(found)[TRAIN] == pytest.approx(9.0)
+    assert found.gaps == ("start 1, w0: events are missing, so that it is not known when it began",)
+
+
+def test_nothing_told_is_no_account() -> None:
+    assert account([], (), NOW) is None
+    assert account([{"event": "start", "time": 1.0, "incarnation": 1, "member": "w0"}], (), NOW) is None
+
+
+_times = st.floats(0, 2e9) | st.floats(NOW, NOW + 100)
+_junk = (
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 1 << 70)
+    | _times
+    | st.text()
+    | st.lists(st.text(), max_size=2)
+)
+_FIELDS = (
+    *("started_at", "began_at", "read_at", "read_seconds", "seconds", "input_seconds", "before", "ready_at"),
+    *("step", "members", "goes_on", "background", "code", "saved", "reason", "origin", "attempt", "missing"),
+    *("skipped", "checkpoint", "process", "received_at", "deadline", "source"),
+)
+_events = st.builds(
+    lambda kind, time, member, incarnation, fields: {
+        **fields,
+        "event": kind,
+        "time": time,
+        "member": member,
+        "incarnation": incarnation,
+    },
+    st.sampled_from(KINDS),
+    _times,
+    st.integers(0, 2) | _junk,
+    st.integers(1, 4),
+    st.dictionaries(st.sampled_from(_FIELDS), _junk, max_size=8),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(_events, max_size=12), st.none() | _times, st.sampled_from([None, False, True]))
+def test_whatever_the_events_say_spans_never_overlap_and_sum_up_to_the_wall_time(
+    events: list[dict[str, Any]], now: float | None, alive: bool | None
+) -> None:
+    events.sort(key=lambda event: event["time"])
+    found = account(events, ["a gap"], now, lambda process: alive)
+    if found is not None:
+        assert_every_second_is_accounted_for(found)
+        assert found.steps_run >= found.lost >= 0
+        json.loads(json.dumps(as_json(found, "run"), allow_nan=False))
+        assert page(found, "run").endswith("</html>\n")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_run_with_any_of_its_lines_missing_is_reported_all_the_same(data: st.DataObject) -> None:
+    story = Story(2).begin().train(9, 9.0).save().train(3, 3.0).preempt().pause(1.0)
+    story.begin(restored=13).train(5, 5.0).kill().begin(restored=13).train(5, 5.0).finish()
+    kept = data.draw(st.lists(st.booleans(), min_size=len(story.events), max_size=len(story.events)))
+    story.events = [event for event, keep in zip(story.events, kept, strict=True) if keep]
+    found = account(story.events, (), None)
+    if found is not None:
+        assert_every_second_is_accounted_for(found)

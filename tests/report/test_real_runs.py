@@ -1,0 +1,111 @@
+"""Reports of real trainings with real signals, against their own records and the launcher's clock."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.checkpoint.store import open_store
+from keras_preempt.cluster import RestartPolicy, Supervisor
+from keras_preempt.environment import DRILL, DRILL_RECORD
+from keras_preempt.report.account import Account
+from keras_preempt.report.life import End
+from keras_preempt.report.loading import load
+from keras_preempt.report.spans import UNACCOUNTED, UNTOLD
+from tests.cluster.harness import QUIET_CPU
+
+SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+STEPS = 32
+PREEMPTED_BEFORE = (5, 19, 28)
+
+
+class Job:
+    """A training that a launcher starts again until it is done.
+
+    Attributes:
+        seconds: From the first start to the last exit, by the launcher's clock.
+        report: What the report says.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        workers: int,
+        environment: Callable[[int], dict[str, str | None]],
+        *arguments: str,
+    ) -> None:
+        self._record = folder / "record"
+        directory = str(folder / "run")
+        command = [sys.executable, str(SCRIPT), str(self._record), directory, *arguments]
+        supervisor = Supervisor(
+            workers,
+            command,
+            policy=RestartPolicy(max_failures=1, incarnation_timeout=300.0),
+            environment=lambda number: {**QUIET_CPU, **environment(number)},
+        )
+        began = time.monotonic()
+        done = supervisor.run()
+        assert done.exit_code == 0, done.summary
+        self.seconds = max(exit.at for exit in done.incarnations[-1].exits) - began
+        self.report: Account = load(open_store(directory))
+
+    def steps_run(self, worker: int) -> list[tuple[int, int]]:
+        """The steps that a worker has run, each with the start that ran it, as it wrote them down itself."""
+        lines = Path(f"{self._record}.{worker}").read_text().splitlines()
+        return [(int(start), int(step)) for start, step in map(str.split, lines)]
+
+
+def preempted(number: int) -> dict[str, str | None]:
+    if number >= len(PREEMPTED_BEFORE):
+        return {DRILL: None}
+    return {DRILL: json.dumps({"member": 0, "step": PREEMPTED_BEFORE[number]})}
+
+
+@pytest.mark.parametrize(
+    "workers", [1, pytest.param(2, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])]
+)
+def test_three_preemptions_are_accounted_for_to_the_second_and_to_the_step(
+    workers: int, tmp_path: Path
+) -> None:
+    job = Job(tmp_path, workers, preempted)
+    found = job.report
+    assert [start.end for start in found.incarnations] == [*[End.PREEMPTED] * 3, End.FINISHED]
+    assert len(found.workers) == workers
+    for worker in found.workers:
+        assert worker.wall == pytest.approx(job.seconds, rel=0.02)
+        named = sum(span.seconds for span in worker.spans if span.what not in (UNACCOUNTED, UNTOLD))
+        assert named == pytest.approx(worker.wall, rel=0.02)
+        run = job.steps_run(worker.member)
+        assert [len([step for start, step in run if start == number]) for number in (1, 2, 3, 4)] == [
+            start.steps_run for start in found.incarnations
+        ]
+        assert found.lost == len(run) - len({step for _, step in run}) == 0
+    assert found.lost_exactly
+    assert (found.step, found.steps_run) == (STEPS, STEPS)
+    assert [notice.incarnation for notice in found.notices] == [1, 2, 3]
+    assert found.gaps == ()
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_kill_without_notice_loses_what_the_record_says_or_an_unknown_number(
+    recorded: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "steps").mkdir()
+
+    def killed(number: int) -> dict[str, str | None]:
+        return {"KILL": "13", DRILL_RECORD: str(tmp_path / "steps") if recorded else None}
+
+    job = Job(tmp_path, 1, killed, "5")
+    run = job.steps_run(0)
+    again = len(run) - len({step for _, step in run})
+    assert again > 0
+    assert job.report.incarnations[0].end is End.KILLED
+    assert job.report.lost_exactly is recorded
+    assert job.report.lost == again if recorded else job.report.lost <= again
+    assert job.report.workers[0].wall == pytest.approx(job.seconds, rel=0.02)

@@ -1,0 +1,110 @@
+"""A PyDataset goes on in the epoch that was interrupted, in the order of that epoch, and only that is drawn again."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
+from keras_preempt.keras_internals import InputFeed
+from keras_preempt.state import inputs, py_dataset, randomness
+
+STEPS, EPOCHS = 5, 3
+
+
+class Numbers(keras.utils.PyDataset):
+    """Shuffles itself between epochs; remembers which batches were asked for."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.order = np.arange(STEPS)
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        return (self.order[index : index + 1],)
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.order)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"order": self.order}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.order = state["order"]
+
+
+def start(**options: Any) -> tuple[Numbers, Any, InputFeed]:
+    """What `fit` has when its callbacks are first called, in a new process."""
+    keras.utils.set_random_seed(4)
+    numbers = Numbers(**options)
+    iterator = TFEpochIterator(
+        x=numbers, distribute_strategy=tf.distribute.get_strategy(), steps_per_execution=1, shuffle=True
+    )
+    iterator.reset()
+    feed = InputFeed(iterator)
+    inputs.watch(feed)
+    return numbers, iterator, feed
+
+
+def epochs(iterator: Any, count: int, before: Callable[[int], None], at: Callable[[int, int], None]) -> Any:
+    drawn = []
+    for epoch in range(count):
+        before(epoch)
+        batches: list[int] = []
+        for step, _, live in iterator:
+            at(epoch, step)
+            batches.append(int(next(live)[0][0]))
+            random.random()  # As a callback may.
+        drawn.append(batches)
+    return drawn
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["one thread", "several"])
+def test_the_rest_is_the_same_and_only_the_interrupted_epoch_is_drawn_again(options: dict[str, Any]) -> None:
+    saves: dict[tuple[int, int | None], Any] = {}
+    _, iterator, feed = start(**options)
+
+    def save(epoch: int, step: int | None) -> None:
+        arrays: dict[str, np.ndarray] = {}
+        inside = step is not None
+        state = inputs.capture(feed, feed.position(pending=inside), arrays, inside=inside)
+        drawn = randomness.capture(arrays)
+        kept = {name: np.array(array) for name, array in arrays.items()}
+        saves[epoch, step] = json.loads(json.dumps([state, drawn])), kept
+
+    def begin(epoch: int) -> None:
+        save(epoch, None)
+        py_dataset.begin_epoch(feed)
+
+    whole = epochs(iterator, EPOCHS, begin, save)
+    assert len({tuple(batches) for batches in whole}) > 1
+    for epoch, step in ((0, 2), (1, None), (1, 0), (1, 3)):
+        numbers, iterator, feed = start(**options)
+        numbers.asked.clear()
+        (state, drawn), arrays = saves[epoch, step]
+        how = inputs.restore(feed, state, arrays, batch=step)
+        assert f"{step or 0} batches drawn again" in how
+        resumed = [step is not None]
+
+        def go_on(
+            epoch: int, resumed: Any = resumed, drawn: Any = drawn, arrays: Any = arrays, feed: Any = feed
+        ) -> None:
+            if epoch == 0:
+                randomness.restore(drawn, arrays)
+            if not resumed.pop() if resumed else True:
+                py_dataset.begin_epoch(feed)
+
+        rest = epochs(iterator, EPOCHS - epoch, go_on, lambda *_: None)
+        assert rest == [whole[epoch][step or 0 :], *whole[epoch + 1 :]], (epoch, step)
+        assert len(numbers.asked) <= STEPS * (EPOCHS - epoch), "earlier epochs were drawn again"

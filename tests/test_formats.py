@@ -1,0 +1,103 @@
+"""What an earlier release has written is read; what a later one has written is refused with the version it needs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_preempt import events
+from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.errors import CheckpointError, UnsupportedFormat
+from keras_preempt.checkpoint.layout import EVENTS, INCARNATIONS, MANIFEST, RUN
+from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.reader import committed, load, verify
+from keras_preempt.checkpoint.run_directory import read_run
+from keras_preempt.cli.main import main
+
+FIRST = Path(__file__).parent / "formats" / "format-1"
+ATTEMPT = "step-00000006/00001-0000"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(shutil.copytree(FIRST, tmp_path / "run"))
+
+
+def test_format_1_is_read_whole(store: LocalStore) -> None:
+    (info,) = committed(store)
+    assert info.manifest is not None
+    assert (info.manifest.format, info.manifest.step, info.manifest.kind) == (1, 6, "preempted")
+    verify(store, info)
+    loaded = load(store, info, 0, 1)
+    assert loaded.tensors["optimizer/adam/iteration"] == 6
+    assert loaded.tensors["model/small/hidden/kernel"].shape == (2, 3)
+    assert np.isfinite(loaded.tensors["model/small/norm/moving_mean"]).all()
+    assert {"input", "callbacks", "random", "setup"} <= loaded.state.keys()
+    assert read_run(store)["optimizer_class"] == "Adam"
+    told = [event["event"] for event in events.read(store)]
+    assert told[0] == "start"
+    assert "commit" in told
+
+
+@pytest.mark.parametrize("command", [["inspect", "--verify"], ["clean"], ["export"]])
+def test_every_command_takes_format_1(store: LocalStore, tmp_path: Path, command: list[str]) -> None:
+    out = [str(tmp_path / "out.safetensors")] if command == ["export"] else []
+    assert main([*command, store.url, *out]) == 0
+
+
+def test_nothing_of_the_directory_was_changed_since() -> None:
+    """Each document still ends with the sum that it was written with."""
+    for path in [FIRST / RUN, *(FIRST / INCARNATIONS).iterdir(), *FIRST.glob("step-*/*/*.json")]:
+        assert documents.decode(path.read_bytes(), str(path))["format"] == 1
+
+
+def newer_document(path: Path) -> None:
+    fields = documents.decode(path.read_bytes(), "")
+    path.write_bytes(documents.encode({**fields, "format": 3, "what-else": "is new"}))
+
+
+def newer_line(path: Path) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    lines.append(json.dumps({"event": "saved-otherwise", "time": 1e9, "format": 3}) + "\n")
+    path.write_text("".join(lines))
+
+
+def read_all(store: LocalStore) -> None:
+    read_run(store)
+    for info in committed(store):
+        if info.error is not None:
+            raise info.error
+        verify(store, info)
+    events.read(store)
+
+
+@pytest.mark.parametrize(
+    ("name", "make_newer"),
+    [
+        (RUN, newer_document),
+        (f"{ATTEMPT}/{MANIFEST}", newer_document),
+        (f"{EVENTS}/00001.w00000.jsonl", newer_line),
+    ],
+)
+def test_a_newer_format_is_refused_with_the_version_that_is_needed(
+    store: LocalStore, name: str, make_newer: Callable[[Path], None]
+) -> None:
+    read_all(store)
+    make_newer(store.path / name)
+    with pytest.raises(UnsupportedFormat) as refused:
+        read_all(store)
+    assert str(refused.value) == (
+        f"Expected {name} in format version 1 or older. Received: format version 3. "
+        "Install a keras-preempt release that reads format version 3."
+    )
+
+
+def test_a_part_of_a_newer_format_is_refused_though_its_manifest_is_not(store: LocalStore) -> None:
+    newer_document(store.path / ATTEMPT / "w00000.part.json")
+    with pytest.raises(CheckpointError):
+        read_all(store)

@@ -1,0 +1,96 @@
+"""The benchmark of a resume splits the whole time of a real one, and tells which way the input went."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import resume_cost  # noqa: E402
+import resumption  # noqa: E402
+from resumption import PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed  # noqa: E402
+
+JOURNAL = {
+    "started": 100.0,
+    "imported": 103.0,
+    "connected": 104.5,
+    "fit_began": 106.0,
+    "built_in_fit": 0.5,
+    "input_restored_in": 0.25,
+    "how": "by replay of 1 iterators and 20 batches",
+    "restored": 107.5,
+    "batches": 21,
+    "steps": [110.0, 110.5, 111.0, 112.0],
+}
+
+
+def test_the_parts_are_those_that_were_noted_and_sum_up_to_the_whole() -> None:
+    split = resumption.split(JOURNAL)
+    assert split.parts == {
+        "import": 3.0,
+        "cluster": 1.5,
+        "build": 2.0,  # 1.5 before fit, 0.5 in the callback
+        "restore": 0.75,  # 1.5 in the callback, without what else is done in it
+        "replay": 0.25,
+        "compile": 2.0,
+        "first step": 0.5,
+    }
+    assert split.whole == sum(split.parts.values()) == 10.0
+    assert split.batches == 21
+
+
+def resumed(whole: float, replay: float = 0.25, step: float = 0.05) -> Resumption:
+    parts = dict.fromkeys(PARTS, 0.0) | {"replay": replay, "import": whole - replay}
+    return Resumption(parts, whole, step, 20)
+
+
+def test_the_report_shows_the_median_run_and_what_a_batch_costs_beside_training_on_it() -> None:
+    state, replay = Job(1, STATE, 20, 5), Job(1, REPLAY, 20, 5)
+    output = resume_cost.report(
+        {state: [resumed(9.0, 0.05), resumed(7.0, 0.05), resumed(8.0, 0.05)], replay: [resumed(6.0)]}
+    )
+    rows = {re.split(r"\s{2,}", line)[0]: re.split(r"\s{2,}", line)[1:] for line in output.splitlines()}
+    assert [row for row in rows if row in PARTS] == list(PARTS)
+    assert rows["whole"] == ["8.00", "6.00"]
+    assert (rows["least whole"], rows["most"]) == (["7.00", "6.00"], ["9.00", "6.00"])
+    assert rows["1 device, replay"] == ["250", "12.50", "50.00", "0.250"]
+    assert "takes 0.20 x the time of the replay of 20 batches" in output
+
+
+def test_a_real_resume_is_split_and_an_input_that_went_another_way_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(resumption._TOLD, REPLAY, "magic")
+    with pytest.raises(ResumptionFailed, match=r"continue by its magic\. Received: by replay of "):
+        resumption.resume(Job(1, REPLAY, 6, 5))
+
+
+@pytest.mark.chaos
+def test_all_three_ways_are_measured_in_real_resumes() -> None:
+    result = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "resume_cost.py"), "--quick"],
+        capture_output=True,
+        text=True,
+        timeout=590,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = {}
+    for line in result.stdout.splitlines():
+        name, *cells = re.split(r"\s{2,}", line.strip())
+        rows[name] = cells
+    ways = ["1 device, iterator state", "1 device, replay", "2 workers, replay"]
+    assert rows["seconds, of the median run"] == ways
+    whole = [float(cell) for cell in rows["whole"]]
+    for way in range(3):
+        assert sum(float(rows[part][way]) for part in PARTS) == pytest.approx(whole[way], abs=0.05)
+        assert all(float(rows[part][way]) > 0 for part in ("import", "build", "restore", "replay", "compile"))
+        assert len(rows[ways[way]]) == 4
+    assert float(rows["cluster"][2]) > float(rows["cluster"][0])

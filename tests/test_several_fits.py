@@ -1,0 +1,156 @@
+"""Each fit of a script has a place of its own in the directory, told by its number."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_preempt import PreemptionCallback, several_fits
+from keras_preempt.checkpoint.errors import IdentityMismatch
+
+X, Y = np.arange(32, dtype="float32").reshape(16, 2), np.ones((16, 1), "float32")
+
+
+@pytest.fixture(autouse=True)
+def new_process() -> Iterator[None]:
+    several_fits.begin_again()
+    yield
+    several_fits.begin_again()
+
+
+def make_model() -> keras.Model:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="dense")], name="model")
+    model.compile("sgd", "mse")
+    return model
+
+
+def fit(model: keras.Model, directory: Path, epochs: int = 2, **options: object) -> dict[str, list[float]]:
+    callbacks = [PreemptionCallback(directory), *options.pop("callbacks", ())]
+    arguments = {"batch_size": 4, "epochs": epochs, "shuffle": False, "verbose": 0, **options}
+    return model.fit(X, Y, callbacks=callbacks, **arguments).history
+
+
+def script(directory: Path, first_epochs: int = 2, second_epochs: int = 2) -> list[dict[str, list[float]]]:
+    """Two fits of one model; as in a new process."""
+    several_fits.begin_again()
+    model = make_model()  # Named as in a new process.
+    return [fit(model, directory, first_epochs), fit(model, directory, second_epochs)]
+
+
+class Fails(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        raise KeyError("by the test")
+
+    def get_state(self) -> dict[str, object]:
+        return {}
+
+    def set_state(self, state: object) -> None:
+        pass
+
+
+def test_the_second_fit_trains_on_as_without_the_callback(tmp_path: Path) -> None:
+    alone = make_model()
+    expected = [alone.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0).history for _ in range(2)]
+    assert script(tmp_path / "run") == expected
+
+
+def test_a_script_that_has_finished_trains_nothing_and_returns_every_history(tmp_path: Path) -> None:
+    expected = script(tmp_path / "run")
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("MANIFEST.json"))
+    assert script(tmp_path / "run") == expected
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("MANIFEST.json")) == before
+
+
+def test_a_first_fit_that_was_made_longer_is_refused_when_the_second_has_begun(tmp_path: Path) -> None:
+    script(tmp_path / "run")
+    with pytest.raises(IdentityMismatch, match=r"begun after: .*step 8', received .*step 12'"):
+        script(tmp_path / "run", first_epochs=3)
+
+
+def test_the_last_fit_may_be_made_longer(tmp_path: Path) -> None:
+    script(tmp_path / "run")
+    longer = script(tmp_path / "run", second_epochs=3)
+    assert longer == script(tmp_path / "other", second_epochs=3)
+
+
+def test_the_first_fit_may_be_tried_again_after_an_error(tmp_path: Path) -> None:
+    model = make_model()
+    with pytest.raises(KeyError, match="by the test"):
+        fit(model, tmp_path / "run", callbacks=[Fails()])
+    assert fit(make_model(), tmp_path / "run") == script(tmp_path / "other")[0]
+
+
+def test_after_an_error_in_a_later_fit_the_next_one_is_refused(tmp_path: Path) -> None:
+    model = make_model()
+    fit(model, tmp_path / "run")
+    with pytest.raises(KeyError, match="by the test"):
+        fit(model, tmp_path / "run", callbacks=[Fails()])
+    with pytest.raises(ValueError, match=r"after number 2 was left by an error.*cannot be told"):
+        fit(make_model(), tmp_path / "run")
+
+
+def test_a_finished_fit_stays_where_it_was_though_the_process_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    callback, model = PreemptionCallback("run"), make_model()
+    (tmp_path / "elsewhere").mkdir()
+    for _ in range(2):
+        model.fit(X, Y, batch_size=4, verbose=0, callbacks=[callback])
+        monkeypatch.chdir(tmp_path / "elsewhere")
+    assert (tmp_path / "run" / "fit-00002" / "run.json").exists()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_finished_fit_keeps_the_averages_that_it_ended_with(tmp_path: Path) -> None:
+    """Keras puts them into the model before the callbacks are told that training is over."""
+
+    def weights() -> list[np.ndarray]:
+        several_fits.begin_again()
+        model = make_model()
+        model.compile(keras.optimizers.SGD(0.001, use_ema=True, ema_momentum=0.5), "mse")
+        fit(model, tmp_path / "run")
+        return model.get_weights()
+
+    ended, again = weights(), weights()
+    assert [weight.tolist() for weight in again] == [weight.tolist() for weight in ended]
+
+
+def test_a_callback_is_not_copied(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="Received: a copy"):
+        copy.deepcopy(PreemptionCallback(tmp_path / "run"))
+
+
+def test_a_model_that_is_made_anew_in_one_process_is_told_how_to_get_its_names_back(tmp_path: Path) -> None:
+    def dropping() -> keras.Model:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    keras.utils.clear_session()
+    with pytest.raises(KeyError, match="by the test"):
+        fit(dropping(), tmp_path / "run", callbacks=[Fails()])
+    with pytest.raises(IdentityMismatch, match=r"call keras.utils.clear_session\(\) before"):
+        fit(dropping(), tmp_path / "run")
+    keras.utils.clear_session()
+    assert len(fit(dropping(), tmp_path / "run")["loss"]) == 2
+
+
+def test_validation_data_that_reshuffles_comes_in_the_same_order_for_a_later_fit(tmp_path: Path) -> None:
+    def histories(directory: Path, epochs: int) -> list[dict[str, list[float]]]:
+        several_fits.begin_again()
+        model, samples = make_model(), tf.data.Dataset.from_tensor_slices((X, Y))
+        validation = samples.shuffle(16, seed=3).batch(5, drop_remainder=True)
+        return [fit(model, directory, end, validation_data=validation) for end in (3, epochs)]
+
+    expected = histories(tmp_path / "undisturbed", 3)
+    histories(tmp_path / "run", 2)
+    assert histories(tmp_path / "run", 3) == expected

@@ -1,0 +1,347 @@
+"""Callbacks beside ours: Keras' own and the user's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.ways.catalogue.basics import dataset, model
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Refused, Verdict, Warned, Way
+
+if TYPE_CHECKING:
+    from tests.ways.run import Run
+
+EVERYWHERE: dict[str, Verdict] = {ONE: Exact(), MIRRORED: Exact(), WORKERS: Exact()}
+
+#: In the second epoch; in its validation, whose epoch is begun again; between two epochs.
+PLACES = ("batch 9", "test_batch 3", "epoch 1")
+
+
+def _fit(run: Run, *callbacks: Any, compiled: dict[str, Any] | None = None, **arguments: Any) -> Any:
+    made = model(run, **(compiled or {}))
+    arguments = {"epochs": 4, "validation_data": dataset(), **arguments}
+    return run.fit(made, dataset(), callbacks=callbacks, **arguments)
+
+
+def own_path(run: Run, name: str) -> Path:
+    """Returns a path in a folder of this worker."""
+    folder = run.work / f"w{run.worker}"
+    folder.mkdir(exist_ok=True)
+    return folder / name
+
+
+def _early_stopping(run: Run) -> None:
+    import keras
+
+    # Nothing improves by so much: it stops after the third epoch, and the best weights are the first epoch's.
+    early = keras.callbacks.EarlyStopping(patience=2, min_delta=5.0, restore_best_weights=True)
+    _fit(run, early, epochs=6)
+    run.keep_attributes(early, ["wait", "stopped_epoch", "best", "best_epoch"])
+    run.keep(**{f"best.{n}": weight for n, weight in enumerate(early.best_weights)})
+
+
+def _reduce_on_plateau(run: Run) -> None:
+    import keras
+
+    plateau = keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.5, min_delta=5.0, cooldown=1)
+    _fit(run, plateau, epochs=6)
+    run.keep_attributes(plateau, ["wait", "best", "cooldown_counter"])
+
+
+def _schedule(run: Run) -> None:
+    import keras
+
+    # From the rate before, not from the epoch alone: called twice for an epoch, it would count twice.
+    _fit(run, keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9))
+
+
+def _model_checkpoint(run: Run, **options: Any) -> None:
+    import keras
+
+    path = own_path(run, options.pop("name"))
+    checkpoint = keras.callbacks.ModelCheckpoint(str(path), save_weights_only=True, **options)
+    _fit(run, checkpoint)
+    run.keep_attributes(checkpoint, ["best"])
+    for file in sorted(path.parent.glob("*.weights.h5")):
+        run.keep(**{f"{file.name}/{name}": array for name, array in _h5(file).items()})
+
+
+def _h5(path: Path) -> dict[str, Any]:
+    import h5py
+    import numpy as np
+
+    found: dict[str, Any] = {}
+    with h5py.File(path) as file:
+        file.visititems(
+            lambda name, item: (
+                found.update({name: np.array(item)}) if isinstance(item, h5py.Dataset) else None
+            )
+        )
+    return found
+
+
+def _csv(run: Run, *, append: bool) -> None:
+    import keras
+
+    path = own_path(run, "log.csv")
+    _fit(run, keras.callbacks.CSVLogger(str(path), append=append), validation_freq=2)
+    run.keep(csv=path.read_text())
+
+
+def _csv_on_another_machine(run: Run) -> None:
+    import keras
+
+    # Its disk is empty, as that of a new machine.
+    path = own_path(run, f"log-{'first' if run.first else 'second'}.csv")
+    _fit(run, keras.callbacks.CSVLogger(str(path), append=True))
+    run.keep(csv=path.read_text())
+
+
+def _tensorboard(run: Run, update_freq: Any) -> None:
+    import keras
+
+    folder = own_path(run, "tensorboard")
+    board = keras.callbacks.TensorBoard(str(folder), update_freq=update_freq)
+    _fit(run, board)
+    run.keep_attributes(board, ["_global_train_batch", "_global_test_batch"])
+    run.keep(points=points(folder))
+
+
+def points(folder: Path) -> list[Any]:
+    """Every scalar that TensorBoard shows, duplicates too: [part, tag, step, value]."""
+    import tensorflow as tf
+
+    found = []
+    for path in sorted(folder.rglob("events.out.tfevents.*")):
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            event = tf.compat.v1.Event.FromString(record)
+            for value in event.summary.value:
+                tensor = tf.make_ndarray(value.tensor)
+                if tensor.dtype.kind == "f" and tensor.ndim == 0:
+                    found.append([path.parent.name, value.tag, event.step, float(tensor)])
+    return sorted(found)
+
+
+def _swap(run: Run, *, on_epoch: bool) -> None:
+    import keras
+
+    optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.8)
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)
+    _fit(run, swap, compiled={"optimizer": optimizer})
+
+
+def _own_swap(run: Run) -> None:
+    import keras
+    import numpy as np
+
+    class Halved(keras.callbacks.Callback):
+        changes_weights_in_validation = True
+
+        def on_test_begin(self, logs: Any = None) -> None:
+            self.kept = self.model.get_weights()
+            self.model.set_weights([weight * np.float32(0.5) for weight in self.kept])
+
+        def on_test_end(self, logs: Any = None) -> None:
+            self.model.set_weights(self.kept)
+
+        def get_state(self) -> dict[str, Any]:
+            return {}
+
+        def set_state(self, state: dict[str, Any]) -> None:
+            pass
+
+    _fit(run, Halved())
+
+
+def _own_swap_unsaid(run: Run) -> None:
+    import keras
+    import numpy as np
+
+    class Halved(keras.callbacks.Callback):
+        def on_test_begin(self, logs: Any = None) -> None:
+            self.kept = self.model.get_weights()
+            self.model.set_weights([weight * np.float32(0.5) for weight in self.kept])
+
+        def on_test_end(self, logs: Any = None) -> None:
+            self.model.set_weights(self.kept)
+
+    _fit(run, Halved())
+
+
+def _terminate_on_nan(run: Run) -> None:
+    import keras
+    import numpy as np
+
+    class Break(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 2:
+                self.model.set_weights([weight * np.float32("nan") for weight in self.model.get_weights()])
+
+        def get_state(self) -> dict[str, Any]:
+            return {}
+
+        def set_state(self, state: dict[str, Any]) -> None:
+            pass
+
+    _fit(run, Break(), keras.callbacks.TerminateOnNaN())
+
+
+def _remote_monitor(run: Run) -> None:
+    import threading
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    import keras
+
+    path = own_path(run, "posted")
+
+    class Posts(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            with path.open("ab") as file:
+                file.write(body + b"\n")
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Posts)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monitor = keras.callbacks.RemoteMonitor(f"http://127.0.0.1:{server.server_port}", send_as_json=True)
+    try:
+        _fit(run, monitor)
+    finally:
+        server.shutdown()
+        server.server_close()
+    run.keep(posted=[json.loads(line) for line in path.read_text().splitlines()])
+
+
+def _history(run: Run) -> None:
+    import keras
+
+    history = keras.callbacks.History()
+    _fit(run, history)
+    run.keep(own_history=history.history, own_epochs=history.epoch)
+
+
+def smoothed() -> Any:
+    """Returns a callback of the user's: a running mean of the loss, which sets the learning rate."""
+    import keras
+    import numpy as np
+
+    class Smoothed(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean, self.seen, self.names = np.float32(0.0), 0, {}
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.mean = np.float32(0.9) * self.mean + np.float32(0.1) * np.float32(logs["loss"])
+            self.seen += 1
+            self.names[str(self.seen)] = np.arange(self.seen % 3)
+            self.model.optimizer.learning_rate = 0.01 / (1.0 + float(self.mean))
+
+        def get_state(self) -> dict[str, Any]:
+            return {"mean": self.mean, "seen": self.seen, "names": self.names}
+
+        def set_state(self, state: dict[str, Any]) -> None:
+            self.mean, self.seen, self.names = state["mean"], state["seen"], state["names"]
+
+    return Smoothed()
+
+
+def _users(run: Run) -> None:
+    own = smoothed()
+    _fit(run, own)
+    run.keep(mean=float(own.mean), seen=own.seen, names=sorted(own.names))
+
+
+def _users_without_state(run: Run) -> None:
+    import keras
+
+    class Counts(keras.callbacks.Callback):
+        seen = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.seen += 1
+
+    _fit(run, Counts())
+
+
+def _backup(run: Run) -> None:
+    import keras
+
+    _fit(run, keras.callbacks.BackupAndRestore(str(own_path(run, "backup"))))
+
+
+WAYS = (
+    Way("early-stopping", "EarlyStopping, with restore_best_weights", _early_stopping, EVERYWHERE),
+    Way("plateau", "ReduceLROnPlateau", _reduce_on_plateau, EVERYWHERE),
+    Way("scheduler", "LearningRateScheduler, also from the rate before", _schedule, EVERYWHERE),
+    Way(
+        "checkpoint-best",
+        "ModelCheckpoint(save_best_only=True)",
+        lambda run: _model_checkpoint(
+            run, name="best.weights.h5", save_best_only=True, monitor="val_accuracy", mode="max"
+        ),
+        EVERYWHERE,
+    ),
+    Way(
+        "checkpoint-steps",
+        "ModelCheckpoint(save_freq=steps)",
+        lambda run: _model_checkpoint(run, name="{epoch}-{batch}.weights.h5", save_freq=4),
+        EVERYWHERE,
+    ),
+    Way("csv", "CSVLogger(append=True)", lambda run: _csv(run, append=True), EVERYWHERE),
+    Way("csv-overwrite", "CSVLogger(append=False)", lambda run: _csv(run, append=False), EVERYWHERE),
+    Way(
+        "csv-elsewhere",
+        "CSVLogger, started again on a machine that has not its file",
+        _csv_on_another_machine,
+        EVERYWHERE,
+    ),
+    Way("tensorboard", "TensorBoard", lambda run: _tensorboard(run, "epoch"), EVERYWHERE),
+    Way(
+        "tensorboard-batches",
+        'TensorBoard(update_freq="batch")',
+        lambda run: _tensorboard(run, "batch"),
+        EVERYWHERE,
+    ),
+    Way("swap-ema", "SwapEMAWeights", lambda run: _swap(run, on_epoch=False), EVERYWHERE),
+    Way(
+        "swap-ema-epoch",
+        "SwapEMAWeights(swap_on_epoch=True)",
+        lambda run: _swap(run, on_epoch=True),
+        EVERYWHERE,
+    ),
+    Way("terminate-on-nan", "TerminateOnNaN", _terminate_on_nan, EVERYWHERE),
+    Way("history", "History", _history, EVERYWHERE),
+    Way("remote-monitor", "RemoteMonitor", _remote_monitor, {ONE: Exact()}, needs=("requests",)),
+    Way("own", "a callback of your own with get_state and set_state", _users, EVERYWHERE),
+    Way(
+        "own-silent",
+        "a callback of your own without them",
+        _users_without_state,
+        {ONE: Warned("it starts afresh", r"not kept over a restart: .*Counts")},
+    ),
+    Way(
+        "own-swap",
+        "a callback of your own that changes the weights for the validation",
+        _own_swap,
+        {ONE: Exact("it says changes_weights_in_validation = True")},
+        strikes=("test_batch 3",),
+    ),
+    Way(
+        "own-swap-unsaid",
+        "the same, without saying so, preempted in the first validation",
+        _own_swap_unsaid,
+        {ONE: Warned("what it changed is saved as the weights", r"changes_weights_in_validation")},
+        strikes=("test_batch 3",),
+    ),
+    Way(
+        "backup-and-restore",
+        "Keras' BackupAndRestore",
+        _backup,
+        {ONE: Refused("both would restore, one over the other", r"BackupAndRestore")},
+    ),
+)

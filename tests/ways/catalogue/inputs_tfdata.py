@@ -1,0 +1,348 @@
+"""Pipelines of tf.data: shuffles, repetition, lengths, parallel reading, caches, and random augmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.ways.catalogue import basics
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Verdict, Warned, Way
+
+if TYPE_CHECKING:
+    from tests.ways.run import Run
+
+STEPS, BATCH = basics.STEPS, basics.BATCH
+EVERYWHERE = (ONE, MIRRORED, WORKERS)
+
+GIVES_THE_SAME = "its Python code gives the same data each time that it is asked"
+
+
+def slices() -> Any:
+    """Returns the samples, one by one, in order."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(basics.samples())
+
+
+def job(make: Callable[[], Any], **fit: Any) -> Callable[[Run], None]:
+    """Returns a job that fits the small model to what `make` returns, with validation."""
+
+    def train(run: Run) -> None:
+        run.fit(basics.model(run), make(), validation_data=basics.dataset(), **fit)
+
+    return train
+
+
+def forget_seeds() -> None:
+    """Makes TensorFlow as it is in a script that sets no seed."""
+    import tensorflow as tf
+
+    tf.random.set_seed(None)
+
+
+def on_all(verdict: Verdict) -> dict[str, Verdict]:
+    return dict.fromkeys(EVERYWHERE, verdict)
+
+
+def _several_shuffles() -> Any:
+    return slices().shuffle(20, seed=1).map(lambda x, y: (x * 2, y)).batch(BATCH).shuffle(4, seed=2)
+
+
+def _own_seed() -> Any:
+    return slices().shuffle(64).batch(BATCH)  # From keras.utils.set_random_seed.
+
+
+def _unseeded() -> Any:
+    forget_seeds()
+    return slices().shuffle(64).batch(BATCH)
+
+
+def _endless() -> Any:
+    return slices().shuffle(64, seed=5).repeat().batch(BATCH, drop_remainder=True).prefetch(2)
+
+
+def _partial_batch() -> Any:
+    return slices().take(45).shuffle(64, seed=5).batch(BATCH)
+
+
+def _unknown_length() -> Any:
+    return slices().shuffle(64, seed=5).filter(lambda x, y: y > 0).batch(4)
+
+
+def _known_by_word() -> Any:
+    import tensorflow as tf
+
+    kept = int((basics.samples()[1] > 0).sum())
+    return _unknown_length().apply(tf.data.experimental.assert_cardinality(-(-kept // 4)))
+
+
+def _parallel() -> Any:
+    import tensorflow as tf
+
+    def shard(number: Any) -> Any:
+        return slices().shard(4, number)
+
+    shards = tf.data.Dataset.range(4).shuffle(4, seed=3)
+    read = shards.interleave(shard, cycle_length=2, num_parallel_calls=2)
+    return (
+        read.shuffle(16, seed=4).map(lambda x, y: (x + 1, y), num_parallel_calls=2).batch(BATCH).prefetch(2)
+    )
+
+
+def _shuffle_inside() -> Any:
+    import tensorflow as tf
+
+    def shard(number: Any) -> Any:
+        return slices().shard(4, number).shuffle(16, seed=9)
+
+    return tf.data.Dataset.range(4).interleave(shard, cycle_length=2).batch(BATCH)
+
+
+def _unseeded_inside() -> Any:
+    import tensorflow as tf
+
+    forget_seeds()
+
+    def shard(number: Any) -> Any:
+        return slices().shard(4, number).shuffle(16)
+
+    return tf.data.Dataset.range(4).interleave(shard, cycle_length=2).batch(BATCH)
+
+
+def _any_order() -> Any:
+    import tensorflow as tf
+
+    def shard(number: Any) -> Any:
+        return slices().shard(4, number)
+
+    read = tf.data.Dataset.range(4).interleave(
+        shard, cycle_length=2, num_parallel_calls=2, deterministic=False
+    )
+    return read.batch(BATCH)
+
+
+def _mixed() -> Any:
+    import tensorflow as tf
+
+    parts = [slices().shuffle(32, seed=seed).repeat() for seed in (1, 2)]
+    return tf.data.Dataset.sample_from_datasets(parts, [0.7, 0.3], seed=6).batch(BATCH)
+
+
+def _cached() -> Any:
+    return slices().map(lambda x, y: (x * 2, y)).cache().shuffle(64, seed=5).batch(BATCH).prefetch(1)
+
+
+def _stateless(x: Any, y: Any, seed: Any) -> Any:
+    import tensorflow as tf
+
+    return x + tf.random.stateless_normal((4,), tf.stack([seed, seed])), y
+
+
+def _stateless_counter() -> Any:
+    import tensorflow as tf
+
+    numbered = tf.data.Dataset.zip((slices().shuffle(64, seed=5), tf.data.Dataset.counter()))
+    return numbered.map(lambda sample, number: _stateless(*sample, number)).batch(BATCH)
+
+
+def _random_dataset() -> Any:
+    import tensorflow as tf
+
+    seeds = tf.data.Dataset.random(seed=8, rerandomize_each_iteration=True)
+    numbered = tf.data.Dataset.zip((slices().shuffle(64, seed=5), seeds))
+    return numbered.map(lambda sample, number: _stateless(*sample, number)).batch(BATCH)
+
+
+def _random_dataset_alike() -> Any:
+    import tensorflow as tf
+
+    numbered = tf.data.Dataset.zip((slices().shuffle(64, seed=5), tf.data.Dataset.random(seed=8)))
+    return numbered.map(lambda sample, number: _stateless(*sample, number)).batch(BATCH)
+
+
+def _stateful_operation() -> Any:
+    import tensorflow as tf
+
+    return slices().shuffle(64, seed=5).map(lambda x, y: (x + tf.random.normal((4,)), y)).batch(BATCH)
+
+
+def _stateful_unseeded() -> Any:
+    import tensorflow as tf
+
+    forget_seeds()
+    return slices().shuffle(64, seed=5).map(lambda x, y: (x + tf.random.normal((4,)), y)).batch(BATCH)
+
+
+def _random_generator() -> Any:
+    import tensorflow as tf
+
+    generator = tf.random.Generator.from_seed(3)
+    return slices().shuffle(64, seed=5).map(lambda x, y: (x + generator.normal((4,)), y)).batch(BATCH)
+
+
+def _augmentation_layer() -> Any:
+    import keras
+
+    augment = keras.layers.GaussianNoise(0.5, seed=3)
+    return slices().shuffle(64, seed=5).batch(BATCH).map(lambda x, y: (augment(x, training=True), y))
+
+
+def _python_function() -> Any:
+    import tensorflow as tf
+
+    def double(x: Any, y: Any) -> Any:
+        (doubled,) = tf.py_function(lambda values: [values * 2], [x], [tf.float32])
+        doubled.set_shape((4,))
+        return doubled, y
+
+    return slices().shuffle(64, seed=5).map(double).batch(BATCH)
+
+
+def _from_generator() -> Any:
+    import tensorflow as tf
+
+    def samples() -> Any:
+        yield from zip(*basics.samples(), strict=True)
+
+    signature = (tf.TensorSpec((4,), tf.float32), tf.TensorSpec((), tf.int32))
+    data = tf.data.Dataset.from_generator(samples, output_signature=signature)
+    return data.shuffle(64, seed=5).batch(BATCH)
+
+
+def _from_function(run: Run) -> None:
+    strategy = run.tf_strategy
+
+    def per_worker(context: Any) -> Any:
+        data = slices().shard(context.num_input_pipelines, context.input_pipeline_id)
+        return data.shuffle(64, seed=5).batch(context.get_per_replica_batch_size(BATCH), drop_remainder=True)
+
+    run.fit(basics.model(run), strategy.distribute_datasets_from_function(per_worker))
+
+
+_SHUFFLES_UNSEEDED = Warned(
+    "a `shuffle` without a seed draws another order after a restart. Pass `seed=`, or call "
+    "`keras.utils.set_random_seed` first",
+    "NOT exact.*have no seed",
+)
+_STATE_OUTSIDE = Warned(
+    "the generator's state is outside the pipeline and is not saved. Use `tf.random.stateless_*`",
+    "NOT exact.*whose state cannot be saved",
+)
+_LENGTH = Warned(
+    "after a preemption at the very end of an epoch, later epochs can be shuffled differently. Use "
+    "`assert_cardinality`, or `steps_per_epoch`",
+    "NOT exact.*length of the training data is not known",
+)
+
+WAYS = (
+    Way("several-shuffles", "tf.data, several seeded shuffles", job(_several_shuffles), on_all(Exact())),
+    Way(
+        "own-seed",
+        "tf.data, `shuffle` without `seed=`, after `keras.utils.set_random_seed`",
+        job(_own_seed),
+        on_all(Exact()),
+    ),
+    Way("unseeded", "tf.data, `shuffle` without any seed", job(_unseeded), on_all(_SHUFFLES_UNSEEDED)),
+    Way(
+        "endless",
+        "tf.data, `.repeat()` and `steps_per_epoch`",
+        job(_endless, steps_per_epoch=STEPS),
+        on_all(Exact()),
+    ),
+    Way("partial-batch", "tf.data, a last batch that is smaller", job(_partial_batch), on_all(Exact())),
+    Way(
+        "unknown-length",
+        "tf.data of unknown length (`filter`)",
+        job(_unknown_length),
+        {ONE: Exact(), MIRRORED: _LENGTH, WORKERS: _LENGTH},
+    ),
+    Way("known-by-word", "tf.data, `filter` and `assert_cardinality`", job(_known_by_word), on_all(Exact())),
+    Way("parallel", "tf.data, `interleave`, parallel `map`, `prefetch`", job(_parallel), on_all(Exact())),
+    Way(
+        "shuffle-inside",
+        "tf.data, a seeded shuffle inside `interleave`",
+        job(_shuffle_inside),
+        on_all(Exact()),
+    ),
+    Way(
+        "unseeded-inside",
+        "tf.data, an unseeded shuffle inside `interleave`",
+        job(_unseeded_inside),
+        on_all(_SHUFFLES_UNSEEDED),
+    ),
+    Way(
+        "any-order",
+        "tf.data, `deterministic=False`",
+        job(_any_order),
+        on_all(
+            Warned("the order is another one each time. Leave it out", "NOT exact.*deterministic=False"),
+        ),
+    ),
+    Way(
+        "mixed",
+        "tf.data, `sample_from_datasets(seed=...)`",
+        job(_mixed, steps_per_epoch=STEPS),
+        on_all(Exact()),
+    ),
+    Way("cached", "tf.data, `cache()` in memory", job(_cached), on_all(Exact())),
+    Way(
+        "random-dataset",
+        "augmentation with `tf.random.stateless_*`, seeded by `tf.data.Dataset.random(seed=...)`",
+        job(_random_dataset),
+        on_all(Exact()),
+    ),
+    Way(
+        "random-dataset-alike",
+        "the same, alike in every epoch",
+        job(_random_dataset_alike),
+        on_all(Exact()),
+    ),
+    Way(
+        "stateless-counter",
+        "augmentation with `tf.random.stateless_*`, seeded by `tf.data.Dataset.counter()`",
+        job(_stateless_counter),
+        on_all(Exact()),
+    ),
+    Way(
+        "stateful-operation",
+        "augmentation with `tf.random.*` in a `map` that is not parallel, after `keras.utils.set_random_seed`",
+        job(_stateful_operation),
+        {ONE: Exact()},
+    ),
+    Way(
+        "stateful-unseeded",
+        "augmentation with `tf.random.*` without a seed",
+        job(_stateful_unseeded),
+        on_all(_STATE_OUTSIDE),
+    ),
+    Way(
+        "random-generator",
+        "augmentation with a `tf.random.Generator`",
+        job(_random_generator),
+        on_all(_STATE_OUTSIDE),
+    ),
+    Way(
+        "augmentation-layer",
+        "augmentation with a random Keras layer in `map`",
+        job(_augmentation_layer),
+        on_all(_STATE_OUTSIDE),
+    ),
+    Way(
+        "python-function",
+        "tf.data, `tf.py_function`",
+        job(_python_function),
+        {ONE: Exact(GIVES_THE_SAME)},
+    ),
+    Way(
+        "from-generator",
+        "tf.data, `from_generator`",
+        job(_from_generator),
+        {ONE: Exact(GIVES_THE_SAME)},
+    ),
+    Way(
+        "from-function",
+        "`distribute_datasets_from_function`",
+        _from_function,
+        {MIRRORED: Exact(), WORKERS: Exact()},
+    ),
+)

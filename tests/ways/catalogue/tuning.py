@@ -1,0 +1,85 @@
+"""A search of KerasTuner, whose interrupted trial continues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.ways.catalogue.basics import dataset, model
+from tests.ways.way import ONE, Exact, Refused, Way
+
+if TYPE_CHECKING:
+    from tests.ways.run import Run
+
+TRIALS = 3
+
+
+def _tuner(run: Run, ours_in_each_trial: bool) -> Any:
+    """The recipe of docs/guarantees.md."""
+    import keras
+    import keras_tuner
+
+    class Model(keras_tuner.HyperModel):
+        trial_id = ""
+
+        def build(self, hp: Any) -> Any:
+            keras.utils.set_random_seed(5)
+            return model(run, optimizer=keras.optimizers.Adam(hp.Float("rate", 1e-3, 1e-1, sampling="log")))
+
+        def fit(self, hp: Any, made: Any, *data: Any, callbacks: Any = (), **arguments: Any) -> Any:
+            ours = (
+                run.callbacks(callbacks, f"{run.directory}/{self.trial_id}")
+                if ours_in_each_trial
+                else callbacks
+            )
+            return made.fit(*data, callbacks=ours, **arguments)
+
+    class Tuner(keras_tuner.RandomSearch):
+        def on_trial_begin(self, trial: Any) -> None:
+            super().on_trial_begin(trial)
+            self.hypermodel.trial_id = trial.trial_id
+
+    return Tuner(
+        Model(),
+        objective="val_loss",
+        max_trials=TRIALS,
+        executions_per_trial=2,
+        seed=3,
+        directory=str(run.work),
+        project_name="search",
+    )
+
+
+def _search(run: Run) -> None:
+    tuner = _tuner(run, ours_in_each_trial=True)
+    tuner.search(dataset(), validation_data=dataset(), epochs=2, verbose=0)
+    for trial in tuner.oracle.get_best_trials(TRIALS):
+        run.keep(**{f"trial {trial.trial_id}": [trial.hyperparameters.values, trial.score, trial.best_step]})
+    (best,) = tuner.get_best_models(1)
+    run.keep_model(best)
+
+
+def _copied(run: Run) -> None:
+    _tuner(run, ours_in_each_trial=False).search(dataset(), epochs=2, verbose=0, callbacks=run.preemption())
+
+
+WAYS = (
+    Way(
+        "tuner",
+        "KerasTuner: the interrupted trial goes on where it was",
+        _search,
+        {ONE: Exact("each trial has its own directory, and `HyperModel.build` sets the seed")},
+        strikes=("batch 40",),
+        needs=("keras_tuner",),
+    ),
+    Way(
+        "tuner-one-callback",
+        "a PreemptionCallback given to KerasTuner's `search`",
+        _copied,
+        {
+            ONE: Refused(
+                "KerasTuner copies it for each trial, and all trials would share one directory", "each trial"
+            )
+        },
+        needs=("keras_tuner",),
+    ),
+)

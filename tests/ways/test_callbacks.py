@@ -1,0 +1,36 @@
+"""Whatever callbacks stand beside ours, and wherever ours stands: as if nothing had happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ways.catalogue.callbacks import PLACES, WAYS
+from tests.ways.drill import Job, parameters
+from tests.ways.way import Exact, Way
+
+
+@pytest.mark.parametrize(("way", "strategy"), parameters(WAYS))
+def test_callback(way: Way, strategy: str, tmp_path: Path) -> None:
+    Job(tmp_path, way, strategy).hold()
+
+
+@pytest.mark.parametrize("place", ["first", "middle"])
+@pytest.mark.parametrize("name", ["early-stopping", pytest.param("swap-ema-epoch", marks=pytest.mark.chaos)])
+def test_it_does_not_matter_where_ours_stands(name: str, place: str, tmp_path: Path) -> None:
+    (way,) = (way for way in WAYS if way.name == name)
+    Job(tmp_path, way, "one", place).hold()
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(w, id=w.name) for w in WAYS if isinstance(w.verdicts["one"], Exact)]
+)
+@pytest.mark.chaos
+def test_it_does_not_matter_when(way: Way, tmp_path: Path) -> None:
+    Job(tmp_path, way, "one").hold(PLACES)
+
+
+def test_weights_swapped_for_a_validation_are_not_saved_as_the_weights(tmp_path: Path) -> None:
+    (way,) = (way for way in WAYS if way.name == "swap-ema")
+    Job(tmp_path, way, "one").hold(["test_batch 3"])

@@ -1,0 +1,16 @@
+"""Every way to call `fit` resumes as the catalogue says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ways.catalogue import fits, several_fits, tuning
+from tests.ways.drill import Job, parameters
+from tests.ways.way import Way
+
+
+@pytest.mark.parametrize(("way", "strategy"), parameters([*fits.WAYS, *several_fits.WAYS, *tuning.WAYS]))
+def test_fit(way: Way, strategy: str, tmp_path: Path) -> None:
+    Job(tmp_path, way, strategy).hold()

@@ -1,0 +1,18 @@
+"""However data is fed to fit, the row of docs/guarantees.md that names it is true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ways.catalogue import inputs_python, inputs_tfdata
+from tests.ways.drill import Job, parameters
+from tests.ways.way import Way
+
+WAYS = (*inputs_tfdata.WAYS, *inputs_python.WAYS)
+
+
+@pytest.mark.parametrize(("way", "strategy"), parameters(WAYS))
+def test_input(way: Way, strategy: str, tmp_path: Path) -> None:
+    Job(tmp_path, way, strategy).hold()

@@ -1,0 +1,16 @@
+"""Models of every kind resume as the catalogue says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ways.catalogue import models, optimizers
+from tests.ways.drill import Job, parameters
+from tests.ways.way import Way
+
+
+@pytest.mark.parametrize(("way", "strategy"), parameters([*models.WAYS, *optimizers.WAYS]))
+def test_model(way: Way, strategy: str, tmp_path: Path) -> None:
+    Job(tmp_path, way, strategy).hold()
