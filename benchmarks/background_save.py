@@ -88,7 +88,9 @@ class Training:
         """Returns when training may go on."""
         attempt = attempt_name(self._incarnation, self._count)
         self._count += 1
-        prepared = self._saver.prepare(attempt, PLAN, _POSITION, False, Content({}, {}, {}, {}), copy=True)
+        prepared = self._saver.prepare(
+            attempt, PLAN, _POSITION, False, Content({}, {}, {}, {}), copy=True, began_at=time.time()
+        )
         self.background.start(_POSITION, partial(self._saver.write, prepared))
 
     def train_while_saving(self) -> list[float]:

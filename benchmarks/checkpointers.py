@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,7 +68,13 @@ class Ours:
         saver = Saver(LocalStore(folder), self._state, 0, 1, self._incarnation, Retention(1), EventLog(0))
         attempt = attempt_name(self._incarnation, 0)
         prepared = saver.prepare(
-            attempt, PLAN, Position(0, "train", 0, 0), False, Content({}, {}, {}, {}), copy=False
+            attempt,
+            PLAN,
+            Position(0, "train", 0, 0),
+            False,
+            Content({}, {}, {}, {}),
+            copy=False,
+            began_at=time.time(),
         )
         if saver.write(prepared).name is None:
             raise RuntimeError(f"Expected a save in {folder}. Received: none; see the log.")

@@ -151,7 +151,8 @@ class Fails(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
         if self._steps == 5:
-            self._wait(lambda: self._committed() == [2, 4])
+            # A committer looks at the parts once more after the manifest, and tells the commit then.
+            self._wait(lambda: self._committed() == [2, 4] and self._told() == 2)
             self._failure.begin()
         elif self._steps == 8:
             self._wait(lambda: self._said.count == 2)
@@ -170,6 +171,10 @@ class Fails(keras.callbacks.Callback):
         return sorted(
             int(path.parts[-3][5:]) for path in self._failure.directory.glob("step-*/*/MANIFEST.json")
         )
+
+    def _told(self) -> int:
+        logs = self._failure.directory.glob("events/*.jsonl")
+        return sum(path.read_text().count('"event":"commit"') for path in logs)
 
     def _wait(self, there: Callable[[], bool]) -> None:
         limit = time.monotonic() + PATIENCE
