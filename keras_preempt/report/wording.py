@@ -20,11 +20,6 @@ def clock(at: float, since: float) -> str:
     return _utc(at).strftime("%H:%M:%S" if same_day else "%m-%d %H:%M:%S")
 
 
-def iso(at: float) -> str:
-    """A time in UTC as ISO 8601 has it."""
-    return _utc(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def length(seconds: float) -> str:
     """A length of time, such as "5.36 s", "12:05" (minutes) or "3:07:12" (hours)."""
     if seconds < 9.995:

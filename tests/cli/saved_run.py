@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from keras_preempt.checkpoint import documents, incarnations
+from keras_preempt.checkpoint import budget, documents, incarnations
 from keras_preempt.checkpoint.layout import RUN, attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.store import Store, open_store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.cli.main import main
+from keras_preempt.testing import FakeGcs
 from tests.checkpoint.builders import commit_parts
 
 IDENTITY: dict[str, Any] = {
@@ -44,6 +47,16 @@ def begin(place: str | os.PathLike[str], **settings: Any) -> Store:
         store.create(RUN, documents.encode(IDENTITY))
     incarnations.claim(store, {"members": 2, **settings})
     return store
+
+
+@contextlib.contextmanager
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
+    """A bucket of the name "bucket", which the commands find, and whose refusals are not waited for."""
+    monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
+    with FakeGcs(buckets=("bucket",)) as gcs:
+        for name, value in gcs.environment().items():
+            monkeypatch.setenv(name, value)
+        yield gcs
 
 
 def kernel(step: int) -> Array:

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.checkpoint import budget, incarnations
+from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.cli import clean as clean_module
 from keras_preempt.duration import seconds_of
-from keras_preempt.testing import FakeGcs
-from tests.cli.saved_run import begin, contents, run, save
+from tests.cli.saved_run import begin, bucket, contents, run, save
 
 
 @pytest.fixture(scope="module")
@@ -164,10 +163,7 @@ def test_a_storage_that_fails_is_told_with_how_far_it_came(
 
 
 def test_works_on_a_bucket(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
-    with FakeGcs(buckets=("bucket",)) as gcs:
-        for name, value in gcs.environment().items():
-            monkeypatch.setenv(name, value)
+    with bucket(monkeypatch) as gcs:
         store = begin("gs://bucket/runs/1")
         for round, step in enumerate((6, 7)):
             save(store, step, round=round)

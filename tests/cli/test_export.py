@@ -12,10 +12,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from keras_preempt.checkpoint import budget
 from keras_preempt.cli import export_safetensors
-from keras_preempt.testing import FakeGcs
-from tests.cli.saved_run import begin, contents, kernel, mean, run, save
+from tests.cli.saved_run import begin, bucket, contents, kernel, mean, run, save
 
 
 @pytest.fixture(scope="module")
@@ -151,10 +149,7 @@ def test_force_replaces_only_by_what_is_whole(
 def test_works_on_a_bucket_with_the_permission_to_read(
     out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
-    with FakeGcs(buckets=("bucket",)) as gcs:
-        for name, value in gcs.environment().items():
-            monkeypatch.setenv(name, value)
+    with bucket(monkeypatch) as gcs:
         store = begin("gs://bucket/runs/1")
         save(store, 6)
         store.close()

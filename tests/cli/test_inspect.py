@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.checkpoint import budget, documents, reader
+from keras_preempt.checkpoint import documents, reader
 from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.cli import checkpoint_summary
-from keras_preempt.testing import FakeGcs
-from tests.cli.saved_run import IDENTITY, begin, contents, events, run, save
+from tests.cli.saved_run import IDENTITY, begin, bucket, contents, events, run, save
 
 
 def newer(path: Path, **changed: Any) -> None:
@@ -238,10 +237,7 @@ def test_compare_names_the_steps_that_there_are(directory: Path, capsys: pytest.
 def test_works_on_a_bucket_with_the_permission_to_read(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
-    with FakeGcs(buckets=("bucket",)) as gcs:
-        for name, value in gcs.environment().items():
-            monkeypatch.setenv(name, value)
+    with bucket(monkeypatch) as gcs:
         store = begin("gs://bucket/runs/1")
         save(store, 6)
         store.close()

@@ -131,19 +131,20 @@ def _swap(run: Run, *, on_epoch: bool) -> None:
     _fit(run, swap, compiled={"optimizer": optimizer})
 
 
-def _own_swap(run: Run) -> None:
+def _own_swap(run: Run, *, says_so: bool) -> None:
     import keras
     import numpy as np
 
-    class Halved(keras.callbacks.Callback):
-        changes_weights_in_validation = True
-
+    class Unsaid(keras.callbacks.Callback):
         def on_test_begin(self, logs: Any = None) -> None:
             self.kept = self.model.get_weights()
             self.model.set_weights([weight * np.float32(0.5) for weight in self.kept])
 
         def on_test_end(self, logs: Any = None) -> None:
             self.model.set_weights(self.kept)
+
+    class Said(Unsaid):
+        changes_weights_in_validation = True
 
         def get_state(self) -> dict[str, Any]:
             return {}
@@ -151,22 +152,7 @@ def _own_swap(run: Run) -> None:
         def set_state(self, state: dict[str, Any]) -> None:
             pass
 
-    _fit(run, Halved())
-
-
-def _own_swap_unsaid(run: Run) -> None:
-    import keras
-    import numpy as np
-
-    class Halved(keras.callbacks.Callback):
-        def on_test_begin(self, logs: Any = None) -> None:
-            self.kept = self.model.get_weights()
-            self.model.set_weights([weight * np.float32(0.5) for weight in self.kept])
-
-        def on_test_end(self, logs: Any = None) -> None:
-            self.model.set_weights(self.kept)
-
-    _fit(run, Halved())
+    _fit(run, Said() if says_so else Unsaid())
 
 
 def _terminate_on_nan(run: Run) -> None:
@@ -327,14 +313,14 @@ WAYS = (
     Way(
         "own-swap",
         "a callback of your own that changes the weights for the validation",
-        _own_swap,
+        lambda run: _own_swap(run, says_so=True),
         {ONE: Exact("it says changes_weights_in_validation = True")},
         strikes=("test_batch 3",),
     ),
     Way(
         "own-swap-unsaid",
         "the same, without saying so, preempted in the first validation",
-        _own_swap_unsaid,
+        lambda run: _own_swap(run, says_so=False),
         {ONE: Warned("what it changed is saved as the weights", r"changes_weights_in_validation")},
         strikes=("test_batch 3",),
     ),
