@@ -16,6 +16,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
+from remote_cluster import connect_to_workers
 
 from keras_preempt import Preempted, PreemptionCheckpointHandler, PreemptionWatcher, TerminationConfig
 
@@ -23,25 +24,8 @@ FOLDER, STEPS, HOLD = Path(sys.argv[1]), 12, 5
 ran: list[list[int]] = []
 
 
-class CloudTpuLike(tf.distribute.cluster_resolver.SimpleClusterResolver):
-    """What makes TensorFlow start a coordination service on the workers, as for a TPUClusterResolver."""
-
-    tpu_hardware_feature = None
-
-    def get_coordination_service_leader(self):
-        return "/job:worker/replica:0/task:0"
-
-
 def connect():
-    path = FOLDER / f"workers-{len(ran)}.json"
-    limit = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < limit, "no workers came"
-        time.sleep(0.05)
-    addresses = json.loads(path.read_text())
-    spec = tf.train.ClusterSpec({"worker": addresses})
-    resolver = CloudTpuLike(spec, master=f"grpc://{addresses[0]}", environment="")
-    tf.config.experimental_connect_to_cluster(resolver, job_name="coordinator")
+    resolver = connect_to_workers(FOLDER, len(ran))
     return resolver, tf.distribute.OneDeviceStrategy("/job:worker/replica:0/task:1/device:CPU:0")
 
 

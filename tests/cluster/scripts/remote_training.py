@@ -25,6 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import tensorflow as tf
+from remote_cluster import connect_to_workers
 
 from keras_preempt import PreemptionCallback, PreemptionWatcher, TerminationConfig
 
@@ -34,28 +35,12 @@ EPOCHS, STEPS, BATCH, EXECUTION = 3, 20, 8, 5
 connected: list[int] = []
 
 
-class CloudTpuLike(tf.distribute.cluster_resolver.SimpleClusterResolver):
-    """What makes TensorFlow start a coordination service on the workers, as for a TPUClusterResolver."""
-
-    tpu_hardware_feature = None
-
-    def get_coordination_service_leader(self):
-        return "/job:worker/replica:0/task:0"
-
-
 def connect(tpu):
     """Stands in for a TPUStrategy, which needs TPUs: one device of one of the remote workers."""
-    path = FOLDER / f"workers-{len(connected)}.json"
-    print("CONNECTS", len(connected), flush=True)
+    number = len(connected)
+    print("CONNECTS", number, flush=True)
     connected.append(1)
-    limit = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < limit, "no workers came"
-        time.sleep(0.05)
-    addresses = json.loads(path.read_text())
-    spec = tf.train.ClusterSpec({"worker": addresses})
-    resolver = CloudTpuLike(spec, master=f"grpc://{addresses[0]}", environment="")
-    tf.config.experimental_connect_to_cluster(resolver, job_name="coordinator")
+    connect_to_workers(FOLDER, number)
     return compute_on_worker_1()
 
 

@@ -1,0 +1,32 @@
+"""Connects a coordinator to remote workers, as one does to a TPU."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import tensorflow as tf
+
+
+class CloudTpuLike(tf.distribute.cluster_resolver.SimpleClusterResolver):
+    """What makes TensorFlow start a coordination service on the workers, as for a TPUClusterResolver."""
+
+    tpu_hardware_feature = None
+
+    def get_coordination_service_leader(self):
+        return "/job:worker/replica:0/task:0"
+
+
+def connect_to_workers(folder: Path, number: int) -> CloudTpuLike:
+    """Waits for the set of workers of that number to tell their addresses, and connects to them."""
+    path = folder / f"workers-{number}.json"
+    limit = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < limit, "no workers came"
+        time.sleep(0.05)
+    addresses = json.loads(path.read_text())
+    spec = tf.train.ClusterSpec({"worker": addresses})
+    resolver = CloudTpuLike(spec, master=f"grpc://{addresses[0]}", environment="")
+    tf.config.experimental_connect_to_cluster(resolver, job_name="coordinator")
+    return resolver
