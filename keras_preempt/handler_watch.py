@@ -76,7 +76,7 @@ class LoopWatch:
         self.runtime = Runtime(
             coordinator, EventLog(place.member), -self.number, self._termination.grace_period
         )
-        self._propagation = Propagation(coordinator, remote=bool(place.workers))
+        self._propagation = Propagation(coordinator, remote=place.workers)
         self._listening = Listening(self.runtime, coordinator, place, config)
 
     def start(self) -> None:

@@ -832,6 +832,11 @@ def flush_summaries(callback: keras.callbacks.TensorBoard) -> None:
         writer.flush()
 
 
+def train_summaries(callback: keras.callbacks.TensorBoard) -> Any:
+    """The `tf.summary.SummaryWriter` of TensorBoard's training curves; it is made if need be, in a log directory."""
+    return callback._train_writer
+
+
 CALLBACK_STATE: dict[type, tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),

@@ -57,11 +57,13 @@ class Milestones:
         self.awaits_step = True
         self._events.emit("ready", epoch=position.epoch, step=position.step, epochs=epochs)
 
-    def passed(self, position: Position) -> None:
-        """The fit stands at a boundary."""
+    def passed(self, position: Position) -> bool:
+        """The fit stands at a boundary; returns whether its first step was done just now."""
         if self.awaits_step and position.step != self._first_step:
             self.awaits_step = False
             self._events.emit("first_step", step=position.step, seconds=time.time() - self._ready_at)
+            return True
+        return False
 
     def end(self, why: str, step: Callable[[], int | None]) -> None:
         """The fit is over in this process.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,8 +23,10 @@ PATIENCE = 3.0
 INTERVAL = 10.0
 """Seconds between two lines where there is no terminal."""
 
+MIB = 1 << 20
+
 Step = Callable[..., None]
-"""Called with how many units were done since it was called last; 1 if it is called with nothing."""
+"""Called with how much was done since it was called last, 1 if it is called with nothing; from any thread."""
 
 
 @contextmanager
@@ -32,6 +35,7 @@ def progress(
     total: int,
     unit: str,
     *,
+    scale: int = 1,
     clock: Callable[[], float] = time.monotonic,
     console: Console | None = None,
 ) -> Iterator[Step]:
@@ -39,13 +43,15 @@ def progress(
 
     Args:
         task: What is done, such as "Replaying the input".
-        total: How many units there are.
-        unit: Their name, in the plural.
+        total: How much there is to do, counted as the yielded function is told it.
+        unit: What is shown, in the plural.
+        scale: How many of what is counted are one unit, such as 2**20 for bytes that are shown as MiB.
         clock: Seconds, from any beginning.
         console: Where a bar is drawn if it is a terminal; None for standard error.
 
     Yields:
-        A function to call after each unit, or with the number of units done since the last call.
+        A function to call after each piece, or with how much was done since the last call. A negative number takes
+        back what has to be done once more. Several threads may call it at once.
 
     Example:
         >>> with progress("Replaying the input", total=len(batches), unit="batches") as step:
@@ -53,54 +59,73 @@ def progress(
         ...         draw(batch)
         ...         step()
     """
-    shown = _Shown(task, total, unit, clock, console or Console(file=sys.stderr))
+    shown = _Shown(task, total, unit, scale, clock, console or Console(file=sys.stderr))
     try:
         yield shown.step
     finally:
         shown.end()
 
 
+def transfer(task: str, total: int) -> AbstractContextManager[Step]:
+    """Shows in MiB how many of `total` bytes were moved; see `progress`."""
+    return progress(task, total, "MiB", scale=MIB)
+
+
 class _Shown:
     def __init__(
-        self, task: str, total: int, unit: str, clock: Callable[[], float], console: Console
+        self,
+        task: str,
+        total: int,
+        unit: str,
+        scale: int,
+        clock: Callable[[], float],
+        console: Console,
     ) -> None:
-        self._task, self._total, self._unit = task, total, unit
+        self._task, self._total, self._unit, self._scale = task, total, unit, scale
         self._clock, self._console = clock, console
+        self._digits = 1 if scale > 1 and total < 10 * scale else 0
         self._began = clock()
         self._next = self._began + PATIENCE
         self._done = 0
         self._bar: Progress | None = None
+        # Files are written and read several at a time: a count that is lost stays lost, and there is one bar.
+        self._lock = threading.Lock()
 
-    def step(self, units: int = 1) -> None:
-        self._done += units
-        now = self._clock()
-        if now < self._next:
-            return
-        if self._console.is_terminal:
-            self._draw()
-            return
-        self._next = now + INTERVAL
-        seconds = now - self._began
-        left = seconds / self._done * (self._total - self._done) if self._done else 0.0
-        logger.info(
-            "%s: %d of %d %s in %.0f s, about %.0f s left.",
-            self._task,
-            self._done,
-            self._total,
-            self._unit,
-            seconds,
-            max(0.0, left),
+    def step(self, count: int = 1) -> None:
+        with self._lock:
+            self._done += count
+            now = self._clock()
+            if now < self._next:
+                return
+            if self._console.is_terminal:
+                self._draw()
+                return
+            self._next = now + INTERVAL
+            seconds = now - self._began
+            left = seconds / self._done * (self._total - self._done) if self._done > 0 else 0.0
+            logger.info(
+                "%s: %s in %.0f s, about %.0f s left.", self._task, self._count, seconds, max(0.0, left)
+            )
+
+    @property
+    def _count(self) -> str:
+        done, total = (
+            f"{count / self._scale:.{self._digits}f}" for count in (min(self._done, self._total), self._total)
         )
+        return f"{done} of {total} {self._unit}"
 
     def _draw(self) -> None:
         if self._bar is None:
-            count = TextColumn(f"{{task.completed:.0f}} of {{task.total:.0f}} {self._unit}")
+            count = TextColumn("{task.fields[count]}")
             columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
             self._bar = Progress(*columns, console=self._console, transient=True)
-            self._bar.add_task(self._task, total=self._total)
+            self._bar.add_task(self._task, total=self._total, count=self._count)
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=self._done)
+        self._bar.update(self._bar.task_ids[0], completed=self._done, count=self._count)
 
     def end(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        with self._lock:
+            # A thread that was given up may still call: there is nothing to show any more.
+            self._next = float("inf")
+            if self._bar is not None:
+                self._bar.stop()

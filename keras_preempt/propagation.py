@@ -22,7 +22,8 @@ import tensorflow as tf
 
 from keras_preempt.coordination import ABORTED, CoordinationLost, CoordinationTimeout, Coordinator
 from keras_preempt.exit_codes import EXIT_WORKER_LOST
-from keras_preempt.worker_lost import lost
+from keras_preempt.remote_workers import NO_WORKERS, RemoteWorkers
+from keras_preempt.worker_lost import lost, says_a_loss
 
 logger = logging.getLogger("keras_preempt")
 
@@ -133,15 +134,15 @@ class Propagation:
 
     Args:
         coordinator: How the workers talk to each other.
-        remote: Whether this process computes on remote workers, which can be lost as well.
+        remote: The workers that this process computes on, which can be lost as well.
 
     Attributes:
         origin: Where the error comes from that has ended the training; None as long as there is none.
     """
 
-    def __init__(self, coordinator: Coordinator, *, remote: bool = False) -> None:
+    def __init__(self, coordinator: Coordinator, *, remote: RemoteWorkers = NO_WORKERS) -> None:
         self._coordinator = coordinator
-        self._can_lose = remote or coordinator.members > 1
+        self._remote = remote
         self.origin: Origin | None = None
         self._look_at = 0.0
 
@@ -157,7 +158,8 @@ class Propagation:
         failure = self._of_a_peer(error)
         if failure is not None:
             return self._heard(failure)
-        if self.origin is None and self._can_lose and isinstance(error, tf.errors.UnavailableError):
+        can_lose = self._remote or self._coordinator.members > 1
+        if self.origin is None and can_lose and says_a_loss(error, self._remote):
             self.origin = Origin.LOST
             _tell_loss(str(error))
             self._tell(Failure.of(error, self._coordinator.member))

@@ -68,6 +68,10 @@ class RemoteWorkers:
         return True
 
 
+NO_WORKERS = RemoteWorkers()
+"""Of a process that runs everything itself."""
+
+
 def connected() -> RemoteWorkers:
     """The workers that this process was connected to by `tf.config.experimental_connect_to_cluster`."""
     return RemoteWorkers(internals.remote_jobs())
@@ -80,4 +84,4 @@ def of_strategy(strategy: tf.distribute.Strategy) -> RemoteWorkers:
     devices = (
         [tf.DeviceSpec.from_string(device) for device in strategy.extended.worker_devices] if workers else []
     )
-    return workers if any(device.job in names for device in devices) else RemoteWorkers()
+    return workers if any(device.job in names for device in devices) else NO_WORKERS

@@ -19,8 +19,10 @@ from keras_preempt.checkpoint.layout import attempt_directory
 from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
 from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.transfers import silent
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.events import EventLog
+from keras_preempt.progress import transfer
 from keras_preempt.state.model import ModelState
 
 logger = logging.getLogger("keras_preempt")
@@ -121,6 +123,8 @@ class Saver:
         incarnation: The number of this start.
         retention: Which checkpoints stay.
         events: Where to write what happened.
+        on_commit: Called with the step of each committed checkpoint, and with how many seconds that took from when
+            training stopped for it; in the thread that has saved.
     """
 
     def __init__(
@@ -132,6 +136,7 @@ class Saver:
         incarnation: int,
         retention: Retention,
         events: EventLog,
+        on_commit: Callable[[int, float], None] = lambda step, seconds: None,
     ) -> None:
         self._store = store
         self._model = model_state
@@ -140,6 +145,7 @@ class Saver:
         self._incarnation = incarnation
         self._retention = retention
         self._events = events
+        self._on_commit = on_commit
 
     def prepare(
         self,
@@ -216,6 +222,8 @@ class Saver:
                 dict(save.state),
                 save.where,
                 before_file=check,
+                # Nothing between the lines of a training that goes on.
+                shown=silent if save.background else transfer,
             )
             written = time.time()
             self._events.emit("save", attempt=save.attempt, step=step, seconds=written - began, **save.times)
@@ -233,6 +241,7 @@ class Saver:
         self._events.emit(
             "commit", attempt=save.attempt, step=step, seconds=time.time() - written, missing=list(missing)
         )
+        self._on_commit(step, time.time() - (save.began_at or began))
         return Saved(directory, seconds, missing)
 
     def _specs(self, content: Content) -> list[TensorSpec]:

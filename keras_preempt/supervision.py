@@ -31,6 +31,7 @@ from keras_preempt.listening import Listening
 from keras_preempt.milestones import Milestones
 from keras_preempt.place import Place, place
 from keras_preempt.platform import GENERIC
+from keras_preempt.progress import transfer
 from keras_preempt.propagation import Propagation, gist
 from keras_preempt.rehearsal import Rehearsal
 from keras_preempt.restoring import restore
@@ -43,6 +44,7 @@ from keras_preempt.state import input_promise
 from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
 from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
+from keras_preempt.tensorboard_points import Points
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
 
 logger = logging.getLogger("keras_preempt")
@@ -90,6 +92,7 @@ class Supervision:
         self._events: EventLog | None = None
         self._milestones: Milestones | None = None
         self._rehearsal: Rehearsal | None = None
+        self._points = Points((), "", 0, None)  # Those of the chief: see below.
         self._incarnation = 0
         self._status = Status()
         # The number of the boundary, and when it was left.
@@ -132,7 +135,7 @@ class Supervision:
             if self._place.members == 1
             else ServiceCoordinator(self._place.member, self._place.members)
         )
-        self._propagation = Propagation(coordinator, remote=bool(self._place.workers))
+        self._propagation = Propagation(coordinator, remote=self._place.workers)
         self._events = EventLog(self._place.member)
         self._milestones = milestones = Milestones(self._events)
         self.runtime = Runtime(
@@ -156,7 +159,7 @@ class Supervision:
         def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
             reading = time.time()
             try:
-                return load_for(store, info, member, setup)
+                return load_for(store, info, member, setup, transfer)
             finally:
                 milestones.read(reading)
 
@@ -179,6 +182,9 @@ class Supervision:
                 "get_state() and set_state(state).",
                 ", ".join(callbacks.unsaved),
             )
+        if self._place.member == 0:
+            restored = None if start.restored is None else start.restored.manifest.step
+            self._points = Points(others, self._store.key, start.incarnation, restored)
         self.session = Session(model, fit, model_states[0], callbacks, setup, self._place.member)
         saver = Saver(
             self._store,
@@ -188,6 +194,7 @@ class Supervision:
             start.incarnation,
             self._retention,
             self._events,
+            self._points.saved,
         )
         self._saves = Saves(
             self.session, saver, self._schedule, start.incarnation, self._place.members, self.runtime.pace
@@ -253,8 +260,7 @@ class Supervision:
             Preempted: The same, and the user's exit_fn has returned.
         """
         position = self.session.position(epoch, phase, batch)
-        assert self._milestones is not None
-        self._milestones.passed(position)
+        self._passed(position)
         if self._epoch_began is not None and self._epoch_began[0] == self.runtime.entered - 1:
             self.runtime.pace.paused(time.monotonic() - self._epoch_began[1])
         if self._rehearsal is not None and self.runtime.every_boundary:
@@ -290,8 +296,13 @@ class Supervision:
         """A validation is about to begin, its boundary not entered yet."""
         assert self._milestones is not None
         if self._milestones.awaits_step:  # All steps of the epoch were one execution.
-            self._milestones.passed(self.session.position(epoch, "validation", 0))
+            self._passed(self.session.position(epoch, "validation", 0))
         self.session.before_validation()
+
+    def _passed(self, position: Position) -> None:
+        assert self._milestones is not None
+        if self._milestones.passed(position):
+            self._points.first_step(position.step or 0)
 
     def _look_again(self, position: Position) -> None:
         """Sets the boundary at which the schedule is looked at next."""
@@ -319,6 +330,7 @@ class Supervision:
         assert self._events is not None
         self._events.emit("finish", step=position.step)
         self.runtime.leave(finished=True)
+        self._points.finished(position.step or 0)
         self._status.finished = True
 
     def set_deadline(self, deadline: float | None) -> None:
@@ -406,6 +418,7 @@ class Supervision:
                 closing.callback(self._listening.stop)
             if hasattr(self, "runtime"):
                 closing.callback(self.runtime.close, why)
+            closing.callback(self._points.close)
             if hasattr(self, "_saves"):
                 closing.callback(self._saves.end)
             if self._interval is not None:

@@ -6,6 +6,7 @@ Verified on the versions in `VERIFIED`. Each use checks what it relies on at fir
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ VERIFIED = (OLDEST_TENSORFLOW, "2.17.1", NEWEST_TENSORFLOW)
 
 PREEMPTION_NOTICE_KEY = "TF_DEFAULT_PREEMPTION_NOTICE_KEY"
 """Where TensorFlow's own SIGTERM handler and its TPU runtime leave "/job:worker/task:N"."""
+
+_IGNORE_STATE = 1  # tf.data's ExternalStatePolicy.IGNORE
 
 DEADLINE_ERROR = tf.errors.DeadlineExceededError
 SERVICE_ERRORS: tuple[type[Exception], ...] = (tf.errors.OpError,)
@@ -321,13 +324,28 @@ def ingredients(dataset: Any) -> Iterator[Ingredient]:
         raise _unsupported("_inputs() and _functions() on tf.data datasets")
     seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
     seeded = None if seeds[0] is None else any(tf.get_static_value(seed) != 0 for seed in seeds)
-    options = dataset.options()
-    in_order = getattr(dataset, "_deterministic", None) != "false" and options.deterministic is not False
+    in_order = dataset.options().deterministic is not False and _is_deterministic(dataset)
     yield Ingredient(type(dataset).__name__.removeprefix("_"), "", seeded, in_order)
     for wrapper in dataset._functions():
         yield from _operations(wrapper.function, type(dataset).__name__.startswith("_Parallel"))
     for upstream in dataset._inputs():
         yield from ingredients(upstream)
+
+
+def _is_deterministic(dataset: Any) -> bool:
+    """Whether a dataset was not told `deterministic=False`."""
+    if hasattr(dataset, "_deterministic"):
+        return bool(dataset._deterministic != "false")
+    if not {"deterministic", "sloppy"} & set(inspect.signature(type(dataset).__init__).parameters):
+        return True
+    # An interleave does not keep what it was told. It is rarely made from much: names of files, numbers of shards.
+    variant = tf.data.experimental.to_variant(dataset)
+    try:
+        serialized = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=_IGNORE_STATE)
+    except tf.errors.OpError:
+        return False  # It cannot be told, and a warning too many is better than one too few.
+    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    return all(node.attr["deterministic"].s != b"false" for node in graph.node)
 
 
 def _operations(function: Any, parallel: bool) -> Iterator[Ingredient]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import tensorflow as tf
 
 from keras_preempt.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.remote_workers import RemoteWorkers
 from keras_preempt.uncaught import exits_with
 
 
@@ -21,6 +24,31 @@ class WorkerLost(tf.errors.UnavailableError):
         exits_with(self, EXIT_WORKER_LOST)
 
 
-def lost(error: tf.errors.OpError) -> WorkerLost:
-    """The error that TensorFlow has raised, as a `WorkerLost`."""
-    return WorkerLost(error.node_def, error.op, error.message)
+def says_a_loss(error: BaseException, remote: RemoteWorkers) -> bool:
+    """Whether an error says that another worker is gone.
+
+    Args:
+        error: What training ended with.
+        remote: The workers that this process computes on, if it is a coordinator. What it asks of a tensor that lies
+            on a worker which is gone ends in whatever Python raises there ("ValueError: Socket closed", seen with
+            TensorFlow 2.21). So an error that TensorFlow itself has raised is one, if the workers are gone.
+    """
+    if isinstance(error, tf.errors.OpError):
+        return isinstance(error, tf.errors.UnavailableError)
+    return bool(remote) and _is_raised_by_tensorflow(error) and remote.wait_until_gone(timeout=0)
+
+
+def lost(error: BaseException) -> WorkerLost:
+    """An error that says so, as a `WorkerLost` with its text."""
+    if isinstance(error, tf.errors.OpError):
+        return WorkerLost(error.node_def, error.op, error.message)
+    return WorkerLost(None, None, str(error))
+
+
+def _is_raised_by_tensorflow(error: BaseException) -> bool:
+    trace = error.__traceback__
+    if trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return Path(trace.tb_frame.f_code.co_filename).is_relative_to(Path(tf.__file__).parent)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from keras_preempt.cli.main import main
 from tests.cluster.harness import QUIET_CPU, run_cluster
+from tests.docs.shown import assert_shown, assert_shown_after
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.py"
 
@@ -24,11 +27,12 @@ def test_example_trains_on_one_device_and_goes_on_where_it_stopped(tmp_path):
     assert "Epoch 2/2" in more.outputs[0]
 
 
-def test_example_on_two_workers_ends_with_the_same_bits_after_a_preemption(tmp_path):
+def test_example_on_two_workers_ends_with_the_same_bits_after_a_preemption(tmp_path, monkeypatch, capsys):
     drill = subprocess.run(
         [
             *(sys.executable, "-m", "keras_preempt.cli.main", "drill"),
-            *("--workers", "2", "--preempt", "1", "--seed", "1", "--timeout", "100", "--"),
+            *("--workers", "2", "--preempt", "1", "--seed", "1", "--timeout", "100"),
+            *("--keep", str(tmp_path / "kept"), "--"),
             *(sys.executable, str(EXAMPLE), str(tmp_path / "unused"), "--epochs", "2"),
         ],
         env={**os.environ, **QUIET_CPU},
@@ -41,3 +45,17 @@ def test_example_on_two_workers_ends_with_the_same_bits_after_a_preemption(tmp_p
     assert drill.stdout.splitlines()[-1].startswith("VERDICT: identical"), output
     assert " 0 steps lost" in drill.stdout.splitlines()[-1], output
     assert not (tmp_path / "unused").exists(), "a drill trains in directories of its own"
+
+    # The documentation shows this drill, and what may be looked at after it.
+    assert_shown("digits drill", output)
+    (tmp_path / "runs").mkdir()
+    for name in ("digits", "1"):
+        (tmp_path / "runs" / name).symlink_to(tmp_path / "kept" / "preempted")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+
+    def command(words: list[str]) -> str:
+        main(words)
+        return capsys.readouterr().out
+
+    assert_shown_after("digits drill", tmp_path / "kept" / "preempted", command)

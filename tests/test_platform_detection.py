@@ -14,7 +14,9 @@ from keras_preempt.machine_clues import AZURE_ASSET_TAG
 from keras_preempt.notices.metadata_address import parse_address
 from keras_preempt.platform import Accelerator, Platform
 from keras_preempt.platform_detection import Detection
+from keras_preempt.termination import TerminationConfig, complete
 from keras_preempt.testing import FakeMetadata
+from tests.docs.shown import assert_shown
 from tests.raw_server import Behaviour, RawServer, http
 
 GOOGLE = http(200, "4711", Metadata_Flavor="Google")
@@ -125,6 +127,7 @@ def test_a_scheduler_on_a_cloud_is_found_as_both(tmp_path: Path) -> None:
     assert platform.name == "kubernetes+gce-gpu"
     assert platform.sources == ("signals", "gce", "coordination key")
     assert "/dev/nvidia0 is there" in platform.describe()
+    assert_shown("platform line", complete(TerminationConfig(), platform).describe())
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rich.console import Console
 
-from keras_preempt.progress import INTERVAL, PATIENCE, progress
+from keras_preempt.progress import INTERVAL, MIB, PATIENCE, progress
 
 
 class Clock:
@@ -58,6 +61,78 @@ def test_on_a_terminal_a_bar_is_drawn_and_removed(caplog: pytest.LogCaptureFixtu
         step(3)
     assert "3 of 4 batches" in stream.getvalue()
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "told"), [(700, 1500, "700 of 1500 MiB"), (3.25, 8, "3.2 of 8.0 MiB")]
+)
+def test_bytes_are_shown_in_mebibytes(
+    caplog: pytest.LogCaptureFixture, done: float, total: int, told: str
+) -> None:
+    clock, stream = Clock(), io.StringIO()
+    for console in (_terminal(stream), Console(file=io.StringIO())):
+        with (
+            caplog.at_level(logging.INFO),
+            progress("Saving", total * MIB, "MiB", scale=MIB, clock=clock, console=console) as step,
+        ):
+            clock.now += PATIENCE
+            step(int(done * MIB))
+    assert told in stream.getvalue()
+    assert caplog.messages[0].startswith(f"Saving: {told} in 3 s")
+
+
+def test_what_has_to_be_done_once_more_is_taken_back(caplog: pytest.LogCaptureFixture) -> None:
+    clock, console = Clock(), Console(file=io.StringIO())
+    with (
+        caplog.at_level(logging.INFO),
+        progress("Reading", 10, "files", clock=clock, console=console) as step,
+    ):
+        step(4)
+        clock.now += PATIENCE
+        step(-4)
+        clock.now += INTERVAL
+        step(5)
+    assert [line.partition(" in ")[0] for line in caplog.messages] == [
+        "Reading: 0 of 10 files",
+        "Reading: 5 of 10 files",
+    ]
+
+
+def test_threads_that_call_at_once_get_one_line_and_none_of_their_counts_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    both = threading.Barrier(2)
+
+    class Meeting(Console):
+        @property
+        def is_terminal(self) -> bool:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.3)  # Two threads meet here only if they can be here at once.
+            return False
+
+    clock, console = Clock(), Meeting(file=io.StringIO())
+    both.reset()  # rich has asked, too.
+    with (
+        caplog.at_level(logging.INFO),
+        progress("Reading", 8, "files", clock=clock, console=console) as step,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        clock.now += PATIENCE
+        for done in [pool.submit(step) for _ in range(8)]:
+            done.result()
+        assert len(caplog.messages) == 1
+        clock.now += INTERVAL
+        step(0)
+    assert caplog.messages[1].startswith("Reading: 8 of 8 files")
+
+
+def test_a_thread_that_is_late_shows_nothing_any_more() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with progress("Replaying", 4, "batches", clock=clock, console=_terminal(stream)) as step:
+        pass
+    clock.now += PATIENCE
+    step()
+    assert stream.getvalue() == ""
 
 
 def test_an_error_inside_ends_it_and_gets_out() -> None:

@@ -12,6 +12,7 @@ from keras_preempt.coordination import ABORTED, CoordinationLost
 from keras_preempt.coordination.local import LocalCoordinator
 from keras_preempt.exit_codes import EXIT_WORKER_LOST
 from keras_preempt.propagation import LONGEST_TEXT, Failure, Origin, Propagation, gist
+from keras_preempt.remote_workers import RemoteWorkers
 from keras_preempt.uncaught import status_of
 from keras_preempt.worker_lost import WorkerLost
 from tests.memory_coordinator import MemoryCoordinator, MemoryService
@@ -156,6 +157,35 @@ def test_the_loss_of_a_worker_is_not_an_error_of_the_program(caplog: pytest.LogC
     assert propagation.origin is Origin.LOST
     assert "neither a preemption" in caplog.text
     assert propagation.settle(raised) is raised  # On its way out it may pass here again.
+
+
+class Workers(RemoteWorkers):
+    gone: bool
+
+    def wait_until_gone(self, timeout: float | None = None) -> bool:
+        assert timeout == 0, "an error on its way out must not wait"
+        return self.gone
+
+
+@pytest.mark.parametrize("gone", [True, False])
+@pytest.mark.parametrize("of_tensorflow", [True, False])
+def test_any_error_of_tensorflow_is_a_loss_when_the_remote_workers_are_gone(
+    gone: bool, of_tensorflow: bool
+) -> None:
+    workers = Workers((("worker", 2),))
+    object.__setattr__(workers, "gone", gone)
+    with pytest.raises(ValueError) as error:  # noqa: PT011, PT012 (which one it is does not matter)
+        if of_tensorflow:
+            tf.constant([[1], [1, 2]])
+        raise ValueError("of the program")
+    propagation = Propagation(LocalCoordinator(), remote=workers)
+    raised = propagation.settle(error.value)
+    if gone and of_tensorflow:
+        assert isinstance(raised, WorkerLost)
+        assert str(error.value) in str(raised)
+    else:
+        assert raised is error.value
+    assert propagation.origin is (Origin.LOST if gone and of_tensorflow else Origin.OWN)
 
 
 @pytest.mark.parametrize("kind", [tf.errors.UnavailableError, tf.errors.AbortedError])

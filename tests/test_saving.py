@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from keras_preempt import progress
 from keras_preempt.alignment import Kind, Plan, Position
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.layout import attempt_name
+from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.retention import Retention
+from keras_preempt.checkpoint.store import Store
 from keras_preempt.events import EventLog
 from keras_preempt.saving import Prepared, Saver
 from tests.checkpoint.campaign_store import MemoryStore
@@ -29,7 +34,7 @@ def prepared(round: int) -> Prepared:
     return Prepared(attempt_name(1, round), plan, position, False, specs, share, {}, {})
 
 
-def saver(store: MemoryStore, retention: Retention) -> Saver:
+def saver(store: Store, retention: Retention) -> Saver:
     assert incarnations.claim(store, {}) == 1
     model: Any = None  # only what is prepared here is written
     return Saver(store, model, 0, 1, 1, retention, EventLog(0))
@@ -57,3 +62,17 @@ def test_a_save_is_a_save_although_older_ones_cannot_be_removed(
     assert [info.directory for info in committed(store)] == [saved[1].name, saved[0].name]
     assert "The checkpoint is saved, but older ones could not be removed: 403 no permission" in caplog.text
     assert "NOT saved" not in caplog.text
+
+
+def test_a_save_that_training_waits_for_shows_how_far_it_is_and_one_in_the_background_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    store = LocalStore(tmp_path)
+    store.prepare()
+    saves = saver(store, Retention(9))
+    with caplog.at_level(logging.INFO, LOG):
+        assert saves.write(replace(prepared(0), background=True)).name is not None
+        assert caplog.messages == []
+        name = saves.write(prepared(1)).name
+    assert caplog.messages[0].startswith(f"Saving {name}: 0.0 of 0.0 MiB in 0 s")

@@ -13,6 +13,7 @@ import pytest
 from keras_preempt import startup
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.transfers import Moved, uncounted
 from keras_preempt.coordination import CoordinationLost
 from keras_preempt.exit_codes import EXIT_WORKER_LOST
 from keras_preempt.startup import Start, StartError, WorkerMissing
@@ -45,10 +46,10 @@ class Failing(LocalStore):
         self.breaks = breaks
         self.error = error
 
-    def open(self, name: str) -> Any:
+    def open(self, name: str, moved: Moved = uncounted) -> Any:
         if self.breaks(name):
             raise self.error
-        return super().open(name)
+        return super().open(name, moved)
 
     def children(self, prefix: str) -> Any:
         if self.breaks(f"list {prefix}"):

@@ -175,8 +175,18 @@ def test_a_pipeline_shows_the_operations_of_its_functions() -> None:
     assert parts["ShuffleDataset"].seeded is False, _changed("a shuffle in a function hides its seeds")
     assert parts["ShuffleDataset"].parallel, _changed("a parallel interleave has another class")
     assert all(part.ordered for part in parts.values())
-    loose = numbers().map(lambda n: n, num_parallel_calls=2, deterministic=False)
-    assert not all(part.ordered for part in internals.ingredients(loose)), _changed("_deterministic is gone")
+
+
+@pytest.mark.parametrize("deterministic", [None, True, False])
+def test_a_dataset_knows_whether_it_keeps_the_order(deterministic: bool | None) -> None:
+    several = {"num_parallel_calls": 2, "deterministic": deterministic}
+    for name, dataset in {
+        "map": numbers().map(lambda n: n, **several),
+        "batch": numbers().batch(2, **several),
+        "interleave": numbers().interleave(lambda n: tf.data.Dataset.range(n), **several),
+    }.items():
+        ordered = all(part.ordered for part in internals.ingredients(dataset.prefetch(1)))
+        assert ordered == (deterministic is not False), _changed(f"{name} hides whether it keeps the order")
 
 
 def test_a_distributed_dataset_knows_its_pipeline() -> None:

@@ -10,6 +10,7 @@ from keras_preempt.checkpoint.checksum import PIECE, extended
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound
 from keras_preempt.checkpoint.manifest import FileEntry
 from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.transfers import Moved, uncounted
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -21,6 +22,7 @@ class CheckedFile:
         store: where from.
         directory: folder in the store.
         entry: the file, as it was listed.
+        moved: told how much of it has come from the store.
 
     Attributes:
         name: the file in the store.
@@ -28,11 +30,12 @@ class CheckedFile:
         taken: bytes read so far.
     """
 
-    def __init__(self, store: Store, directory: str, entry: FileEntry) -> None:
+    def __init__(self, store: Store, directory: str, entry: FileEntry, moved: Moved = uncounted) -> None:
         self.name = f"{directory}/{entry.name}"
         self.entry = entry
         self.taken = 0
         self._store = store
+        self._moved = moved
         self._crc = 0
         self._stream: _Stream
 
@@ -52,7 +55,7 @@ class CheckedFile:
 
     def __enter__(self) -> CheckedFile:
         try:
-            self._stream = cast(_Stream, self._store.open(self.name))
+            self._stream = cast(_Stream, self._store.open(self.name, self._moved))
         except NotFound as error:
             raise CorruptCheckpoint(self.name, "no file of that name") from error
         return self

@@ -19,6 +19,7 @@ from keras_preempt.checkpoint import gcs_errors
 from keras_preempt.checkpoint.budget import Budget
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, StoreUnavailable
 from keras_preempt.checkpoint.gcs_client import GcsBucket, ObjectInfo
+from keras_preempt.checkpoint.transfers import Moved, uncounted
 
 _ATTEMPTS = 3  # times that an object is read until its sum is right
 _PIECE = 1 << 20  # bytes
@@ -31,8 +32,11 @@ def get(
     ranges: Iterable[tuple[int, int]],
     pool: Executor,
     budget: Budget,
+    moved: Moved = uncounted,
 ) -> None:
     """Reads one generation of an object into an empty file, in ranges, as many at a time as the pool has threads.
+
+    `moved` is told of each range when it is there.
 
     Raises:
         NotFound: that generation is no longer there.
@@ -40,7 +44,7 @@ def get(
     """
     ranges = list(ranges)
     for _ in range(_ATTEMPTS):
-        futures = [pool.submit(_copy_range, bucket, info, file, *each, budget) for each in ranges]
+        futures = [pool.submit(_copy_range, bucket, info, file, *each, budget, moved) for each in ranges]
         try:
             for future in futures:
                 future.result()
@@ -53,17 +57,26 @@ def get(
                     future.exception()
         if info.crc32c is None or _sum_of(file, info.size) == info.crc32c:
             return
+        moved(-info.size)
     raise CorruptCheckpoint(info.name, f"{_ATTEMPTS} downloads with other sums than the stored object")
 
 
 def _copy_range(
-    bucket: GcsBucket, info: ObjectInfo, file: IO[bytes], start: int, stop: int, budget: Budget
+    bucket: GcsBucket,
+    info: ObjectInfo,
+    file: IO[bytes],
+    start: int,
+    stop: int,
+    budget: Budget,
+    moved: Moved,
 ) -> None:
+    size = stop - start
     with bucket.explained(f"read {info.name!r}"):
         rest = memoryview(_range(bucket, info, start, stop, budget))
         while rest:
             written = os.pwrite(file.fileno(), rest, start)
             rest, start = rest[written:], start + written
+    moved(size)
 
 
 def get_bytes(bucket: GcsBucket, info: ObjectInfo, budget: Budget) -> bytes:

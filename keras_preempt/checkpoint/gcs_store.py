@@ -39,6 +39,7 @@ from keras_preempt.checkpoint.store import (
     Writer,
     check_name,
 )
+from keras_preempt.checkpoint.transfers import Moved, uncounted
 
 CONNECTIONS = 8
 """Transfers at a time. One stream to a bucket is slower than most networks; more than these few gain little."""
@@ -143,12 +144,12 @@ class GcsStore:
             put(self._bucket, target, BytesIO(data), len(data), google_crc32c.value(data), budget)
         return FileInfo(name, len(data))
 
-    def writer(self, name: str) -> AbstractContextManager[Writer]:
+    def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
         """See `Store.writer`."""
-        return self._written(name)
+        return self._written(name, moved)
 
     @contextlib.contextmanager
-    def _written(self, name: str) -> Iterator[Writer]:
+    def _written(self, name: str, moved: Moved) -> Iterator[Writer]:
         target = self._place.object_of(name)
         group: Overlap | None = getattr(self._overlap, "group", None)
         if group is not None:
@@ -160,15 +161,15 @@ class GcsStore:
         except BaseException:
             file.close()
             raise
+        sending = (name, target, file, writer.size, writer.crc32c, moved)
         if group is None:
-            self._send(name, target, file, writer.size, writer.crc32c)
+            self._send(*sending)
         else:
-            upload = self._threads().submit(self._send, name, target, file, writer.size, writer.crc32c)
-            group.add(upload, file)
+            group.add(self._threads().submit(self._send, *sending), file)
 
-    def _send(self, name: str, target: str, file: IO[bytes], size: int, crc32c: int) -> None:
+    def _send(self, name: str, target: str, file: IO[bytes], size: int, crc32c: int, moved: Moved) -> None:
         with file, self._named(name):
-            put(self._bucket, target, file, size, crc32c, self._budget(size))
+            put(self._bucket, target, file, size, crc32c, self._budget(size), moved)
 
     @contextlib.contextmanager
     def overlapped(self) -> Iterator[None]:
@@ -185,7 +186,7 @@ class GcsStore:
         finally:
             self._overlap.group = outer
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """See `Store.open`; the whole file was fetched and compared with its sum when this returns.
 
         A file that was just looked at is read as it was then.
@@ -197,11 +198,13 @@ class GcsStore:
         with self._named(name):
             info = self._seen.take(name) or self._bucket.stat(target, self._budget())
             if info.size <= _IN_MEMORY:
-                return BytesIO(self._fetch(info))
+                data = self._fetch(info)
+                moved(len(data))
+                return BytesIO(data)
             file = self._stage().file()
             try:
                 ranges = gcs_sizes.ranges(info.size, self._most)
-                get(self._bucket, info, file, ranges, self._threads(), self._budget(info.size))
+                get(self._bucket, info, file, ranges, self._threads(), self._budget(info.size), moved)
             except BaseException:
                 file.close()
                 raise

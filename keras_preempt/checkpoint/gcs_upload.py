@@ -17,6 +17,7 @@ from keras_preempt.checkpoint import gcs_errors
 from keras_preempt.checkpoint.budget import Budget
 from keras_preempt.checkpoint.errors import AlreadyExists, StoreUnavailable
 from keras_preempt.checkpoint.gcs_client import GcsBucket, ObjectInfo, info_of
+from keras_preempt.checkpoint.transfers import Moved, uncounted
 
 CHUNK = 16 << 20
 """Bytes of one request of an upload."""
@@ -30,9 +31,15 @@ _WRITING = 0.8  # share of a budget for writing; the rest is for finding out whe
 
 
 def put(
-    bucket: GcsBucket, name: str, content: IO[bytes], size: int, crc32c: int, budget: Budget
+    bucket: GcsBucket,
+    name: str,
+    content: IO[bytes],
+    size: int,
+    crc32c: int,
+    budget: Budget,
+    moved: Moved = uncounted,
 ) -> ObjectInfo:
-    """Creates an object of what `content` holds from its beginning on.
+    """Creates an object of what `content` holds from its beginning on; `moved` is told of each request that went well.
 
     Raises:
         AlreadyExists: there is one of that name.
@@ -40,29 +47,55 @@ def put(
     """
     token = secrets.token_hex(16)
     writing = budget.share(_WRITING)
+    sending = _Sending(content, moved)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return _upload(bucket, name, content, size, crc32c, token, writing)
+            info = _upload(bucket, name, sending, size, crc32c, token, writing)
+            sending.reached(size)
+            return info
         except api.PreconditionFailed:
             # Also the answer to our own request, when it took effect and its first answer was lost.
-            info = _own(bucket, name, size, crc32c, token, budget)
-            if info is None:
+            own = _own(bucket, name, size, crc32c, token, budget)
+            if own is None:
                 raise AlreadyExists(name, bucket.url) from None
-            return info
+            sending.reached(size)
+            return own
         except gcs_errors.FAILURES as error:
             again = _is_worth_another_upload(error, size) and writing.left
             if again and attempt < _ATTEMPTS:
                 continue
             if gcs_errors.is_uncertain(error):
-                info = _own_after_failure(bucket, name, size, crc32c, token, budget, error)
-                if info is not None:
-                    return info
+                own = _own_after_failure(bucket, name, size, crc32c, token, budget, error)
+                if own is not None:
+                    sending.reached(size)
+                    return own
             raise bucket.unavailable(error, f"create {name!r}") from error
     raise AssertionError("the last attempt returns or raises")
 
 
+class _Sending:
+    """What the client reads an object from, request by request: it asks for more when the last one has arrived."""
+
+    def __init__(self, content: IO[bytes], moved: Moved) -> None:
+        self._content = content
+        self._moved = moved
+        self._told = 0
+        self.tell, self.seek = content.tell, content.seek
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns what the next request is to send."""
+        self.reached(self._content.tell())
+        return self._content.read(size)
+
+    def reached(self, position: int) -> None:
+        """Tells that all before `position` has arrived, and nothing behind it."""
+        if position != self._told:
+            self._moved(position - self._told)
+            self._told = position
+
+
 def _upload(
-    bucket: GcsBucket, name: str, content: IO[bytes], size: int, crc32c: int, token: str, budget: Budget
+    bucket: GcsBucket, name: str, content: _Sending, size: int, crc32c: int, token: str, budget: Budget
 ) -> ObjectInfo:
     chunk = _SMALL_CHUNK if budget.left < _SHORT else CHUNK
     blob = bucket.blob(name, chunk_size=chunk)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import shutil
 import stat
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
-from keras_preempt.checkpoint.local_writing import FileLog, Overlap, UnfinishedFile
+from keras_preempt.checkpoint.local_writing import CountedFile, FileLog, Overlap, UnfinishedFile
 from keras_preempt.checkpoint.posix_files import (
     flush_folder,
     make_folder,
@@ -36,6 +37,7 @@ from keras_preempt.checkpoint.store import (
     Writer,
     check_name,
 )
+from keras_preempt.checkpoint.transfers import Moved, uncounted
 
 SMALLEST_FILE = 8 << 20
 """Bytes; flushing a smaller file costs more than writing the next one meanwhile saves."""
@@ -134,12 +136,12 @@ class LocalStore:
             writer.write(data)
         return FileInfo(name, len(data))
 
-    def writer(self, name: str) -> AbstractContextManager[Writer]:
+    def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
         """See `Store.writer`."""
-        return self._written(name)
+        return self._written(name, moved)
 
     @contextlib.contextmanager
-    def _written(self, name: str) -> Iterator[Writer]:
+    def _written(self, name: str, moved: Moved) -> Iterator[Writer]:
         target = self._resolve(name)
         self._check_still_there()
         overlap: Overlap | None = getattr(self._overlap, "files", None)
@@ -153,6 +155,7 @@ class LocalStore:
             partial(self._explained, name),
             partial(AlreadyExists, name, self._url),
             None if overlap is None else overlap.blocks,
+            moved,
         )
         try:
             yield file
@@ -180,7 +183,7 @@ class LocalStore:
         finally:
             self._overlap.files = outer
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """See `Store.open`."""
         path = self._resolve(name)
         with self._explained(name):
@@ -189,7 +192,7 @@ class LocalStore:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
                 raise NotFound(name, self._url)
-            return os.fdopen(descriptor, "rb")
+            return io.BufferedReader(CountedFile(descriptor, moved))
 
     def stat(self, name: str) -> FileInfo:
         """See `Store.stat`."""

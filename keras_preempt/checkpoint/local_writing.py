@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from keras_preempt.checkpoint.direct_writing import Blocks, BlockWriter
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.posix_files import flush_folder, give_name, open_temporary, write_all
 from keras_preempt.checkpoint.store import Buffer
+from keras_preempt.checkpoint.transfers import Moved, uncounted
 
 FLUSHES = 4
 """Files or blocks that are on their way to the disk at a time, while more is written."""
@@ -28,6 +31,7 @@ class UnfinishedFile:
         explained: around every call of the system.
         taken: returns the error that says that somebody else has given the name to another file.
         blocks: where its content is gathered, if it may be written later than it is handed over.
+        moved: told what was handed over; all but a few blocks of it is on its way to the disk.
     """
 
     def __init__(
@@ -36,8 +40,10 @@ class UnfinishedFile:
         explained: Explained,
         taken: Callable[[], Exception],
         blocks: Blocks | None = None,
+        moved: Moved = uncounted,
     ) -> None:
         self.target = target
+        self._moved = moved
         self._explained = explained
         self._taken = taken
         with explained():
@@ -51,6 +57,7 @@ class UnfinishedFile:
                 write_all(self._descriptor, buffer)
             else:
                 self._content.write(buffer)
+        self._moved(memoryview(buffer).nbytes)
 
     def finish(self) -> None:
         """Makes the content durable and then gives the file its name; the folder is still to be flushed."""
@@ -84,6 +91,25 @@ class UnfinishedFile:
     def _stop(self) -> None:
         if self._content is not None:
             self._content.discard()
+
+
+class CountedFile(io.FileIO):
+    """A file that is read in large pieces.
+
+    Args:
+        descriptor: is closed with the file.
+        moved: told what was read.
+    """
+
+    def __init__(self, descriptor: int, moved: Moved) -> None:
+        super().__init__(descriptor, "rb")
+        self._moved = moved
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fills `buffer` and tells how much that was."""
+        count = super().readinto(buffer)
+        self._moved(count)
+        return count
 
 
 class FileLog:

@@ -10,6 +10,7 @@ from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, load, load_o
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.store import Store
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.transfers import Shown, silent
 
 SETUP = "setup"
 """The field of a worker's state that holds the `Setup` it was saved on."""
@@ -43,7 +44,7 @@ class LoadedFromOthers(Loaded):
     workers: tuple[Own, ...]
 
 
-def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup) -> Loaded:
+def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup, shown: Shown = silent) -> Loaded:
     """Reads what one worker needs from a checkpoint, and verifies every byte of it.
 
     Args:
@@ -51,6 +52,7 @@ def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup) -> L
         info: Which checkpoint.
         member: The worker's number.
         setup: What it trains on.
+        shown: Shows how much of it is read.
 
     Returns:
         The worker's own part, as from `reader.load`, if the checkpoint was saved on the same setup; else a
@@ -60,7 +62,7 @@ def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup) -> L
         CheckpointError: As from `reader.load`; or it was saved by another number of workers and does not say on
             what.
     """
-    loaded = load(store, info, member, setup.workers)
+    loaded = load(store, info, member, setup.workers, shown)
     saved_on = loaded.state.get(SETUP)
     if saved_on == setup.to_json() or (saved_on is None and loaded.manifest.members == setup.workers):
         return loaded
@@ -69,7 +71,7 @@ def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup) -> L
             f"Expected a checkpoint that says what it was trained on, to continue it on {setup.workers} workers. "
             f"Received: {info.directory}, which does not. Start {loaded.manifest.members} workers."
         )
-    own = load_own(store, info)
+    own = load_own(store, info, shown)
     return LoadedFromOthers(
         loaded.manifest,
         loaded.tensors,

@@ -31,6 +31,7 @@ from keras_preempt.checkpoint.parallel import in_parallel
 from keras_preempt.checkpoint.partition import check_tiling
 from keras_preempt.checkpoint.store import Store
 from keras_preempt.checkpoint.tensors import Array, new_places, read_tensors, read_to_places, verify_file
+from keras_preempt.checkpoint.transfers import Shown, silent
 
 _LOOKS = 10  # at a directory in which others work; each one in vain means that they have saved and removed meanwhile
 
@@ -99,7 +100,7 @@ def committed(store: Store) -> list[CheckpointInfo]:
     )
 
 
-def load(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
+def load(store: Store, info: CheckpointInfo, member: int, members: int, shown: Shown = silent) -> Loaded:
     """Reads what one worker needs from a checkpoint, and verifies every byte of it.
 
     Args:
@@ -107,6 +108,7 @@ def load(store: Store, info: CheckpointInfo, member: int, members: int) -> Loade
         info: which checkpoint.
         member: the worker's number.
         members: how many workers there are now.
+        shown: shows how much of it is read.
 
     Returns:
         The tensors and state. If the checkpoint has no part of this worker, those of the lowest one that has
@@ -131,27 +133,33 @@ def load(store: Store, info: CheckpointInfo, member: int, members: int) -> Loade
         number: _part(store, info, manifest, refs[number]) for number in sorted({source, *manifest.writers})
     }
     own = parts[source]
-    tensors, local = _read(store, info, [parts[number] for number in manifest.writers], own)
+    tensors, local = _read(store, info, [parts[number] for number in manifest.writers], own, shown)
     failpoints.point("restore.after-read")
     return Loaded(manifest, tensors, local, own.state, None if source == member else source)
 
 
-def load_own(store: Store, info: CheckpointInfo) -> dict[int, tuple[dict[str, Array], dict[str, Any]]]:
+def load_own(
+    store: Store, info: CheckpointInfo, shown: Shown = silent
+) -> dict[int, tuple[dict[str, Array], dict[str, Any]]]:
     """Returns every worker's own tensors and state, by number, where there is a part; raises like `load`."""
     manifest = _manifest(info)
+    parts = [_part(store, info, manifest, ref) for ref in manifest.parts]
+    locals_ = {part.member: entry for part in parts for entry in part.files if entry.name == part.local}
     own = {}
     held = 0
-    for ref in manifest.parts:
-        part = _part(store, info, manifest, ref)
-        entries = [entry for entry in part.files if entry.name == part.local]
-        held += sum(entry.size for entry in entries)
-        host_memory.check_room(info.directory, held)
-        local = read_tensors(store, info.directory, entries[0]) if entries else {}
-        own[ref.member] = (local, part.state)
+    with shown(f"Reading {info.directory}", sum(entry.size for entry in locals_.values())) as moved:
+        for part in parts:
+            local: dict[str, Array] = {}
+            entry = locals_.get(part.member)
+            if entry is not None:
+                held += entry.size
+                host_memory.check_room(info.directory, held)
+                local = read_tensors(store, info.directory, entry, moved)
+            own[part.member] = (local, part.state)
     return own
 
 
-def verify(store: Store, info: CheckpointInfo) -> None:
+def verify(store: Store, info: CheckpointInfo, shown: Shown = silent) -> None:
     """Reads every byte of a checkpoint, of all workers, and makes sure that it is what was written.
 
     Raises:
@@ -163,10 +171,9 @@ def verify(store: Store, info: CheckpointInfo) -> None:
     parts = [_part(store, info, manifest, ref) for ref in manifest.parts]
     _check_whole(info, [part for part in parts if part.member in manifest.writers])
     entries = [entry for part in parts for entry in part.files]
-    in_parallel(
-        [partial(verify_file, store, info.directory, entry) for entry in entries],
-        sum(entry.size for entry in entries),
-    )
+    size = sum(entry.size for entry in entries)
+    with shown(f"Reading {info.directory}", size) as moved:
+        in_parallel([partial(verify_file, store, info.directory, entry, moved) for entry in entries], size)
 
 
 def _look(store: Store) -> tuple[list[CheckpointInfo], list[tuple[str, str]]]:
@@ -249,18 +256,18 @@ def _check_whole(info: CheckpointInfo, parts: list[Part]) -> None:
 
 
 def _read(
-    store: Store, info: CheckpointInfo, writers: list[Part], own: Part
+    store: Store, info: CheckpointInfo, writers: list[Part], own: Part, shown: Shown
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Reads the mirrored tensors and one worker's own, several files at once."""
     _check_whole(info, writers)
     assembly = Assembly(info.directory, writers)
     locals_ = [(entry, new_places) for entry in own.files if entry.name == own.local]
-    files = [
-        (CheckedFile(store, info.directory, entry), places) for entry, places in [*assembly.files, *locals_]
-    ]
-    size = sum(file.entry.size for file, _ in files)
-    in_parallel([file.check_size for file, _ in files], size)
-    host_memory.check_room(info.directory, size)
-    assembly.allocate()
-    read = in_parallel([partial(read_to_places, *pair) for pair in files], size)
+    wanted = [*assembly.files, *locals_]
+    size = sum(entry.size for entry, _ in wanted)
+    with shown(f"Reading {info.directory}", size) as moved:
+        files = [(CheckedFile(store, info.directory, entry, moved), places) for entry, places in wanted]
+        in_parallel([file.check_size for file, _ in files], size)
+        host_memory.check_room(info.directory, size)
+        assembly.allocate()
+        read = in_parallel([partial(read_to_places, *pair) for pair in files], size)
     return assembly.tensors, read[-1] if locals_ else {}

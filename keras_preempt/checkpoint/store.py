@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from keras_preempt.checkpoint.errors import UnsafeName
+from keras_preempt.checkpoint.transfers import Moved, uncounted
 
 TEMPORARY_PREFIX = ".tmp-"
 """Names with a component that starts so are half-written files: never listed, never asked for."""
@@ -174,10 +175,11 @@ class Store(Protocol):
         """
         ...
 
-    def writer(self, name: str) -> AbstractContextManager[Writer]:
+    def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
         """Streams a file, which becomes durable and visible when the block ends without an exception.
 
-        After an exception nothing of it is left. Raises `AlreadyExists` like `create`.
+        After an exception nothing of it is left. Raises `AlreadyExists` like `create`. `moved` is told what has gone
+        to the storage, which may be later than it was written.
         """
         ...
 
@@ -189,8 +191,11 @@ class Store(Protocol):
         """
         ...
 
-    def open(self, name: str) -> BinaryIO:
-        """Opens a file for reading from its beginning, with `readinto` too. Raises `NotFound`."""
+    def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
+        """Opens a file for reading from its beginning, with `readinto` too. Raises `NotFound`.
+
+        `moved` is told what has come from the storage, which may be earlier than it is read.
+        """
         ...
 
     def stat(self, name: str) -> FileInfo:

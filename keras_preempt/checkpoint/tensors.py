@@ -23,6 +23,7 @@ from keras_preempt.checkpoint.manifest import FileEntry
 from keras_preempt.checkpoint.partition import elements
 from keras_preempt.checkpoint.store import Store
 from keras_preempt.checkpoint.tensor_header import LARGEST_HEADER, StoredTensor, parse_header
+from keras_preempt.checkpoint.transfers import Moved, uncounted
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,7 +48,9 @@ def new_places(stored: Sequence[StoredTensor]) -> dict[str, Array]:
     return {tensor.key: empty(tensor.dtype, tensor.shape) for tensor in stored}
 
 
-def write_tensors(store: Store, directory: str, file: str, tensors: Mapping[str, Array]) -> FileEntry:
+def write_tensors(
+    store: Store, directory: str, file: str, tensors: Mapping[str, Array], moved: Moved = uncounted
+) -> FileEntry:
     """Writes a file of tensors.
 
     It is durable when this returns; in a block of `Store.overlapped`, when that ends.
@@ -57,6 +60,7 @@ def write_tensors(store: Store, directory: str, file: str, tensors: Mapping[str,
         directory: folder in the store.
         file: plain name of the file in that folder.
         tensors: what to write, by key; they are not copied, unless they are not contiguous.
+        moved: told how much of it has gone to the store.
 
     Returns:
         The file as it was written.
@@ -68,7 +72,7 @@ def write_tensors(store: Store, directory: str, file: str, tensors: Mapping[str,
     """
     size = crc = 0
     chunks = stream(tensors)
-    with store.writer(f"{directory}/{file}") as out:
+    with store.writer(f"{directory}/{file}", moved) as out:
         for chunk in chunks:
             crc = extended(crc, chunk)
             size += len(chunk)
@@ -95,7 +99,9 @@ def stream(tensors: Mapping[str, Array]) -> Iterator[Bytes]:
     return _chunks(_header(ordered), ordered)
 
 
-def read_tensors(store: Store, directory: str, entry: FileEntry) -> dict[str, Array]:
+def read_tensors(
+    store: Store, directory: str, entry: FileEntry, moved: Moved = uncounted
+) -> dict[str, Array]:
     """Reads a file of tensors and makes sure that it is what was written.
 
     Memory is taken only for a file whose size in the store is the listed one.
@@ -104,6 +110,7 @@ def read_tensors(store: Store, directory: str, entry: FileEntry) -> dict[str, Ar
         store: where from.
         directory: folder in the store.
         entry: the file, as it was listed.
+        moved: told how much of it has come from the store.
 
     Returns:
         The tensors by key, writable, in C order.
@@ -112,7 +119,7 @@ def read_tensors(store: Store, directory: str, entry: FileEntry) -> dict[str, Ar
         CorruptCheckpoint: the file is missing, of another size or sum, or no valid safetensors file.
         StoreUnavailable: the storage failed.
     """
-    file = CheckedFile(store, directory, entry)
+    file = CheckedFile(store, directory, entry, moved)
     file.check_size()
     return read_to_places(file, new_places)
 
@@ -136,9 +143,9 @@ def read_to_places(file: CheckedFile, places: Places) -> dict[str, Array]:
     return {tensor.key: targets[tensor.key] for tensor in stored}
 
 
-def verify_file(store: Store, directory: str, entry: FileEntry) -> None:
+def verify_file(store: Store, directory: str, entry: FileEntry, moved: Moved = uncounted) -> None:
     """Reads a file and makes sure that its bytes are what was written; raises like `read_tensors`."""
-    file = CheckedFile(store, directory, entry)
+    file = CheckedFile(store, directory, entry, moved)
     file.check_size()
     with file:
         file.skip()

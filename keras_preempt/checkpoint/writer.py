@@ -14,6 +14,7 @@ from keras_preempt.checkpoint.manifest import FileEntry, Part, PlacedSlice
 from keras_preempt.checkpoint.partition import SMALLEST_CUT, Slice
 from keras_preempt.checkpoint.store import Store
 from keras_preempt.checkpoint.tensors import Array, write_tensors
+from keras_preempt.checkpoint.transfers import Shown, silent
 
 FILE_SIZE = 256 << 20
 """Bytes of mirrored tensors that a file holds at most, so that several can be transferred at a time."""
@@ -30,6 +31,7 @@ def write_part(
     state: Mapping[str, Any],
     position: Mapping[str, Any],
     before_file: Callable[[], None] = lambda: None,
+    shown: Shown = silent,
 ) -> Part:
     """Writes a worker's tensors, and then the list of them, which declares the part complete.
 
@@ -43,6 +45,7 @@ def write_part(
         state: JSON, see `Part`.
         position: JSON, see `Part`.
         before_file: called before each file; what it raises ends the save.
+        shown: shows how much of it is written.
 
     Returns:
         The part as it was written; all of it is durable.
@@ -73,12 +76,13 @@ def write_part(
         pending.append((local_file(member), local))
     failpoints.point("save.before-parts")
     files: list[FileEntry] = []
-    with store.overlapped():
+    total = sum(array.nbytes for _, tensors in pending for array in tensors.values())
+    with shown(f"Saving {directory}", total) as moved, store.overlapped():
         for file, tensors in pending:
             if files:
                 failpoints.point("save.between-parts")
             before_file()
-            files.append(write_tensors(store, directory, file, tensors))
+            files.append(write_tensors(store, directory, file, tensors, moved))
     part = Part(
         member=member,
         files=tuple(files),

@@ -14,6 +14,7 @@ from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, UnsafeN
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, is_attempt, parse_attempt, parse_step
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed, verify
 from keras_preempt.checkpoint.store import Store
+from keras_preempt.progress import transfer
 from keras_preempt.state.saved_weights import is_weight
 
 __all__ = ["CheckpointSummary", "LeftOver", "RunSummary", "checkpoints_of", "left_over_in", "run_of"]
@@ -259,7 +260,7 @@ def _summary(
 
 def _verify(store: Store, info: CheckpointInfo) -> str | None:
     try:
-        verify(store, info)
+        verify(store, info, transfer)
     except (CorruptCheckpoint, UnsupportedFormat, UnsafeName) as error:
         return str(error)
     return None

@@ -16,6 +16,7 @@ from keras_preempt.checkpoint.store import Store, open_store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.cli.compare import compare_json, compare_tensors
 from keras_preempt.cli.terminal import Terminal
+from keras_preempt.progress import transfer
 
 __all__ = ["Compared", "compare_checkpoints", "print_differences"]
 
@@ -135,8 +136,8 @@ def _read(store: Store, which: str) -> _Content:
 def _content(store: Store, step: int | None) -> _Content:
     def read(info: CheckpointInfo) -> tuple[dict[str, Array], dict[str, Any]]:
         members = 1 if info.manifest is None else info.manifest.members
-        loaded = load(store, info, 0, members)
-        own = load_own(store, info)
+        loaded = load(store, info, 0, members, transfer)
+        own = load_own(store, info, transfer)
         tensors = dict(loaded.tensors)
         for member, (local, _) in own.items():
             tensors.update({f"w{member}: {name}": value for name, value in local.items()})

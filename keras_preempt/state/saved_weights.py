@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from keras_preempt.checkpoint.reader import CheckpointInfo, load, load_own
 from keras_preempt.checkpoint.store import Store
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.progress import transfer
 from keras_preempt.state.regroup import Rule, regroup, rule_of
 
 GROUP = "model/"
@@ -54,8 +55,8 @@ def read_weights(store: Store, info: CheckpointInfo, rules: Mapping[str, Rule] |
         CheckpointError: As from `reader.load`.
     """
     members = info.manifest.members if info.manifest is not None else 1
-    loaded = load(store, info, 0, members)
-    own = [loaded.local] if members == 1 else [local for local, _ in load_own(store, info).values()]
+    loaded = load(store, info, 0, members, transfer)
+    own = [loaded.local] if members == 1 else [local for local, _ in load_own(store, info, transfer).values()]
     values = {name[len(GROUP) :]: value for name, value in loaded.tensors.items() if is_weight(name)}
     combined = {}
     for name, replicas in _replicas(own):

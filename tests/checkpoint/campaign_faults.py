@@ -9,6 +9,7 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound, StoreUnavailable
 from keras_preempt.checkpoint.store import FileInfo, FileInfos, LineSink, Names, Store
+from keras_preempt.checkpoint.transfers import Moved, uncounted
 from tests.checkpoint.campaign_scheduler import Killed, Scheduler, Worker
 from tests.checkpoint.campaign_store import Buffered, MemoryStore
 
@@ -119,7 +120,7 @@ class SteppedStore:
         return self._step("create", name, lambda: self._inner.create(name, data))
 
     @contextlib.contextmanager
-    def writer(self, name: str) -> Iterator[Buffered]:
+    def writer(self, name: str, moved: Moved = uncounted) -> Iterator[Buffered]:
         buffered = Buffered()
         yield buffered
         if self._deferred is None:
@@ -147,7 +148,7 @@ class SteppedStore:
         for name, data in files:
             self._write(name, data)
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         return self._step("open", name, lambda: self._inner.open(name))
 
     def stat(self, name: str) -> FileInfo:

@@ -10,6 +10,7 @@ from typing import BinaryIO, Protocol
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge
 from keras_preempt.checkpoint.store import Buffer, FileInfo, FileInfos, LineSink, Names, Store, check_name
+from keras_preempt.checkpoint.transfers import Moved, uncounted
 
 _ROOM = 1 << 30  # bytes
 
@@ -55,7 +56,7 @@ class MemoryStore:
         return FileInfo(name, len(data))
 
     @contextlib.contextmanager
-    def writer(self, name: str) -> Iterator[Buffered]:
+    def writer(self, name: str, moved: Moved = uncounted) -> Iterator[Buffered]:
         if check_name(name) in self.files and not self.may_overwrite:
             raise AlreadyExists(name, self.url)
         buffered = Buffered()
@@ -66,7 +67,7 @@ class MemoryStore:
     def overlapped(self) -> Iterator[None]:
         yield
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         try:
             return io.BytesIO(self.files[check_name(name)])
         except KeyError:

@@ -75,10 +75,10 @@ def test_several_files_are_read_at_once(store: LocalStore, monkeypatch: pytest.M
     info = save_large(store, 32 << 20)
     both, real = threading.Barrier(2), store.open
 
-    def open_together(name: str) -> Any:
+    def open_together(name: str, *moved: Any) -> Any:
         if name.endswith(("mirrored-000.safetensors", "mirrored-001.safetensors")):
             both.wait(30)
-        return real(name)
+        return real(name, *moved)
 
     monkeypatch.setattr(store, "open", open_together)
     loaded = load(store, info, 0, 1)

@@ -10,32 +10,23 @@ import json
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
-from remote_cluster import connect_to_workers
+from remote_cluster import Notice, connect_to_workers
 
 from keras_preempt import Preempted, PreemptionCheckpointHandler, PreemptionWatcher, TerminationConfig
 
 FOLDER, STEPS, HOLD = Path(sys.argv[1]), 12, 5
 ran: list[list[int]] = []
+notice = Notice()
 
 
 def connect():
     resolver = connect_to_workers(FOLDER, len(ran))
     return resolver, tf.distribute.OneDeviceStrategy("/job:worker/replica:0/task:1/device:CPU:0")
-
-
-def hold():
-    print("HOLDS", flush=True)
-    with PreemptionWatcher() as watcher:
-        limit = time.monotonic() + 60
-        while watcher.preemption_message is None:
-            assert time.monotonic() < limit, "no notice came"
-            time.sleep(0.02)
 
 
 def train(resolver, strategy):
@@ -55,7 +46,7 @@ def train(resolver, strategy):
     with handler, handler.watch_preemption_scope():
         while step.numpy() < STEPS:
             if len(ran) == 1 and step.numpy() == HOLD:
-                hold()
+                notice.wait()
             handler.run(update)
             ran[-1].append(int(step.numpy()))
             step.assign_add(1)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
+import threading
 import time
 from pathlib import Path
 
 import tensorflow as tf
+
+from keras_preempt import PreemptionWatcher
 
 
 class CloudTpuLike(tf.distribute.cluster_resolver.SimpleClusterResolver):
@@ -30,3 +34,28 @@ def connect_to_workers(folder: Path, number: int) -> CloudTpuLike:
     resolver = CloudTpuLike(spec, master=f"grpc://{addresses[0]}", environment="")
     tf.config.experimental_connect_to_cluster(resolver, job_name="coordinator")
     return resolver
+
+
+class Notice(logging.Handler):
+    """Waits for the notice of a worker, made before it can come: until everyone who listens here has heard it.
+
+    A watcher of the program and the listener of the package hear the same key, one of them a moment later.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged = threading.Event()
+        logging.getLogger("keras_preempt").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "is about to be ended" in record.getMessage():
+            self._logged.set()
+
+    def wait(self) -> None:
+        print("HOLDS", flush=True)
+        limit = time.monotonic() + 60
+        with PreemptionWatcher() as watcher:
+            while watcher.preemption_message is None:
+                assert time.monotonic() < limit, "no notice came"
+                time.sleep(0.02)
+        assert self._logged.wait(limit - time.monotonic()), "the package did not hear the notice"

@@ -25,14 +25,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import tensorflow as tf
-from remote_cluster import connect_to_workers
+from remote_cluster import Notice, connect_to_workers
 
-from keras_preempt import PreemptionCallback, PreemptionWatcher, TerminationConfig
+from keras_preempt import PreemptionCallback, TerminationConfig
 
 FOLDER, MODE = Path(sys.argv[1]), sys.argv[2]
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tpu_loop.py"
 EPOCHS, STEPS, BATCH, EXECUTION = 3, 20, 8, 5
 connected: list[int] = []
+notice = Notice()
 
 
 def connect(tpu):
@@ -68,18 +69,14 @@ class Marks(keras.callbacks.Callback):
 
     def hold(self, path):
         """Until the notice is there, so that this execution is the last."""
-        print("HOLDS", flush=True)
         if path.read_text() == "lost":
             return self.await_loss()
-        with PreemptionWatcher() as watcher:
-            limit = time.monotonic() + 60
-            while watcher.preemption_message is None:
-                assert time.monotonic() < limit, "no notice came"
-                time.sleep(0.02)
+        notice.wait()
         if path.read_text() == "error":
             raise ValueError("an error that is no preemption")
 
     def await_loss(self):
+        print("HOLDS", flush=True)
         limit = time.monotonic() + 60
         while not (FOLDER / "gone").exists():
             assert time.monotonic() < limit, "the workers did not go"

@@ -109,7 +109,7 @@ def _tensorboard(run: Run, update_freq: Any) -> None:
 
 
 def points(folder: Path) -> list[Any]:
-    """Every scalar that TensorBoard shows, duplicates too: [part, tag, step, value]."""
+    """Every scalar of Keras that TensorBoard shows, duplicates too: [part, tag, step, value]."""
     import tensorflow as tf
 
     found = []
@@ -117,6 +117,8 @@ def points(folder: Path) -> list[Any]:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             event = tf.compat.v1.Event.FromString(record)
             for value in event.summary.value:
+                if value.tag.startswith("keras_preempt/"):  # what interruptions have cost
+                    continue
                 tensor = tf.make_ndarray(value.tensor)
                 if tensor.dtype.kind == "f" and tensor.ndim == 0:
                     found.append([path.parent.name, value.tag, event.step, float(tensor)])

@@ -1,0 +1,74 @@
+"""The pages of the documentation and the blocks of code in them, with what the comments above a block say of it.
+
+A comment directly above a block is not shown to readers, and tells `test_blocks` how it is run::
+
+    <!-- with: model, bucket -->             what stands around Python code or a command: see `preparations`
+    <!-- file: train.py -->                  the code is this file, which commands and drills run
+    <!-- exit status: 137 -->                what the commands end with, if it is not 0
+    <!-- not run: needs a cluster -->        commands of a program that is not here, and why
+    <!-- serves: http://127.0.0.1:... -->    a program that runs until it is ended, and its first line
+    <!-- output of: digits drill -->         lines of what a test prints: see `shown`
+    <!-- shown after: digits drill -->       a command with its output, or a listing of the directory
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+NOTES = ("with", "file", "exit status", "not run", "serves", "output of", "shown after")
+
+_BLOCK = re.compile(
+    r"^(?P<notes>(?:<!--.*-->\n)*)(?P<fence>```+|~~~+)(?P<language>.*)\n(?P<code>(?:.*\n)*?)(?P=fence)[ \t]*$",
+    re.MULTILINE,
+)
+_NOTE = re.compile(r"<!-- ([a-z ]+): (.*) -->\n")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code.
+
+    Attributes:
+        where: Page and line of its fence.
+        language: As the fence says; empty if it says nothing.
+        code: What stands in it, each line with its end.
+        notes: What the comments above it say, by name.
+    """
+
+    where: str
+    language: str
+    code: str
+    notes: dict[str, str]
+
+    @property
+    def names(self) -> list[str]:
+        """The preparations that it asks for."""
+        return [name.strip() for name in self.notes.get("with", "").split(",") if name.strip()]
+
+
+def blocks_of(page: str, text: str) -> list[Block]:
+    """Every block of a page, in order."""
+    return [
+        Block(
+            f"{page}:{text[: found.start('fence')].count(chr(10)) + 1}",
+            found["language"].strip(),
+            found["code"],
+            dict(_NOTE.findall(found["notes"])),
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def all_blocks() -> list[Block]:
+    """Every block of every page."""
+    return [block for page in PAGES for block in blocks_of(page.name, page.read_text())]
+
+
+def files() -> dict[str, str]:
+    """The files that pages give the code of, by name."""
+    return {block.notes["file"]: block.code for block in all_blocks() if "file" in block.notes}

@@ -1,0 +1,218 @@
+"""Every block of code in README.md and docs/ is run, or compared with what is real; none slips in untested.
+
+All Python code and most commands run in one process (`run_blocks`), which a fixture starts once. What a block needs
+around it, and what its output is compared with, stands in the comments above it (`pages`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_preempt.cli.main import main
+from keras_preempt.cluster import Supervisor
+from keras_preempt.testing import FakeGcs
+from tests.cluster.harness import run_cluster
+from tests.docs.commands import SHELLS, Command, commands_of
+from tests.docs.pages import NOTES, PAGES, ROOT, Block, all_blocks, blocks_of, files
+from tests.docs.shown import SHOWN_BY
+
+#: Programs that are not there to be run, or that run for minutes: such commands are only looked at.
+NOT_RUN = ("gcloud", "kubectl", "make", "pip", "sbatch")
+
+#: Run by `run_blocks`, where TensorFlow is imported already.
+LOOKING = ("clean", "export", "inspect", "report")
+
+#: Run by `test_first_page`, and all of them, for minutes, by `test_drills`.
+TRAINING = ("drill", "run")
+
+BLOCKS = all_blocks()
+
+Errors = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def errors(tmp_path_factory: pytest.TempPathFactory) -> Errors:
+    """What went wrong in each block that runs in the common process."""
+    folder = tmp_path_factory.mktemp("blocks")
+    request = [asked for asked in map(_asked_of_the_process, BLOCKS) if asked]
+    (folder / "request.json").write_text(json.dumps(request))
+    script = Path(__file__).with_name("run_blocks.py")
+    arguments = [str(folder / "request.json"), str(folder / "results.json")]
+    done = run_cluster(script, 1, args=arguments, env={"PYTHONPATH": str(ROOT)}, timeout=400, cwd=folder)
+    done.assert_ok()
+    found: Errors = json.loads((folder / "results.json").read_text())
+    assert len(found) == len(request)
+    return found
+
+
+def _asked_of_the_process(block: Block) -> dict[str, Any] | None:
+    asked = {"where": block.where, "names": block.names}
+    if block.language == "python":
+        return {**asked, "code": block.code}
+    if block.language in SHELLS and "not run" not in block.notes:
+        commands = [
+            command.words[1:] for command in commands_of(block) if command.of_keras_preempt in LOOKING
+        ]
+        return {**asked, "commands": commands} if commands else None
+    return None
+
+
+def test_every_fence_belongs_to_a_block_and_every_comment_above_one_is_understood() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        fences = re.findall(r"^[ \t]*(?:```|~~~)", text, re.MULTILINE)
+        assert len(fences) == 2 * len(blocks_of(page.name, text)), f"{page.name} has a fence out of place"
+    for block in BLOCKS:
+        assert set(block.notes) <= set(NOTES), f"{block.where}: {set(block.notes) - set(NOTES)}"
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
+def test_every_block_is_run_or_compared(
+    block: Block, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if block.language == "python" or block.language in SHELLS:
+        error = request.getfixturevalue("errors").get(block.where)
+        assert not error, f"{block.where}\n{error}"
+    check = CHECKS.get(block.language)
+    assert check is not None, (
+        f"{block.where}: this block is not run: nothing is known about {block.language!r}"
+    )
+    check(block, monkeypatch)
+
+
+# -- By language -----------------------------------------------------------------------------------------
+
+
+def check_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(block.notes) <= {"with", "file"}, "Python code is run, and not compared"
+
+
+def check_shell(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = commands_of(block)
+    assert commands, f"{block.where}: this block is not run: it has no command"
+    for name, code in files().items():
+        Path(name).write_text(code)
+    for command in commands:
+        if "not run" in block.notes:
+            check_not_run(command, block.notes["not run"])
+        elif command.of_keras_preempt in TRAINING:
+            check_options(command, monkeypatch)
+        elif command.words[0] == "python" and "serves" in block.notes:
+            check_service(command, block.notes["serves"])
+        elif command.words[0] == "python":
+            check_script(command, int(block.notes.get("exit status", 0)))
+        else:
+            known = command.of_keras_preempt in LOOKING
+            assert known, f"{block.where}: this block is not run: {' '.join(command.words)}"
+
+
+def check_text(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test elsewhere compares it."""
+    name = block.notes.get("output of") or block.notes.get("shown after")
+    assert name, f"{block.where}: this block is not run: say whose output it is"
+    assert name in SHOWN_BY, f"{block.where}: no test shows {name!r}"
+    test = (ROOT / SHOWN_BY[name]).read_text()
+    function = "assert_shown" if "output of" in block.notes else "assert_shown_after"
+    assert f'{function}("{name}"' in test, f"{SHOWN_BY[name]} does not compare {block.where}"
+
+
+def check_toml(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings for the reader's project: our own has them, and our tests run with them."""
+    ours: Any = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    theirs: Any = tomllib.loads(block.code)
+    assert list(theirs) == ["tool"]
+    assert list(theirs["tool"]) == ["pytest"]
+    assert list(theirs["tool"]["pytest"]["ini_options"]) == ["filterwarnings"]
+    filters = theirs["tool"]["pytest"]["ini_options"]["filterwarnings"]
+    assert set(filters) <= set(ours["tool"]["pytest"]["ini_options"]["filterwarnings"])
+
+
+def check_mermaid(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generated; that it is current is checked for the whole page, by the tests of what it is generated from."""
+    text = (ROOT / "docs" / block.where.partition(":")[0]).read_text()
+    generator = re.search(r"^<!-- Written by (docs/\w+\.py) .*Do not edit\. -->$", text, re.MULTILINE)
+    assert generator, f"{block.where}: this block is not run: nothing generates it"
+    assert Path(generator[1]).name in (ROOT / "tests" / "test_alignment.py").read_text()
+
+
+CHECKS: dict[str, Callable[[Block, pytest.MonkeyPatch], None]] = {
+    "python": check_python,
+    **dict.fromkeys(SHELLS, check_shell),
+    "text": check_text,
+    "toml": check_toml,
+    "mermaid": check_mermaid,
+}
+
+
+# -- Commands that the common process does not run --------------------------------------------------------
+
+
+class Started(Exception):
+    """A command has understood all of its options and would train now."""
+
+
+def check_options(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a command that trains, up to where it would start the first process."""
+
+    def start(*arguments: object, **named: object) -> None:
+        raise Started
+
+    monkeypatch.setattr(Supervisor, "run", start)
+    with FakeGcs(buckets=("bucket",)) as gcs:
+        for name, value in gcs.environment().items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(Started):
+            main(command.words[1:])
+
+
+def check_script(command: Command, status: int) -> None:
+    """Runs a script of the pages with the variables of the command line."""
+    found = run_cluster(Path(command.words[1]).resolve(), 1, env=command.variables, cwd=Path.cwd())
+    # As a shell tells the end by a signal.
+    (code,) = [128 - code if code < 0 else code for code in found.codes]
+    assert code == status, found.outputs[0]
+
+
+def check_service(command: Command, first_line: str) -> None:
+    """Starts a program that runs until it is ended."""
+    with subprocess.Popen([sys.executable, *command.words[1:]], stdout=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stdout is not None
+            line = service.stdout.readline()
+            pattern = ".*".join(re.escape(part) for part in first_line.split("..."))
+            assert re.fullmatch(pattern, line.strip()), line
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.communicate(timeout=60)
+
+
+def check_not_run(command: Command, why: str) -> None:
+    """A command of a program that is not here names only what is there."""
+    program = command.words[0]
+    assert program in NOT_RUN, f"{command.where}: {program} is to be run, or added to {NOT_RUN}"
+    assert len(why.split()) > 2, f"{command.where}: say why it is not run"
+    for word in command.words[1:]:
+        if re.search(r"\.(py|yaml|sh|sbatch|toml|txt)$", word):
+            assert (ROOT / word).is_file(), f"{command.where} names {word}, which is not there"
+    if program == "make":
+        (target,) = command.words[1:]
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+    if program == "pip":
+        install, wanted = command.words[1:]
+        parts = re.fullmatch(r"([\w-]+)\[([\w,]+)\]", wanted)
+        assert install == "install"
+        assert parts, wanted
+        project: Any = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert parts[1] == project["name"]
+        assert set(parts[2].split(",")) <= set(project["optional-dependencies"])

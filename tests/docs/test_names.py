@@ -1,0 +1,96 @@
+"""Names and messages in the documentation are those of the code: variables, failpoints, events, messages, targets."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from keras_preempt import environment, events, failpoints
+from tests.docs.pages import PAGES, ROOT
+
+_PLACEHOLDER = "\0"
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def table(page: str, heading: str) -> set[str]:
+    """The names in the first column of the table that begins with `| heading |`."""
+    lines = (ROOT / page).read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |"))
+    names = set()
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        names.add(line.split("|")[1].strip().strip("`"))
+    return names
+
+
+def text_of_code() -> list[str]:
+    """Every string in the package's code, with one placeholder for each value that is put into it."""
+    strings = []
+    for file in sorted((ROOT / "keras_preempt").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [
+                    part.value if isinstance(part, ast.Constant) else _PLACEHOLDER for part in node.values
+                ]
+                strings.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                strings.append(re.sub(r"%[sd]|%\.\d+f", _PLACEHOLDER, node.value))
+    return strings
+
+
+def message_pattern(message: str) -> re.Pattern[str]:
+    """Finds a quoted message: `...` stands for anything, a number also for a value that is put in."""
+    pattern = ""
+    for piece in re.split(r"(\.\.\.|\d+(?:\.\d+)*)", message):
+        if piece == "...":
+            pattern += ".*"
+        elif piece[:1].isdigit():
+            pattern += f"(?:{re.escape(piece)}|{_PLACEHOLDER})"
+        else:
+            pattern += re.escape(piece)
+    return re.compile(pattern, re.DOTALL)
+
+
+def test_environment_page_names_exactly_the_variables_that_are_read() -> None:
+    read = {getattr(environment, name) for name in environment.__all__} | {failpoints.VARIABLE}
+    assert table("docs/environment.md", "variable") == read
+
+
+@pages
+def test_no_page_names_a_variable_that_is_not_read(page: Path) -> None:
+    read = {getattr(environment, name) for name in environment.__all__} | {failpoints.VARIABLE}
+    assert set(re.findall(r"\bKERAS_PREEMPT_[A-Z_]+\b", page.read_text())) <= read
+
+
+def test_failpoints_and_actions_on_the_page_are_those_of_the_code() -> None:
+    assert table("docs/environment.md", "point") == set(failpoints.NAMES)
+    with pytest.raises(ValueError, match="an action out of") as error:
+        failpoints.parse(f"{failpoints.NAMES[0]}=no-such-action")
+    known = re.search(r"an action out of (.*?)\.", str(error.value))
+    assert known is not None
+    assert table("docs/environment.md", "action") == set(known[1].split(", "))
+
+
+def test_events_on_the_page_are_those_of_the_code() -> None:
+    assert table("docs/how-it-works.md", "event") == set(events.KINDS)
+
+
+def test_every_message_in_troubleshooting_exists_in_the_code() -> None:
+    messages = re.findall(r'\*\*"([^*]*?)"\*\*', (ROOT / "docs" / "troubleshooting.md").read_text())
+    assert len(messages) > 20
+    strings = text_of_code()
+    for message in messages:
+        pattern = message_pattern(" ".join(message.split()))
+        assert any(pattern.search(text) for text in strings), f"no code says {message!r}"
+
+
+def test_every_make_target_that_is_mentioned_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for page in PAGES:
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name} mentions make {target}"
