@@ -650,8 +650,13 @@ class InputFeed:
     @property
     def undistributed(self) -> tf.data.Dataset | None:
         """The dataset that was passed to fit, if one was, before the strategy distributed it."""
-        dataset = getattr(self._source.data_adapter, "_dataset", None)
+        dataset = self.dataset_passed
         return dataset if isinstance(dataset, tf.data.Dataset) else None
+
+    @property
+    def dataset_passed(self) -> Any:
+        """The dataset of any kind that was passed to fit, or None."""
+        return getattr(self._source.data_adapter, "_dataset", None)
 
     @property
     def is_generator(self) -> bool:
@@ -689,6 +694,8 @@ class InputFeed:
     @property
     def batch_size(self) -> int | None:
         """Samples in one batch of all replicas, where Keras was told; a dataset tells by itself."""
+        if isinstance(self.dataset_passed, tf.distribute.DistributedDataset):
+            return None  # Keras looks for it where there is a share for each replica.
         size = self._source.data_adapter.batch_size
         return None if size is None else int(size)
 

@@ -25,6 +25,8 @@ INTERVAL = 10.0
 
 MIB = 1 << 20
 
+_NEVER = float("inf")
+
 Step = Callable[..., None]
 """Called with how much was done since it was called last, 1 if it is called with nothing; from any thread."""
 
@@ -71,6 +73,40 @@ def transfer(task: str, total: int) -> AbstractContextManager[Step]:
     return progress(task, total, "MiB", scale=MIB)
 
 
+class InBackground:
+    """Shows how far something in another thread has come, but only while this one waits for it."""
+
+    def __init__(self) -> None:
+        self._waited_for = False
+        self._shown: _Shown | None = None
+
+    @contextmanager
+    def transfer(self, task: str, total: int) -> Iterator[Step]:
+        """Like `transfer`, in the thread that works."""
+        shown = _Shown(task, total, "MiB", MIB, time.monotonic, Console(file=sys.stderr), hidden=True)
+        # Known before it is asked whether anybody waits, who says so before it asks for this.
+        self._shown = shown
+        if self._waited_for:
+            shown.reveal()
+        try:
+            yield shown.step
+        finally:
+            shown.end()
+
+    @contextmanager
+    def waited_for(self) -> Iterator[None]:
+        """Shows it while the block waits."""
+        self._waited_for = True
+        if self._shown is not None:
+            self._shown.reveal()
+        try:
+            yield
+        finally:
+            self._waited_for = False
+            if self._shown is not None:
+                self._shown.end()
+
+
 class _Shown:
     def __init__(
         self,
@@ -80,12 +116,15 @@ class _Shown:
         scale: int,
         clock: Callable[[], float],
         console: Console,
+        *,
+        hidden: bool = False,
     ) -> None:
         self._task, self._total, self._unit, self._scale = task, total, unit, scale
         self._clock, self._console = clock, console
         self._digits = 1 if scale > 1 and total < 10 * scale else 0
         self._began = clock()
-        self._next = self._began + PATIENCE
+        self._next = _NEVER if hidden else self._began + PATIENCE
+        self._ended = False
         self._done = 0
         self._bar: Progress | None = None
         # Files are written and read several at a time: a count that is lost stays lost, and there is one bar.
@@ -107,6 +146,12 @@ class _Shown:
                 "%s: %s in %.0f s, about %.0f s left.", self._task, self._count, seconds, max(0.0, left)
             )
 
+    def reveal(self) -> None:
+        """Shows what was hidden, if it takes longer than a moment from now."""
+        with self._lock:
+            if not self._ended:
+                self._next = self._clock() + PATIENCE
+
     @property
     def _count(self) -> str:
         done, total = (
@@ -126,6 +171,6 @@ class _Shown:
     def end(self) -> None:
         with self._lock:
             # A thread that was given up may still call: there is nothing to show any more.
-            self._next = float("inf")
+            self._next, self._ended = _NEVER, True
             if self._bar is not None:
                 self._bar.stop()

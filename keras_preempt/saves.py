@@ -10,6 +10,7 @@ from keras_preempt.alignment import Kind, Plan, Position
 from keras_preempt.background import BackgroundSave
 from keras_preempt.checkpoint.layout import attempt_name, parse_step
 from keras_preempt.pace import Pace
+from keras_preempt.progress import InBackground
 from keras_preempt.runtime import NEVER
 from keras_preempt.saving import Prepared, Saved, Saver
 from keras_preempt.schedule import Schedule
@@ -52,6 +53,7 @@ class Saves:
         self._pace = pace
         self._everyone = tuple(range(members))
         self._background = BackgroundSave()
+        self._watch = InBackground()
         self._count = 0
         self._started: Position | None = None
         self.committed: str | None = None
@@ -76,13 +78,13 @@ class Saves:
             logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
             return Saved(self._session.restored_name, 0.0)
         if finishing:
-            self._background.wait()
+            self.wait()
         elif (in_flight := self._background.position) is not None and in_flight.step == position.step:
-            saved = self._background.wait()
+            saved = self.wait()
             if saved is not None and saved.name is not None:
                 return Saved(saved.name, time.time() - began, saved.missing)
         elif plan.kind is Kind.DEADLINE and self._owed:
-            self._background.wait()  # A checkpoint of some steps ago is better than none of now.
+            self.wait()  # A checkpoint of some steps ago is better than none of now.
         else:
             self._background.cancel()
         self._pace.save_began()
@@ -103,9 +105,10 @@ class Saves:
         self._pace.save_began()
         self._owed = plan.kind is Kind.PREEMPTED
         prepared = self._prepare(plan, position, began, copy=True)
+        watch = self._watch = InBackground()
 
         def write(cancelled: Callable[[], bool]) -> Saved:
-            return self._ended(self._saver.write(prepared, cancelled))
+            return self._ended(self._saver.write(prepared, cancelled, watch.transfer))
 
         self._background.start(position, write)
         return time.time() - began
@@ -173,9 +176,14 @@ class Saves:
             "" if last is None else f" ({(position.step or 0) - (_step_of(last) or 0)} steps)",
         )
 
-    def wait(self) -> None:
-        """Waits for the save in flight; what it raised is raised here."""
-        self._background.wait()
+    def wait(self) -> Saved | None:
+        """Waits for the save in flight, and shows how far it is; returns what came of the last one.
+
+        Raises:
+            BaseException: What saving has raised.
+        """
+        with self._watch.waited_for():
+            return self._background.wait()
 
     def end(self) -> None:
         """Gives up the save in flight, if the fit is left during one; what it raised is raised here."""

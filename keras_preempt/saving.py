@@ -19,7 +19,7 @@ from keras_preempt.checkpoint.layout import attempt_directory
 from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
 from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.checkpoint.store import Store
-from keras_preempt.checkpoint.transfers import silent
+from keras_preempt.checkpoint.transfers import Shown, silent
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.events import EventLog
 from keras_preempt.progress import transfer
@@ -123,8 +123,7 @@ class Saver:
         incarnation: The number of this start.
         retention: Which checkpoints stay.
         events: Where to write what happened.
-        on_commit: Called with the step of each committed checkpoint, and with how many seconds that took from when
-            training stopped for it; in the thread that has saved.
+        on_commit: Called with the step of each checkpoint, and with the seconds from when training stopped for it.
     """
 
     def __init__(
@@ -195,12 +194,15 @@ class Saver:
             copy,
         )
 
-    def write(self, save: Prepared, cancelled: Callable[[], bool] = lambda: False) -> Saved:
+    def write(
+        self, save: Prepared, cancelled: Callable[[], bool] = lambda: False, shown: Shown | None = None
+    ) -> Saved:
         """Writes and commits; returns when the checkpoint is committed or cannot be.
 
         Args:
             save: From `prepare`.
             cancelled: Whether to give up: asked between two files and while others are waited for.
+            shown: Shows how much is written. None: only what training waits for, no bar in the middle of Keras'.
         """
         began = time.time()
         step = save.position.step or 0
@@ -222,8 +224,7 @@ class Saver:
                 dict(save.state),
                 save.where,
                 before_file=check,
-                # Nothing between the lines of a training that goes on.
-                shown=silent if save.background else transfer,
+                shown=shown or (silent if save.background else transfer),
             )
             written = time.time()
             self._events.emit("save", attempt=save.attempt, step=step, seconds=written - began, **save.times)

@@ -1,8 +1,8 @@
 """Points for TensorBoard: what interruptions have cost this run, beside the curves that Keras draws.
 
 They are written by the chief, if its fit has a TensorBoard callback: for each save how long it took, and what a report
-says of the run, once when it was continued and once at its end. Nothing is done at a step. Nothing here ends training or
-a save: what goes wrong is told once, and then no more points are written.
+says of the run, once when it was continued and once at its end. Nothing is done at a step, and nothing here ends
+training or a save: what goes wrong is told once, and then no more points are written.
 """
 
 from __future__ import annotations
@@ -144,10 +144,10 @@ class Points:
         try:
             with self._lock:
                 for writer in () if self._over else self._writers:
+                    # The end of the block writes them out: the process may be about to end.
                     with writer.as_default(), tf.summary.record_if(True):
                         for name, value in values.items():
                             tf.summary.scalar(name, value, step=step)
-                    writer.flush()  # The process may be about to end, and there are few points.
         except _FAILURES as error:
             self._give_up(error)
 

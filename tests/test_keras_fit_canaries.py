@@ -310,6 +310,21 @@ def test_points_that_tensorboard_holds_back_can_be_written_out(tmp_path: Path) -
     board.on_train_end()
 
 
+def test_points_can_be_added_to_the_training_curves_of_tensorboard(tmp_path: Path) -> None:
+    board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False)
+    board.set_model(new_model())
+    writer = keras_internals.train_summaries(board)
+    board.on_train_begin()
+    assert keras_internals.train_summaries(board) is writer, _changed("TensorBoard makes its writer anew")
+    (path,) = tmp_path.glob("train/events.out.tfevents.*")
+    before = path.stat().st_size
+    with writer.as_default():
+        tf.summary.scalar("point", 1.0, step=1)
+    writer.flush()
+    assert path.stat().st_size > before, _changed("TensorBoard has another writer for its training curves")
+    board.on_train_end()
+
+
 def test_a_fit_that_holds_something_else_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keras_internals, "_FIT_LOCALS", (*keras_internals._FIT_LOCALS, "moved_elsewhere"))
 

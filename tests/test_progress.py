@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from rich.console import Console
 
-from keras_preempt.progress import INTERVAL, MIB, PATIENCE, progress
+from keras_preempt import progress as module
+from keras_preempt.progress import INTERVAL, MIB, PATIENCE, InBackground, progress
 
 
 class Clock:
@@ -133,6 +134,26 @@ def test_a_thread_that_is_late_shows_nothing_any_more() -> None:
     clock.now += PATIENCE
     step()
     assert stream.getvalue() == ""
+
+
+def test_what_goes_on_in_the_background_is_shown_while_it_is_waited_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    watch = InBackground()
+    with caplog.at_level(logging.INFO):
+        with watch.transfer("Saving", 50 * MIB) as step:
+            step(10 * MIB)
+            assert caplog.messages == []
+            with watch.waited_for():
+                step(15 * MIB)
+            step(15 * MIB)
+        with watch.waited_for(), watch.transfer("Saving more", 50 * MIB) as step:
+            step(MIB)
+    assert [line.partition(" in ")[0] for line in caplog.messages] == [
+        "Saving: 25 of 50 MiB",
+        "Saving more: 1 of 50 MiB",
+    ]
 
 
 def test_an_error_inside_ends_it_and_gets_out() -> None:

@@ -83,8 +83,8 @@ def _gives_order(part: Ingredient) -> bool:
 def _doubts_of_source(feed: InputFeed, several: bool) -> Iterator[str]:
     if several and feed.batches is None:
         yield (
-            "the length of the training data is not known, and with several replicas a restart at the very end of "
-            "an epoch of such data can shuffle the epochs after it differently. Tell the length, by "
+            "the length of the training data is not known, so that Keras finds its end by a step that fails, and with "
+            "several replicas it is left to chance which of them count that step. Tell the length, by "
             "dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass steps_per_epoch"
         )
     if several and feed.is_generator:

@@ -49,20 +49,24 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.directory = folder / "run"
-        self._board = folder / "board"
+        self._folder = folder / "board"
+
+    def board(self) -> keras.callbacks.TensorBoard:
+        # As our own points, Keras' are by step then.
+        made = keras.callbacks.TensorBoard(str(self._folder), write_graph=False, update_freq="batch")
+        made.set_model(small_fit.make_model())
+        return made
 
     def fit(self, *more: keras.callbacks.Callback, **options: Any) -> list[tuple[int, int]]:
-        # As Keras' own are, by step: so that they are to be seen on one axis.
-        board = keras.callbacks.TensorBoard(str(self._board), write_graph=False, update_freq="batch")
-        return small_fit.fit(self.directory, epochs=3, more=[board, *more], **options)
+        return small_fit.fit(self.directory, epochs=3, more=[self.board(), *more], **options)
 
-    def crash(self, steps: int, **options: Any) -> None:
+    def crash(self, steps: int) -> None:
         with pytest.raises(ZeroDivisionError):
-            self.fit(Crash(steps), **options)
+            self.fit(Crash(steps))
 
     def points(self) -> Mapping[str, list[tuple[int, float]]]:
         """Step and value of each point in the training curves, by name, as TensorBoard reads them."""
-        board = EventAccumulator(str(self._board / "train"), size_guidance={"tensors": 0}).Reload()
+        board = EventAccumulator(str(self._folder / "train"), size_guidance={"tensors": 0}).Reload()
         return {
             name: [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in board.Tensors(name)]
             for name in board.Tags()["tensors"]
@@ -81,49 +85,43 @@ def test_a_preempted_run_shows_its_saves_and_its_goodput_and_that_no_step_is_los
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     with caplog.at_level(logging.INFO, "keras_preempt"):
         run.fit(strike=(0, 2))
-    assert steps(run.points()) == {
-        "batch_loss": [1, 2],
-        SAVE_SECONDS: [2],
-    }  # Written before the process ends.
-    assert any(line.startswith("Saving step-00000002/") and "MiB in 0 s" in line for line in caplog.messages)
+    # Written before the process ends.
+    assert steps(run.points()) == {"batch_loss": [1, 2, 3], SAVE_SECONDS: [3]}
+    assert any(line.startswith("Saving step-00000003/") and "MiB in 0 s" in line for line in caplog.messages)
     with caplog.at_level(logging.INFO, "keras_preempt"):
         run.fit(strike=(1, 2))
-    assert any(line.startswith("Reading step-00000002/") and "MiB in 0 s" in line for line in caplog.messages)
+    assert any(line.startswith("Reading step-00000003/") and "MiB in 0 s" in line for line in caplog.messages)
     run.fit()
     run.fit()  # Nothing is left to train.
     points = run.points()
     assert steps(points) == {
         "batch_loss": list(range(1, 13)),
-        SAVE_SECONDS: [2, 6, 12],
-        GOODPUT: [3, 7, 12],
-        LOST_STEPS: [3, 7, 12],
+        SAVE_SECONDS: [3, 7, 12],
+        GOODPUT: [4, 8, 12],
+        LOST_STEPS: [4, 8, 12],
     }
     assert all(seconds > 0 for _, seconds in points[SAVE_SECONDS])
     assert all(0 < goodput < 1 for _, goodput in points[GOODPUT])
     assert [lost for _, lost in points[LOST_STEPS]] == [0, 0, 0]
 
 
-def test_the_points_are_those_of_the_report(run: Run) -> None:
-    run.crash(5, save_every=2)  # Step 5 is lost: the save of step 4 is the last one.
-    run.fit()
+def test_the_points_are_those_of_the_report_and_steps_that_are_run_again_have_one_each(run: Run) -> None:
+    run.fit(strike=(0, 2))
+    for _ in range(2):
+        run.crash(2)  # Each runs steps 4 and 5, and keeps nothing of them.
+    run.fit(save_every="epoch")
     points = run.points()
     report = load(LocalStore(run.directory))
-    assert points[LOST_STEPS] == [(5, 1), (12, 1)]
-    assert report.lost == 1
-    # The report is made a moment later.
-    assert points[GOODPUT][-1][1] == pytest.approx(report.goodput, rel=0.2)
-    taken = {save.step: save.seconds for save in report.saves}
-    assert dict(points[SAVE_SECONDS]) == {step: pytest.approx(taken[step], abs=0.2) for step in (2, 4, 12)}
-
-
-def test_steps_that_are_run_again_and_again_have_one_point_each(run: Run) -> None:
-    run.crash(3, save_every=2)
-    for _ in range(3):
-        run.crash(1)  # Each runs step 3, and keeps nothing of it.
-    run.fit()
-    found = steps(run.points())
-    assert found[GOODPUT] == found[LOST_STEPS] == [3, 4, 5, 6, 12]
-    assert [lost for _, lost in run.points()[LOST_STEPS]] == [1, 2, 3, 4, 4]
+    assert points[LOST_STEPS] == [(4, 0), (5, 2), (6, 4), (12, 4)]
+    assert report.lost == 4
+    assert steps(points)[GOODPUT] == [4, 5, 6, 12]
+    assert points[GOODPUT][-1][1] == pytest.approx(
+        report.goodput, rel=0.2
+    )  # The report is made a moment later.
+    assert steps(points)[SAVE_SECONDS] == [3, 4, 8, 12]
+    taken = {save.step: save.seconds for save in reversed(report.saves)}  # Two are of step 12.
+    for step, seconds in points[SAVE_SECONDS]:
+        assert seconds == pytest.approx(taken[step], abs=0.2)
 
 
 def test_a_board_that_cannot_be_written_harms_neither_training_nor_its_saves(
@@ -188,15 +186,33 @@ def test_reading_that_takes_too_long_does_not_hold_up_the_end_of_training(
     assert GOODPUT not in run.points()  # Nor later: Keras has closed the file.
 
 
-def test_only_the_chief_and_only_a_tensorboard_have_points(tmp_path: Path) -> None:
-    board = keras.callbacks.TensorBoard(str(tmp_path / "board"), write_graph=False)
-    board.set_model(small_fit.make_model())
-    for callbacks in ((), (keras.callbacks.History(),)):
-        points = Points(callbacks, "nowhere", 2, None)
-        points.saved(1, 1.0)
-        points.first_step(1)
-        points.finished(2)
-    assert threading.active_count() == 1 or not any("points" in t.name for t in threading.enumerate())
+def test_a_step_has_one_point_although_it_is_saved_twice_and_reached_by_several_starts(run: Run) -> None:
+    store = LocalStore(run.directory)
+    store.prepare()
+    for start, reached in ((1, 10), (2, 11), (3, 11)):  # The third one has put its point at step 12.
+        log = events.EventLog(0)
+        log.open(start, store.append_log(events.log_name(start, 0)))
+        for kind in ("start", "ready", "first_step"):
+            log.emit(kind, step=reached, members=1)
+        log.close()
+    points = Points([run.board()], str(run.directory), 4, 10)
+    for step in (10, 11, 11, 12, 12):
+        points.saved(step, 1.0)
+    assert steps(run.points())[SAVE_SECONDS] == [11, 12]  # At once: a process may be killed.
+    points.finished(12)
+    points.finished(13)
+    points.close()
+    points.saved(14, 1.0)
+    assert steps(run.points()) == {SAVE_SECONDS: [11, 12], GOODPUT: [13], LOST_STEPS: [13]}
+
+
+def test_nothing_is_read_for_a_fit_without_a_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("something is read"))
+    points = Points([keras.callbacks.History()], "nowhere", 2, None)
+    points.saved(1, 1.0)
+    points.first_step(1)
+    points.finished(2)
+    points.close()
 
 
 def steps(points: Mapping[str, list[tuple[int, float]]]) -> dict[str, list[int]]:

@@ -35,11 +35,12 @@ def commands_of(block: Block) -> list[Command]:
     """The commands of a block, without comments."""
     found = []
     for line in block.code.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        variables = {}
-        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-            name, _, value = words.pop(0).partition("=")
-            variables[name] = value
-        if words:
-            found.append(Command(block.where, words, variables))
+        for part in line.split(" && "):
+            words = shlex.split(part, comments=True)
+            variables = {}
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                name, _, value = words.pop(0).partition("=")
+                variables[name] = value
+            if words:
+                found.append(Command(block.where, words, variables))
     return found

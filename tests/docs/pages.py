@@ -18,7 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").glob("*/README.md")),  # The site has them, too: pages link to them.
+]
 
 NOTES = ("with", "file", "exit status", "not run", "serves", "output of", "shown after")
 
@@ -34,7 +39,7 @@ class Block:
     """A block of code.
 
     Attributes:
-        where: Page and line of its fence.
+        where: Page and line of its fence: "index.md:20", or "examples/gce/README.md:3".
         language: As the fence says; empty if it says nothing.
         code: What stands in it, each line with its end.
         notes: What the comments above it say, by name.
@@ -66,7 +71,12 @@ def blocks_of(page: str, text: str) -> list[Block]:
 
 def all_blocks() -> list[Block]:
     """Every block of every page."""
-    return [block for page in PAGES for block in blocks_of(page.name, page.read_text())]
+    return [block for page in PAGES for block in blocks_of(name_of(page), page.read_text())]
+
+
+def name_of(page: Path) -> str:
+    """A page's name, with its folder if that is not docs/."""
+    return str(page.relative_to(ROOT)).removeprefix("docs/")
 
 
 def files() -> dict[str, str]:

@@ -66,16 +66,16 @@ def small_model() -> keras.Model:
     return model
 
 
-def small_data() -> tuple[np.ndarray, np.ndarray]:
-    x = np.random.default_rng(1).random((64, 4), dtype=np.float32)
+def small_data(samples: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(1).random((samples, 4), dtype=np.float32)
     return x, x.sum(axis=1, keepdims=True)
 
 
 def _run(directory: str) -> Iterator[Names]:
     """A finished run with two checkpoints."""
-    x, y = small_data()
+    x, y = small_data(16 * _LAST_STEP)
     callback = PreemptionCallback(directory, save_every=_SAVED_AT)
-    small_model().fit(x, y, batch_size=16, epochs=_LAST_STEP // 4, verbose=0, callbacks=[callback])
+    small_model().fit(x, y, batch_size=16, verbose=0, callbacks=[callback])
     keras.utils.clear_session()  # The block's model gets the names that this one had, as in a process of its own.
     yield {}
 

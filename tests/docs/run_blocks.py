@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from unittest import mock
 
 import keras
 
+from keras_preempt import several_fits
 from keras_preempt.cli.main import main as keras_preempt_main
 from tests.docs.preparations import Names, prepared
 
@@ -48,6 +50,8 @@ def run_block(block: dict[str, Any]) -> None:
     names: Names = {"__name__": "__main__"}
     with contextlib.ExitStack() as around:
         around.enter_context(mock.patch.dict("os.environ"))
+        # Fits of a process are counted by directory. Each block is taken for a process of its own.
+        around.enter_context(mock.patch.dict(several_fits._scripts, clear=True))
         for name in block["names"]:
             names.update(around.enter_context(prepared(name, names)))
         if "code" in block:
@@ -63,12 +67,13 @@ def main(request: Path, results: Path) -> None:
         folder.mkdir()
         os.chdir(folder)
         keras.utils.clear_session()
-        print("running", block["where"], flush=True)
+        began = time.process_time()
         errors[block["where"]] = ""
         try:
             run_block(block)
         except BaseException:  # Also SystemExit, with which training leaves.
             errors[block["where"]] = traceback.format_exc()
+        print(f"{block['where']}: {time.process_time() - began:.1f} s of the processor", flush=True)
     results.write_text(json.dumps(errors))
 
 

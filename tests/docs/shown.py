@@ -23,6 +23,7 @@ SHOWN_BY = {
 _ANY = [
     (r"\d{4}-\d\d-\d\d", "DATE"),
     (r"\d\d:\d\d(:\d\d)?", "CLOCK"),
+    (r"DATE CLOCK", "CLOCK"),
     (r"\d+(ms|us|s)/step", "TIME/step"),
     (r"\b[0-9a-f]{32}\b", "ID"),
     (r"-?\d[\d,.]*\d*( ?(kB|MB|GB)\b| bytes\b)", "SIZE"),

@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,9 @@ from keras_preempt.cluster import Supervisor
 from keras_preempt.testing import FakeGcs
 from tests.cluster.harness import run_cluster
 from tests.docs.commands import SHELLS, Command, commands_of
-from tests.docs.pages import NOTES, PAGES, ROOT, Block, all_blocks, blocks_of, files
+from tests.docs.commands_not_run import assert_names_only_what_is_there
+from tests.docs.pages import NOTES, PAGES, ROOT, Block, all_blocks, blocks_of, files, name_of
 from tests.docs.shown import SHOWN_BY
-
-#: Programs that are not there to be run, or that run for minutes: such commands are only looked at.
-NOT_RUN = ("gcloud", "kubectl", "make", "pip", "sbatch")
 
 #: Run by `run_blocks`, where TensorFlow is imported already.
 LOOKING = ("clean", "export", "inspect", "report")
@@ -71,7 +68,9 @@ def test_every_fence_belongs_to_a_block_and_every_comment_above_one_is_understoo
     for page in PAGES:
         text = page.read_text()
         fences = re.findall(r"^[ \t]*(?:```|~~~)", text, re.MULTILINE)
-        assert len(fences) == 2 * len(blocks_of(page.name, text)), f"{page.name} has a fence out of place"
+        assert len(fences) == 2 * len(blocks_of(name_of(page), text)), (
+            f"{name_of(page)} has a fence out of place"
+        )
     for block in BLOCKS:
         assert set(block.notes) <= set(NOTES), f"{block.where}: {set(block.notes) - set(NOTES)}"
 
@@ -103,10 +102,11 @@ def check_shell(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     assert commands, f"{block.where}: this block is not run: it has no command"
     for name, code in files().items():
         Path(name).write_text(code)
+    if "not run" in block.notes:
+        assert_names_only_what_is_there(commands, block.notes["not run"])
+        return
     for command in commands:
-        if "not run" in block.notes:
-            check_not_run(command, block.notes["not run"])
-        elif command.of_keras_preempt in TRAINING:
+        if command.of_keras_preempt in TRAINING:
             check_options(command, monkeypatch)
         elif command.words[0] == "python" and "serves" in block.notes:
             check_service(command, block.notes["serves"])
@@ -128,14 +128,9 @@ def check_text(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_toml(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings for the reader's project: our own has them, and our tests run with them."""
-    ours: Any = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    theirs: Any = tomllib.loads(block.code)
-    assert list(theirs) == ["tool"]
-    assert list(theirs["tool"]) == ["pytest"]
-    assert list(theirs["tool"]["pytest"]["ini_options"]) == ["filterwarnings"]
-    filters = theirs["tool"]["pytest"]["ini_options"]["filterwarnings"]
-    assert set(filters) <= set(ours["tool"]["pytest"]["ini_options"]["filterwarnings"])
+    """Settings for the reader's project: our own has each line of them, and our tests run with it."""
+    ours = (ROOT / "pyproject.toml").read_text().splitlines()
+    assert set(block.code.splitlines()) <= set(ours)
 
 
 def check_mermaid(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,24 +190,3 @@ def check_service(command: Command, first_line: str) -> None:
         finally:
             service.send_signal(signal.SIGTERM)
             service.communicate(timeout=60)
-
-
-def check_not_run(command: Command, why: str) -> None:
-    """A command of a program that is not here names only what is there."""
-    program = command.words[0]
-    assert program in NOT_RUN, f"{command.where}: {program} is to be run, or added to {NOT_RUN}"
-    assert len(why.split()) > 2, f"{command.where}: say why it is not run"
-    for word in command.words[1:]:
-        if re.search(r"\.(py|yaml|sh|sbatch|toml|txt)$", word):
-            assert (ROOT / word).is_file(), f"{command.where} names {word}, which is not there"
-    if program == "make":
-        (target,) = command.words[1:]
-        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
-    if program == "pip":
-        install, wanted = command.words[1:]
-        parts = re.fullmatch(r"([\w-]+)\[([\w,]+)\]", wanted)
-        assert install == "install"
-        assert parts, wanted
-        project: Any = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        assert parts[1] == project["name"]
-        assert set(parts[2].split(",")) <= set(project["optional-dependencies"])

@@ -14,13 +14,14 @@ from tests.cluster.forked import QUIET_CPU
 from tests.docs.commands import SHELLS, Command, commands_of
 from tests.docs.pages import ROOT, all_blocks, files
 
-COMMANDS = [
-    command
+# Each once, though several pages may have it.
+COMMANDS = {
+    " ".join(command.words[1:]): command
     for block in all_blocks()
     if block.language in SHELLS
     for command in commands_of(block)
     if command.of_keras_preempt in ("drill", "run")
-]
+}
 
 # The script of the first page trains on one device; this one, from the examples, on as many workers as there are.
 ON_WORKERS = f"""
@@ -32,7 +33,7 @@ runpy.run_path({str(ROOT / "examples" / "digits.py")!r}, run_name="__main__")
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command.words[1:]))
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_every_drill_and_run_on_the_pages_ends_well(command: Command, tmp_path: Path) -> None:
     script = ON_WORKERS if "--workers" in command.words else files()["train.py"]
     (tmp_path / "train.py").write_text(script)

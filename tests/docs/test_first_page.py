@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def test_first_page_leads_to_a_passed_drill_and_a_report(
     monkeypatch.chdir(tmp_path)
     for name, value in QUIET_CPU.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if os.environ.get("KERAS_PREEMPT_FRESH_PROCESSES") != "1":
         monkeypatch.setattr(supervisor, "LocalCluster", ForkedCluster)
     Path("train.py").write_text(files()["train.py"])

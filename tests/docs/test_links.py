@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES
+from tests.docs.pages import PAGES, name_of
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -17,12 +17,12 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
     for link in _LINK.findall(page.read_text()):
         if link.startswith(("https://", "http://")):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        assert target.is_file(), f"{page.name} links to {link}"
-        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
+        assert target.is_file(), f"{name_of(page)} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{name_of(page)} links to {link}"

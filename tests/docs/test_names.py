@@ -1,4 +1,4 @@
-"""Names and messages in the documentation are those of the code: variables, failpoints, events, messages, targets."""
+"""What the documentation names is there: variables, failpoints, events, messages, options, files, targets."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import ast
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 from keras_preempt import environment, events, failpoints
-from tests.docs.pages import PAGES, ROOT
+from keras_preempt.cli.main import cli
+from tests.docs.pages import PAGES, ROOT, name_of
 
 _PLACEHOLDER = "\0"
 
-pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
 def table(page: str, heading: str) -> set[str]:
@@ -93,4 +95,37 @@ def test_every_make_target_that_is_mentioned_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for page in PAGES:
         for target in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE):
-            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name} mentions make {target}"
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), (
+                f"{name_of(page)} mentions make {target}"
+            )
+
+
+@pages
+def test_every_file_of_the_repository_that_is_named_exists(page: Path) -> None:
+    text = re.sub(r"\]\([^)]*\)", "]", page.read_text())  # Links are looked at in test_links.
+    for name in re.findall(r"\b(?:tests|benchmarks|examples|docs|keras_preempt)/[\w/.-]+\.\w+", text):
+        assert (ROOT / name).is_file(), f"{name_of(page)} names {name}"
+
+
+@pages
+def test_every_name_of_the_package_on_a_page_exists(page: Path) -> None:
+    for dotted in re.findall(r"\bkeras_preempt(?:\.\w+)+", page.read_text()):
+        place, left = ROOT / "keras_preempt", dotted.split(".")[1:]
+        while left and (place / left[0]).is_dir():
+            place /= left.pop(0)
+        if left and (place / f"{left[0]}.py").is_file():
+            place /= f"{left.pop(0)}.py"
+        elif place.is_dir():
+            place /= "__init__.py"
+        if left:
+            assert re.search(rf"\b{left[0]}\b", place.read_text()), f"{name_of(page)} names {dotted}"
+
+
+@pytest.mark.parametrize("page", ["index.md", "drill.md", "commands.md", "report.md"])
+def test_every_option_on_the_pages_of_the_commands_exists(page: str) -> None:
+    known = {"--help"}
+    for command in cli.list_commands(click.Context(cli)):
+        found = cli.get_command(click.Context(cli), command)
+        assert found is not None
+        known |= {option for parameter in found.params for option in parameter.opts}
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]+", (ROOT / "docs" / page).read_text())) <= known

@@ -42,10 +42,16 @@ class Counting(Subclassed):
 
 
 class Noisy(Subclassed):
-    """Its own train_step: noise from a seed generator of its own and from Keras' global one, and its own metric."""
+    """Its own train_step, with noise from a seed generator of its own, and its own metric.
 
-    def __init__(self) -> None:
+    Args:
+        from_global: Whether there is noise from Keras' global seed as well. Keras has one in each thread, and so none
+            in those that a strategy runs its replicas in.
+    """
+
+    def __init__(self, *, from_global: bool) -> None:
         super().__init__()
+        self.from_global = from_global
         self.seed = keras.random.SeedGenerator(5)
         self.noise = keras.metrics.Mean(name="noise")
 
@@ -56,7 +62,8 @@ class Noisy(Subclassed):
     def train_step(self, data: Any) -> Any:
         x, y = data
         noise = keras.random.normal(tf.shape(x), stddev=0.1, seed=self.seed)
-        noise += keras.random.normal(tf.shape(x), stddev=0.1)
+        if self.from_global:
+            noise += keras.random.normal(tf.shape(x), stddev=0.1)
         with tf.GradientTape() as tape:
             predicted = self(x + noise, training=True)
             loss = self.compute_loss(x, y, predicted)

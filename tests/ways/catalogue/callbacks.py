@@ -106,10 +106,15 @@ def _tensorboard(run: Run, update_freq: Any) -> None:
     _fit(run, board)
     run.keep_attributes(board, ["_global_train_batch", "_global_test_batch"])
     run.keep(points=points(folder))
+    ours = [(tag, step) for _, tag, step, _ in points(folder, of_keras=False)]
+    assert len(set(ours)) == len(ours), ours
+    assert {tag.rpartition("/")[2] for tag, _ in ours} == (
+        {"goodput", "lost_steps", "save_seconds"} if run.worker == 0 else set()
+    )
 
 
-def points(folder: Path) -> list[Any]:
-    """Every scalar of Keras that TensorBoard shows, duplicates too: [part, tag, step, value]."""
+def points(folder: Path, *, of_keras: bool = True) -> list[Any]:
+    """Every scalar that TensorBoard shows of Keras, or of this package, duplicates too: [part, tag, step, value]."""
     import tensorflow as tf
 
     found = []
@@ -117,7 +122,7 @@ def points(folder: Path) -> list[Any]:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             event = tf.compat.v1.Event.FromString(record)
             for value in event.summary.value:
-                if value.tag.startswith("keras_preempt/"):  # what interruptions have cost
+                if value.tag.startswith("keras_preempt/") == of_keras:
                     continue
                 tensor = tf.make_ndarray(value.tensor)
                 if tensor.dtype.kind == "f" and tensor.ndim == 0:
@@ -128,7 +133,8 @@ def points(folder: Path) -> list[Any]:
 def _swap(run: Run, *, on_epoch: bool) -> None:
     import keras
 
-    optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.8)
+    with run.scope():
+        optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.8)
     swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)
     _fit(run, swap, compiled={"optimizer": optimizer})
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue.basics import BATCH, dataset, model, samples
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Way
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -69,7 +69,20 @@ WAYS = (
         strikes=("batch 3",),
     ),
     Way("run-eagerly", "`run_eagerly=True`", _compiled(run_eagerly=True), EVERYWHERE),
-    Way("jit-compile", "`jit_compile=True`", _compiled(jit_compile=True), EVERYWHERE),
+    Way(
+        "jit-compile",
+        "`jit_compile=True`",
+        _compiled(jit_compile=True),
+        {
+            ONE: Exact(),
+            MIRRORED: KerasFails(
+                "XLA on the CPU cannot have variables on several devices", "tfvariable_on_a_different_device"
+            ),
+            WORKERS: KerasFails(
+                "XLA on the CPU has no collectives", "Collectives are not yet implemented for CPU devices"
+            ),
+        },
+    ),
     Way(
         "validation-freq",
         "`validation_freq` as a number",
