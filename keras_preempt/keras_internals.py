@@ -15,7 +15,7 @@ import functools
 import importlib
 import inspect
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -380,6 +380,7 @@ _EPOCH_ITERATOR_NAMES = (
     "steps_per_epoch",
     "steps_per_execution",
     "catch_stop_iteration",
+    "reset",
 )
 _EPOCH_HOOKS = ("on_epoch_begin", "on_epoch_end")
 _OUTSIDE_STEPS = ("reset_metrics", "evaluate", "_get_metrics_result_or_logs")
@@ -615,7 +616,15 @@ class InputFeed:
         self.untouched: Any = None
         self.at_epoch: Any = None
         self._drawn: list[int] = []
+        self._forgotten = 0
         epoch_iterator._get_iterator = lambda: self
+        reset = epoch_iterator.reset
+
+        def note_and_reset() -> None:
+            self._forgotten = max(self._forgotten, int(epoch_iterator._steps_seen))
+            reset()
+
+        epoch_iterator.reset = note_and_reset
 
     def __iter__(self) -> Any:
         """What Keras calls for a new iterator."""
@@ -626,8 +635,8 @@ class InputFeed:
 
     def new(self) -> Any:
         """Makes the next iterator of the sequence."""
-        if self.iterators:
-            self._drawn.append(int(self._source._steps_seen))
+        self._drawn = self.draws
+        self._forgotten = 0
         self.live = iter(self._dataset_of())
         self.iterators += 1
         self.untouched = self.look(self.live)
@@ -724,10 +733,28 @@ class InputFeed:
             "num_batches": self._source._num_batches,
         }
 
-    def iterators_of_next_build(self) -> int:
-        """Iterators that Keras will make when it looks at a batch before it evaluates again."""
-        source = self._source
-        return 1 if source._current_iterator is None or source.steps_per_epoch is None else 0
+    @property
+    def draws(self) -> list[int]:
+        """How many batches were drawn of each iterator that was made."""
+        if not self.iterators:
+            return []
+        return [*self._drawn, max(self._forgotten, int(self._source._steps_seen))]
+
+    def looked_at(self) -> None:
+        """To be called when Keras has looked at one batch to build the model, and counted a whole execution."""
+        self._forgotten -= self.steps_per_execution - 1
+
+    def draws_after_next_look(self) -> list[int]:
+        """What `draws` will be when Keras has looked at a batch before it evaluates again."""
+        source, draws = self._source, self.draws
+        if source._current_iterator is None or source.steps_per_epoch is None:
+            return [*draws, 1]
+        return [*draws[:-1], draws[-1] + 1]
+
+    def begin_with(self, draws: Sequence[int]) -> None:
+        """Takes the iterators made until now for those of which these numbers of batches were drawn."""
+        if draws:
+            *self._drawn, self._forgotten = draws
 
     def resume(self, position: Mapping[str, Any], live: Any, *, batch: int | None) -> None:
         """Makes the next epoch go on from a position.
@@ -740,6 +767,7 @@ class InputFeed:
         source = self._source
         self.iterators = int(position["iterators"])
         self._drawn = [int(batches) for batches in position["drawn_before"]]
+        self._forgotten = 0
         self.live = live
         source._num_batches = position["num_batches"]
         source._current_iterator = live if position["current"] else None

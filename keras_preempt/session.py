@@ -65,7 +65,7 @@ class Session:
         self._model_state = model_state
         self._callbacks = callbacks
         self._evaluation: InputFeed | None = None
-        self._evaluation_iterators = 0
+        self._evaluation_draws: list[int] = []
         self._before_validation: _Captured | None = None
         self._weights_before: dict[str, np.ndarray] | None = None
         self._resume: _Resume | None = None
@@ -107,10 +107,11 @@ class Session:
         source = keras_internals.evaluation_iterator(self._model)
         if source is not None and (self._evaluation is None or not self._evaluation.belongs_to(source)):
             self._evaluation = InputFeed(source)
-            for _ in range(self._evaluation_iterators):
-                self._evaluation.new()
-        made = 0 if self._evaluation is None else self._evaluation.iterators
-        self._before_validation = self._capture_small(made)
+            inputs.draw_again(self._evaluation, self._evaluation_draws)
+        elif self._evaluation is not None and keras_internals.builds_before_evaluating(self._model):
+            self._evaluation.looked_at()
+        draws = self._evaluation_draws if self._evaluation is None else self._evaluation.draws
+        self._before_validation = self._capture_small(draws)
         changes = self._callbacks.change_weights
         self._before_validation.overrides = self._model_state.capture_changed_by_validation(weights=changes)
         self._weights_before = None if changes else self._model_state.sample()
@@ -135,7 +136,7 @@ class Session:
         """Returns what a save at `position` holds beside the variables."""
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
-            captured = self._capture_small(self._iterators_when_evaluated_next())
+            captured = self._capture_small(self._draws_when_evaluated_next())
         arrays = dict(captured.arrays)
         feed = self._fit.feed
         place = feed.position(pending=position.phase == "train")
@@ -147,24 +148,25 @@ class Session:
         }
         return Content(state, arrays, captured.mirrored, captured.overrides)
 
-    def _iterators_when_evaluated_next(self) -> int:
-        """Iterators over the validation data that will have been made when the next validation begins.
+    def _draws_when_evaluated_next(self) -> list[int]:
+        """Batches drawn of each iterator over the validation data by the time that the next validation begins.
 
-        Keras makes one more before each to look at a batch, under a strategy. The restarted process makes
-        that one itself; it has to make all the others.
+        Under a strategy, Keras looks at one more batch before each. The restarted process does so by itself before
+        its first one; all the others it has to draw again.
         """
         if self._evaluation is None:
-            return self._evaluation_iterators
+            return self._evaluation_draws
         builds = keras_internals.builds_before_evaluating(self._model)
-        return self._evaluation.iterators + (self._evaluation.iterators_of_next_build() if builds else 0)
+        return self._evaluation.draws_after_next_look() if builds else self._evaluation.draws
 
-    def _capture_small(self, evaluation_iterators: int) -> _Captured:
+    def _capture_small(self, evaluation_draws: list[int]) -> _Captured:
         arrays: dict[str, np.ndarray] = {}
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
             "logs": plain.encode(None if self.logs is None else dict(self.logs), arrays, "logs"),
-            "evaluation_iterators": evaluation_iterators,
+            "evaluation_iterators": len(evaluation_draws),
+            "evaluation_draws": evaluation_draws,
         }
         # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
         shared = self._callbacks.copies_of_weights(self._model_state.mirrored_weights())
@@ -193,7 +195,8 @@ class Session:
             self._fit.feed, state["input"], loaded.local, batch=batch if phase == "train" else None
         )
         self.input_seconds = time.time() - began
-        self._evaluation_iterators = int(state["evaluation_iterators"])
+        made = int(state["evaluation_iterators"])
+        self._evaluation_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
         if phase == "validation":
             self._fit.feed.skip_next_epoch()
         logs = plain.decode(state["logs"], loaded.local)
@@ -249,7 +252,7 @@ class Session:
         """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""
         if self._resume is None:
             return
-        validated = self._fit.validate_without_drawing(self._evaluation_iterators)
+        validated = self._fit.validate_without_drawing(len(self._evaluation_draws))
         if validated is not None and reshuffles_while_drawn(validated):
             logger.warning(
                 "A later fit with the same validation data is not exact: it reshuffles while it is drawn, and this "

@@ -19,6 +19,7 @@ from keras_preempt.cli.step_records import RunRecord, read_run_record
 from keras_preempt.cli.strikes import strikes
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import Incarnation, Outcome, RestartPolicy, Supervisor, SupervisorReport
+from keras_preempt.cluster.status import WorkerStatus
 from keras_preempt.environment import DIRECTORY, DRILL, DRILL_RECORD, GRACE_PERIOD, SAVE_EVERY
 
 __all__ = ["DrillRun", "Judge", "NoVerdict", "Trainer", "shape_of", "substitutions"]
@@ -108,6 +109,8 @@ class Trainer:
                 if number < len(plan):
                     listening.expect(number, plan[number].member, supervisor.kill)
                     drill = plan[number].to_json(listening.path)
+                else:
+                    listening.expect_none()
                 own = {DIRECTORY: directory, DRILL_RECORD: str(recorded), DRILL: drill}
                 return {**self._settings, **own}
 
@@ -194,7 +197,7 @@ class Judge:
         if (
             not planned.kill
             and cause.code == -signal.Signals[planned.signal]
-            and planned.member not in last.statuses
+            and not last.statuses.get(planned.member, WorkerStatus()).saved
         ):
             return (
                 f" {planned.signal} ended w{planned.member}: the script does not listen for it. Pass "

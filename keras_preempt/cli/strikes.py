@@ -44,8 +44,15 @@ class Strikes:
 
     def expect(self, incarnation: int, member: int, kill: Callable[[int], bool]) -> None:
         """The next strike is of that worker, which `kill` can end, if it is still there."""
+        self._await((incarnation, member, kill))
+
+    def expect_none(self) -> None:
+        """An incarnation begins that is not struck; the time of one before it, if it left early, is over."""
+        self._await(None)
+
+    def _await(self, expected: tuple[int, int, Callable[[int], bool]] | None) -> None:
         with self._lock:
-            self._expected = (incarnation, member, kill)
+            self._expected = expected
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None

@@ -158,6 +158,20 @@ def restore(
     return how
 
 
+def draw_again(feed: InputFeed, draws: Sequence[int]) -> None:
+    """Makes the iterators of earlier validations, and draws from them what was drawn where later ones depend on it.
+
+    Args:
+        feed: The input of the validations of a fit, of which nothing was drawn yet.
+        draws: How many batches were drawn of each iterator.
+    """
+    if not draws:
+        return
+    matters = feed.is_generator or any(map(reshuffles_while_drawn, pipelines_of(feed.dataset)))
+    _draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
+    feed.begin_with(draws)
+
+
 def _needs_all(feed: InputFeed) -> bool:
     """Whether the batches of earlier iterators have to be drawn as well, for the later ones to be the same."""
     # What Keras makes of arrays draws its order in a random operation, of which this is not known.

@@ -86,6 +86,11 @@ def test_a_worker_that_stays_is_killed_at_the_end_of_its_grace_period_and_the_ve
     assert "w0 at step 12, killed at the end of its grace period; 2 steps run again" in last
 
 
+def test_the_start_after_the_last_preemption_outlives_the_grace_period_of_that_one():
+    result = drill("--grace", "0.5", "--at", "step:12", "--save-every", "5", fault="starts slowly")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @pytest.mark.chaos  # Each process imports the storage client, for seconds; tests/cli/test_drill_bucket.py is short.
 def test_a_bucket_with_faults_is_brought_up_for_the_script(tmp_path):
     result = drill("--gcs-faults", "errors", "--seed", "3", tmp=tmp_path)
