@@ -97,8 +97,8 @@ class PrivateName:
 
 # --- Repairs of fit under several workers -------------------------------------------------------------------
 #
-# Keras 3's TensorFlow trainer is tested on one worker only. Three defects stop it on more: the first two with
-# several workers, the third with several replicas of any kind. Each `Repair` below knows how to tell the
+# Keras 3's TensorFlow trainer is tested on one worker only. Four defects stop it on more: the first two with
+# several workers, the others with several replicas of any kind. Each `Repair` below knows how to tell the
 # defect without running an operation, and how to wrap the function that has it so that everybody else gets
 # Keras' own behaviour.
 
@@ -111,6 +111,9 @@ REDUCE_PER_REPLICA = PrivateName(_TRAINER, "reduce_per_replica", ("values", "str
 MAKE_FUNCTION = PrivateName(_TRAINER, "TensorFlowTrainer._make_function", ("self", "step_function"))
 WITHOUT_OPTIONALS = PrivateName(
     _TRAINER, "TensorFlowTrainer._autoconvert_optionals", ("self", "step_func"), since="3.12.0"
+)
+CHECK_FINITE = PrivateName(
+    "keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer.check_finite", ("self", "grads")
 )
 
 #: What `MAKE_FUNCTION` calls the function that runs one step.
@@ -127,7 +130,7 @@ class Repair:
         uses: The other private names that probe and replacement rely on.
         is_broken: Tells from the function as installed whether it has the defect; runs no operation.
         repaired: Makes the replacement from the function as installed.
-        concerns: Whether a model with this strategy and these steps per execution meets the defect.
+        concerns: Whether a compiled model meets the defect.
     """
 
     defect: str
@@ -135,7 +138,7 @@ class Repair:
     uses: tuple[PrivateName, ...]
     is_broken: Callable[[Callable[..., Any]], bool]
     repaired: Callable[[Callable[..., Any]], Callable[..., Any]]
-    concerns: Callable[[Any, int], bool]
+    concerns: Callable[[Any], bool]
 
     def needed(self) -> bool:
         """Whether the installed Keras has the defect.
@@ -153,7 +156,7 @@ class Repair:
             raise KerasInternalsError(str(self.target), f"one that works differently ({error})") from error
 
 
-def _is_clustered(strategy: Any, steps_per_execution: int = 1) -> bool:
+def _is_clustered(strategy: Any) -> bool:
     """Whether the strategy has replicas in other processes than this one."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return False
@@ -248,7 +251,7 @@ def _average_across_replicas_only(original: Callable[..., Any]) -> Callable[...,
         # A metric's result may be its variable, and variables are on no device that reduce could tell.
         variables = (tf.Variable, keras.Variable)
         if any(isinstance(each, variables) for each in strategy.experimental_local_results(value)):
-            value = strategy.run(keras.ops.convert_to_tensor, args=(value,))
+            value = strategy.run(lambda each: tf.identity(keras.ops.convert_to_tensor(each)), args=(value,))
         return strategy.reduce("MEAN", value, axis=None)
 
     return reduce_per_replica
@@ -279,10 +282,14 @@ def _runs_steps_in_branches(make_function: Callable[..., Any]) -> bool:
     )
 
 
-def _has_several_mirrored_replicas(strategy: Any, steps_per_execution: int) -> bool:
+def _has_several_mirrored_replicas(strategy: Any) -> bool:
     # Other strategies (TPUStrategy above all) run their replicas in another way and are left to Keras.
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    return steps_per_execution > 1 and isinstance(strategy, mirrored) and strategy.num_replicas_in_sync > 1
+    return isinstance(strategy, mirrored) and bool(strategy.num_replicas_in_sync > 1)
+
+
+def _loops_over_several_replicas(model: Any) -> bool:
+    return bool(model.steps_per_execution > 1) and _has_several_mirrored_replicas(model.distribute_strategy)
 
 
 def _as_it_is(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -297,7 +304,7 @@ def _loop_without_branches(original: Callable[..., Any]) -> Callable[..., Any]:
     def make_function(self: Any, step_function: Callable[..., Any]) -> Any:
         upstream = original(self, step_function)
         strategy = self.distribute_strategy
-        if not _has_several_mirrored_replicas(strategy, self.steps_per_execution):
+        if not _loops_over_several_replicas(self):
             return upstream
 
         def one_step(data: Any) -> Any:
@@ -325,6 +332,31 @@ def _loop_without_branches(original: Callable[..., Any]) -> Callable[..., Any]:
     return make_function
 
 
+def _agree_on_finite_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Takes a step only if the gradients are finite on every replica.
+
+    Keras asks the first replica of each process, before the gradients are summed up. In one process an overflow of
+    another replica then reaches the weights; of several workers, those whose own gradients are finite wait for ever
+    for the sum with those who skip the step.
+    """
+
+    @functools.wraps(original)
+    def check_finite(self: Any, grads: Any) -> Any:
+        finite = original(self, grads)
+        replica = tf.distribute.get_replica_context()
+        if replica is None or not _has_several_mirrored_replicas(replica.strategy):
+            return finite
+        overflows = tf.cast(tf.logical_not(finite), tf.float32)
+        return tf.equal(replica.all_reduce(tf.distribute.ReduceOp.SUM, overflows), 0.0)
+
+    return check_finite
+
+
+def _scales_the_loss_on_several_replicas(model: Any) -> bool:
+    scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    return scales and _has_several_mirrored_replicas(model.distribute_strategy)
+
+
 REPAIRS = (
     Repair(
         defect="building a model from a batch of several workers",
@@ -332,7 +364,7 @@ REPAIRS = (
         uses=(),
         is_broken=_reduces_nested_values,
         repaired=_build_from_local_batch,
-        concerns=_is_clustered,
+        concerns=lambda model: _is_clustered(model.distribute_strategy),
     ),
     Repair(
         defect="averaging logs across workers",
@@ -340,7 +372,7 @@ REPAIRS = (
         uses=(),
         is_broken=_averages_along_an_axis,
         repaired=_average_across_replicas_only,
-        concerns=_is_clustered,
+        concerns=lambda model: _is_clustered(model.distribute_strategy),
     ),
     Repair(
         defect="several steps per execution on several replicas",
@@ -348,7 +380,15 @@ REPAIRS = (
         uses=(REDUCE_PER_REPLICA, WITHOUT_OPTIONALS),
         is_broken=_runs_steps_in_branches,
         repaired=_loop_without_branches,
-        concerns=_has_several_mirrored_replicas,
+        concerns=_loops_over_several_replicas,
+    ),
+    Repair(
+        defect="loss scaling on several replicas, of which only some overflow",
+        target=CHECK_FINITE,
+        uses=(),
+        is_broken=lambda check_finite: "all_reduce" not in check_finite.__code__.co_names,
+        repaired=_agree_on_finite_gradients,
+        concerns=_scales_the_loss_on_several_replicas,
     ),
 )
 
@@ -394,6 +434,7 @@ class RunningFit:
         feed: Its training input.
         epochs: The number of epochs that it was asked for.
         initial_epoch: The first epoch that it was asked for, from 0.
+        validation_data: What was passed as that.
     """
 
     def __init__(self, model: Any, variables: Mapping[str, Any]) -> None:
@@ -402,7 +443,8 @@ class RunningFit:
         self.feed = InputFeed(variables["epoch_iterator"])
         self.epochs: int = variables["epochs"]
         self.initial_epoch: int = variables["initial_epoch"]
-        self._validation = variables["validation_data"], variables["validation_steps"]
+        self.validation_data = variables["validation_data"]
+        self._validation_steps = variables["validation_steps"]
         self._earlier_start: list[int | None] = []
 
     def validate_without_drawing(self, iterators: int) -> tf.data.Dataset | None:
@@ -416,7 +458,7 @@ class RunningFit:
         Returns:
             The dataset; None if there is none, or if it was not used.
         """
-        data, steps = self._validation
+        data, steps = self.validation_data, self._validation_steps
         if not isinstance(data, tf.data.Dataset) or not iterators:
             return None
         source = type(self.feed.epoch_iterator)(
@@ -716,7 +758,9 @@ class InputFeed:
     @property
     def batches(self) -> int | None:
         """Batches in one epoch, where Keras knows."""
-        steps = self._source.steps_per_epoch or self._source._num_batches
+        steps = self._source.steps_per_epoch
+        if steps is None and not isinstance(self.dataset_passed, tf.distribute.DistributedDataset):
+            steps = self._source._num_batches  # Of a distributed dataset, these can be one replica's.
         return None if steps is None else int(steps)
 
     def position(self, *, pending: bool) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Makes Keras 3's `fit`, `evaluate` and `predict` work under several workers and several replicas.
 
 Keras 3.15.1 fails under `tf.distribute.MultiWorkerMirroredStrategy` before the first step, and with more than
-one step per execution on more than one replica. `enable_multi_worker_fit` repairs what is broken in the
-installed Keras, for as long as it is asked to, and leaves alone what works.
+one step per execution on more than one replica; and it hangs in a step whose scaled gradients overflow on one worker
+only. `enable_multi_worker_fit` repairs what is broken in the installed Keras, for as long as it is asked to, and leaves
+alone what works.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _guarded(
     @functools.wraps(method)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
         for repair, error in beyond_repair:
-            if repair.concerns(self.distribute_strategy, self.steps_per_execution):
+            if repair.concerns(self):
                 raise error
         return method(self, *args, **kwargs)
 

@@ -16,7 +16,7 @@ from keras_preempt.keras_repairs import enable_multi_worker_fit
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
-_BUILD, _AVERAGE, _LOOP = REPAIRS
+_BUILD, _AVERAGE, _LOOP, _OVERFLOW = REPAIRS
 
 
 def _installed() -> list[Callable[..., Any]]:
@@ -93,7 +93,7 @@ def test_undo_never_removes_what_somebody_else_put_on_top(monkeypatch: pytest.Mo
     setattr(owner, name, keras_own)
 
 
-@pytest.mark.parametrize("repair", [_BUILD, _AVERAGE], ids=lambda repair: repair.defect)
+@pytest.mark.parametrize("repair", [_BUILD, _AVERAGE, _OVERFLOW], ids=lambda repair: repair.defect)
 def test_a_repaired_function_is_seen_as_whole(repair: Repair) -> None:
     function = repair.target.find()
     assert not repair.is_broken(repair.repaired(function))
@@ -159,7 +159,7 @@ def test_a_changed_keras_is_an_error_only_for_a_model_that_needs_the_repair(
     monkeypatch: pytest.MonkeyPatch, target: PrivateName
 ) -> None:
     needed = False
-    changed = replace(_LOOP, target=target, concerns=lambda strategy, steps: needed)
+    changed = replace(_LOOP, target=target, concerns=lambda model: needed)
     monkeypatch.setattr(keras_repairs, "REPAIRS", (changed,))
     with enable_multi_worker_fit() as handle:
         assert handle.repaired == ()

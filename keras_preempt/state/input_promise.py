@@ -8,7 +8,7 @@ promise then names the condition.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -21,15 +21,23 @@ _VARIABLE = re.compile(r"Assign\w*VariableOp|Rng\w+|Stateful\w+|LookupTableInser
 _PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
 
 
-def promise(feed: InputFeed) -> tuple[bool, str]:
+def promise(feed: InputFeed, validation: object = None) -> tuple[bool, str]:
     """Says before training how exactly the input will continue after a restart.
+
+    Args:
+        feed: The training data.
+        validation: The `validation_data` of the fit, as it was passed; it is drawn afresh in each validation.
 
     Returns:
         Whether it will be exact as far as can be seen, and why or why not, in words.
     """
     several = not isinstance(feed.dataset, tf.data.Dataset)
     parts = [part for pipeline in pipelines_of(feed.dataset) for part in ingredients(pipeline)]
-    found = [*_doubts(parts), *_doubts_of_source(feed, several)]
+    found = [
+        *_doubts(parts, "training data"),
+        *_doubts_of_source(feed, several),
+        *_doubts_of_validation(validation),
+    ]
     if found:
         return False, "; and ".join(found)
     in_python = any(_PYTHON.fullmatch(part.name) for part in parts)
@@ -46,17 +54,17 @@ def has_python_code(feed: InputFeed) -> bool:
     return not pipelines or any(_PYTHON.fullmatch(part.name) for part in parts)
 
 
-def _doubts(parts: Sequence[Ingredient]) -> Iterator[str]:
+def _doubts(parts: Sequence[Ingredient], data: str) -> Iterator[str]:
     shuffles = [part for part in parts if part.seeded is False and _gives_order(part)]
     if shuffles:
         yield (
-            f"{len(shuffles)} shuffle(s) of the training data have no seed, so that a restart cannot repeat the "
+            f"{len(shuffles)} shuffle(s) of the {data} have no seed, so that a restart cannot repeat the "
             "order of the epochs after it. Pass shuffle(..., seed=...), or call "
             "keras.utils.set_random_seed before the dataset is made"
         )
     if not all(part.ordered for part in parts):
         yield (
-            "the training data comes in the order in which it is ready (deterministic=False), which is another one "
+            f"the {data} comes in the order in which it is ready (deterministic=False), which is another one "
             "each time. Leave out deterministic=False"
         )
     draws = [part for part in parts if part.function and _DRAWS.match(part.name)]
@@ -70,7 +78,7 @@ def _doubts(parts: Sequence[Ingredient]) -> Iterator[str]:
             else "a variable, such as that of a random generator or of a layer"
         )
         yield (
-            f"the training data is changed by {what} (in {where}), whose state cannot be saved. Use "
+            f"the {data} is changed by {what} (in {where}), whose state cannot be saved. Use "
             "tf.random.stateless_* there, with a number for each sample as its seed, as from "
             "tf.data.Dataset.zip((data, tf.data.Dataset.random(seed=...)))"
         )
@@ -94,3 +102,13 @@ def _doubts_of_source(feed: InputFeed, several: bool) -> Iterator[str]:
         )
     if found := py_dataset.doubt(feed):
         yield found
+
+
+def _doubts_of_validation(data: object) -> Iterator[str]:
+    if isinstance(data, tf.data.Dataset):
+        yield from _doubts([*ingredients(data)], "validation data")
+    elif isinstance(data, Generator):
+        yield (
+            "each validation goes on in the Python generator an unknown number of batches after the one before. Pass "
+            "a tf.data.Dataset or a keras.utils.PyDataset as validation_data"
+        )

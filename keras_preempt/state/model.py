@@ -50,7 +50,10 @@ class ModelState:
         self.local: dict[str, Any] = {}
         self._small: set[str] = set()
         seen: set[int] = set()
-        kept_equal = {id(variable) for variable in model.trainable_variables}
+        # Scales of float8 "train" by being overwritten, on each replica with what it has seen itself.
+        kept_equal = {
+            id(v) for v in model.trainable_variables if not getattr(v, "overwrite_with_gradient", False)
+        }
         optimizer_variables = list(model.optimizer.variables) if model.optimizer is not None else []
         groups: list[tuple[str, Iterable[Any]]] = [
             ("model", model.variables),

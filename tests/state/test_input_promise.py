@@ -133,3 +133,19 @@ def test_a_py_dataset_that_gives_another_batch_the_second_time_is_found_and_leav
     assert np.random.normal() == drawn
     noisy.py_dataset = _Dataset(lambda index: np.random.default_rng(index).normal(size=3))
     assert promise(noisy)[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda: DATA.shuffle(8).batch(2), "validation data have no seed"),
+        (lambda: DATA.shuffle(8, seed=1).batch(2), None),
+        (lambda: (each for each in [1, 2]), "Python generator"),
+        (lambda: (np.zeros(4), np.zeros(4)), None),
+        (lambda: None, None),
+    ],
+)
+def test_validation_data_that_a_restart_cannot_repeat_is_named(make: Any, found: str | None) -> None:
+    exact, why = promise(feed(DATA.batch(2), distributed=False, batches=4), make())
+    assert exact == (found is None), why
+    assert found is None or re.search(found, why)

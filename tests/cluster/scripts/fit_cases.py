@@ -76,12 +76,15 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
         self.batches[-1] += [batch, steps, {k: np.asarray(v).tolist() for k, v in logs.items()}]
 
 
-def train(make: Any, dataset: Any, steps: int, *, eagerly: bool = False, **fit: Any) -> dict[str, Any]:
+def train(
+    make: Any, dataset: Any, steps: int, *, eagerly: bool = False, scaled: bool = False, **fit: Any
+) -> dict[str, Any]:
     keras.utils.set_random_seed(1)
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = make()
         metrics = None if make is OwnStep else ["mae"]
-        model.compile("adam", "mse", metrics=metrics, steps_per_execution=steps, run_eagerly=eagerly)
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()) if scaled else "adam"
+        model.compile(optimizer, "mse", metrics=metrics, steps_per_execution=steps, run_eagerly=eagerly)
     recorder = Recorder()
     history = model.fit(dataset, epochs=2, verbose=0, shuffle=False, callbacks=[recorder], **fit)
     result = {
@@ -104,6 +107,10 @@ def train(make: Any, dataset: Any, steps: int, *, eagerly: bool = False, **fit: 
     return result
 
 
+# One sample, of the second replica's half of a batch, at which gradients overflow.
+OVERFLOWS = X.copy()
+OVERFLOWS[20] = 1e20
+
 batches = SAMPLES.batch(8)
 shuffled = SAMPLES.shuffle(76, seed=5).batch(8)
 cases = {
@@ -112,6 +119,9 @@ cases = {
     "full batches, 3": lambda: train(plain, SAMPLES.batch(8, drop_remainder=True), 3),
     "endless, 3": lambda: train(plain, batches.repeat(), 3, steps_per_epoch=4),
     "unknown length, 3": lambda: train(plain, batches.filter(lambda x, y: True), 3),
+    "overflow, 1": lambda: train(
+        plain, tf.data.Dataset.from_tensor_slices((OVERFLOWS, Y)).batch(8), 1, scaled=True
+    ),
     "own step, 3": lambda: train(OwnStep, batches, 3),
     "eagerly, 3": lambda: train(plain, batches.take(4), 3, eagerly=True),
     "normalised, shuffled, 3": lambda: train(lambda: plain(normalised=True), shuffled, 3),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue.basics import BATCH, dataset, model, samples
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Way
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Warned, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -57,6 +58,16 @@ def _validation_split(run: Run) -> None:
     run.fit(model(run), *samples(64), batch_size=BATCH, validation_split=0.25)
 
 
+def _validation_generator(run: Run) -> None:
+    def batches() -> Iterator[Any]:
+        for number in itertools.count():
+            x, y = samples()
+            start = number * BATCH % len(x)
+            yield x[start : start + BATCH] + number, y[start : start + BATCH]
+
+    run.fit(model(run), dataset(), validation_data=batches(), validation_steps=4)
+
+
 WAYS = (
     Way("sample-weights", "sample weights in the dataset", _sample_weights, EVERYWHERE),
     Way("sample-weight-array", "`sample_weight` for NumPy data", _sample_weight_array, EVERYWHERE),
@@ -101,8 +112,20 @@ WAYS = (
     Way(
         "validation-steps",
         "`validation_steps` on data that goes on from validation to validation",
-        lambda run: run.fit(model(run), dataset(), validation_data=dataset().repeat(), validation_steps=4),
+        lambda run: run.fit(model(run), dataset(), validation_data=dataset().repeat(), validation_steps=8),
         EVERYWHERE,
+        strikes=("test_batch 10", "batch 3"),
+    ),
+    Way(
+        "validation-generator",
+        "`validation_data` from a Python generator",
+        _validation_generator,
+        {
+            ONE: Warned(
+                "each validation goes on where the one before left the generator, some batches ahead. Use a dataset",
+                "NOT exact.*each validation goes on",
+            )
+        },
     ),
     Way("initial-epoch", "`initial_epoch`", _fitted(initial_epoch=2, epochs=5), EVERYWHERE),
 )

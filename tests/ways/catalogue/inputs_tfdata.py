@@ -209,14 +209,15 @@ def _from_generator() -> Any:
     return data.shuffle(64, seed=5).batch(BATCH)
 
 
-def _from_function(run: Run) -> None:
+def _from_function(run: Run, **fit: Any) -> None:
     strategy = run.tf_strategy
 
     def per_worker(context: Any) -> Any:
-        data = slices().shard(context.num_input_pipelines, context.input_pipeline_id)
-        return data.shuffle(64, seed=5).batch(context.get_per_replica_batch_size(BATCH), drop_remainder=True)
+        data = slices().shard(context.num_input_pipelines, context.input_pipeline_id).shuffle(64, seed=5)
+        data = data.repeat() if fit else data
+        return data.batch(context.get_per_replica_batch_size(BATCH), drop_remainder=True)
 
-    run.fit(basics.model(run), strategy.distribute_datasets_from_function(per_worker))
+    run.fit(basics.model(run), strategy.distribute_datasets_from_function(per_worker), **fit)
 
 
 _SHUFFLES_UNSEEDED = Warned(
@@ -347,8 +348,14 @@ WAYS = (
     ),
     Way(
         "from-function",
-        "`distribute_datasets_from_function`",
-        _from_function,
+        "`distribute_datasets_from_function`, `.repeat()` and `steps_per_epoch`",
+        lambda run: _from_function(run, steps_per_epoch=STEPS),
         {MIRRORED: Exact(), WORKERS: Exact()},
+    ),
+    Way(
+        "from-function-once",
+        "`distribute_datasets_from_function` without them",
+        _from_function,
+        {MIRRORED: _LENGTH, WORKERS: _LENGTH},
     ),
 )

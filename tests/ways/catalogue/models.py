@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue.basics import BATCH, dataset, samples
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Refused, Way
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Refused, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -250,6 +250,17 @@ WAYS = (
     Way("recurrent", "a recurrent layer with dropout", _recurrent, EVERYWHERE),
     Way("augmenting", "random augmentation layers in the model", _augmenting, EVERYWHERE),
     Way("lora", "LoRA (`layer.enable_lora`)", _lora, EVERYWHERE),
-    Way("quantized-lora", "LoRA on layers quantized to int8", _quantized_lora, EVERYWHERE),
+    Way(
+        "quantized-lora",
+        "LoRA on layers quantized to int8",
+        _quantized_lora,
+        {
+            ONE: Exact(),
+            MIRRORED: Exact(),
+            WORKERS: KerasFails(
+                "TensorFlow cannot send int8 from worker to worker", "attr 'T' of int8 is not"
+            ),
+        },
+    ),
     Way("float8", 'training in float8 (`model.quantize("float8")`)', _float8, EVERYWHERE),
 )
