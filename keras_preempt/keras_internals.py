@@ -621,6 +621,10 @@ def running_fit(model: Any) -> RunningFit:
     )
 
 
+_iterators_made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""By dataset, how many iterators the fits of this process have made; several fits may share one."""
+
+
 class InputFeed:
     """The iterators that one epoch iterator makes, counted, so that their sequence can be made again.
 
@@ -637,6 +641,7 @@ class InputFeed:
         look: Called with each new iterator before anything is drawn from it; what it returns is `untouched`.
         untouched: What `look` returned for `live`.
         at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
+        made_before: How many iterators earlier fits of this process had made of the dataset.
 
     Raises:
         KerasInternalsError: The epoch iterator lacks something that is relied upon.
@@ -659,6 +664,8 @@ class InputFeed:
         self.at_epoch: Any = None
         self._drawn: list[int] = []
         self._forgotten = 0
+        dataset = self.undistributed
+        self.made_before = 0 if dataset is None else _iterators_made.get(dataset, 0)
         epoch_iterator._get_iterator = lambda: self
         reset = epoch_iterator.reset
 
@@ -681,8 +688,14 @@ class InputFeed:
         self._forgotten = 0
         self.live = iter(self._dataset_of())
         self.iterators += 1
+        self._count()
         self.untouched = self.look(self.live)
         return self.live
+
+    def _count(self) -> None:
+        dataset = self.undistributed
+        if dataset is not None:
+            _iterators_made[dataset] = self.made_before + self.iterators
 
     @property
     def epoch_iterator(self) -> Any:
@@ -775,6 +788,7 @@ class InputFeed:
             "batches": self._source._steps_seen - (self._source.steps_per_execution if pending else 0),
             "current": self._source._current_iterator is not None,
             "num_batches": self._source._num_batches,
+            "made_before": self.made_before,
         }
 
     @property
@@ -810,6 +824,7 @@ class InputFeed:
         """
         source = self._source
         self.iterators = int(position["iterators"])
+        self._count()
         self._drawn = [int(batches) for batches in position["drawn_before"]]
         self._forgotten = 0
         self.live = live

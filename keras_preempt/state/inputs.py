@@ -25,6 +25,7 @@ from keras_preempt.state.input_promise import has_python_code
 from keras_preempt.tensorflow_internals import (
     iterator_state,
     keeps_every_shuffle,
+    never_has_state,
     pipelines_of,
     reshuffles_while_drawn,
     restore_iterator,
@@ -55,8 +56,9 @@ _UNTOUCHED = "input/untouched"
 
 
 def watch(feed: InputFeed) -> None:
-    """Keeps the state of each new iterator of the feed: a few kilobytes, once an epoch."""
-    feed.look = iterator_state
+    """Keeps the state of each new iterator of the feed, if it can have any: a few kilobytes, once an epoch."""
+    if not never_has_state(feed.dataset):
+        feed.look = iterator_state
 
 
 def capture(
@@ -120,6 +122,7 @@ def restore(
         ValueError: The saved state does not fit the pipeline, or the pipeline ends before the position.
     """
     position = captured["position"]
+    _check_sharing(feed, int(position.get("made_before", 0)))
     made, drawn = int(position["iterators"]), int(position["batches"])
     if captured.get("epoch") is not None:
         py_dataset.restore(feed, captured["epoch"], arrays)
@@ -156,6 +159,18 @@ def restore(
         how = f"by replay of {made} iterators and {_again(sum(before) + draws, began)}"
     feed.resume(position, live, batch=batch)
     return how
+
+
+def _check_sharing(feed: InputFeed, made_before: int) -> None:
+    shuffles = any(any(shuffle_buffers(pipeline)) for pipeline in pipelines_of(feed.dataset))
+    if made_before != feed.made_before and shuffles:
+        logger.warning(
+            "NOT exact: earlier fits had gone through the dataset %d times when this one was saved, and %d times now, "
+            "so that it may be shuffled in another order from the next epoch on. Make a dataset for each fit that is "
+            "not run again after a restart, such as a trial of KerasTuner.",
+            made_before,
+            feed.made_before,
+        )
 
 
 def draw_again(feed: InputFeed, draws: Sequence[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue.basics import dataset, model
-from tests.ways.way import ONE, Exact, Refused, Way
+from tests.ways.way import ONE, Exact, Refused, Warned, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 TRIALS = 3
 
 
-def _tuner(run: Run, ours_in_each_trial: bool) -> Any:
+def _tuner(run: Run, ours_in_each_trial: bool, own_data: bool = True) -> Any:
     """The recipe of docs/guarantees.md."""
     import keras
     import keras_tuner
@@ -31,6 +31,8 @@ def _tuner(run: Run, ours_in_each_trial: bool) -> Any:
                 if ours_in_each_trial
                 else callbacks
             )
+            if own_data:
+                data, arguments["validation_data"] = (dataset(),), dataset()
             return made.fit(*data, callbacks=ours, **arguments)
 
     class Tuner(keras_tuner.RandomSearch):
@@ -49,8 +51,8 @@ def _tuner(run: Run, ours_in_each_trial: bool) -> Any:
     )
 
 
-def _search(run: Run) -> None:
-    tuner = _tuner(run, ours_in_each_trial=True)
+def _search(run: Run, own_data: bool) -> None:
+    tuner = _tuner(run, ours_in_each_trial=True, own_data=own_data)
     tuner.search(dataset(), validation_data=dataset(), epochs=2, verbose=0)
     for trial in tuner.oracle.get_best_trials(TRIALS):
         run.keep(**{f"trial {trial.trial_id}": [trial.hyperparameters.values, trial.score, trial.best_step]})
@@ -66,8 +68,22 @@ WAYS = (
     Way(
         "tuner",
         "KerasTuner: the interrupted trial goes on where it was",
-        _search,
-        {ONE: Exact("each trial has its own directory, and `HyperModel.build` sets the seed")},
+        lambda run: _search(run, own_data=True),
+        {ONE: Exact("each trial has its own directory and dataset, and `HyperModel.build` sets the seed")},
+        strikes=("batch 40",),
+        needs=("keras_tuner",),
+    ),
+    Way(
+        "tuner-shared-data",
+        "KerasTuner, one dataset for all trials",
+        lambda run: _search(run, own_data=False),
+        {
+            ONE: Warned(
+                "finished trials are not run again, and so do not shuffle it again",
+                "NOT exact: earlier fits had gone through the dataset",
+                at_restart=True,
+            )
+        },
         strikes=("batch 40",),
         needs=("keras_tuner",),
     ),
