@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_preempt import side_by_side
 from keras_preempt.coordination import Coordinator
 from keras_preempt.coordination.local import LocalCoordinator
 from keras_preempt.coordination.service import ServiceCoordinator
@@ -30,7 +31,13 @@ def join(resolver: Any) -> tuple[Place, Coordinator]:
             "Expected a cluster whose workers step together. Received: one with parameter servers (the job 'ps'). "
             "Use tf.train.CheckpointManager on its coordinator."
         )
-    here = place(tf.distribute.get_strategy()) if resolver is None else place_in(resolver)
+    if resolver is None:
+        strategy = tf.distribute.get_strategy()
+        here = place(strategy)
+        if (alone := side_by_side.alone(strategy, here)) is not None:
+            alone.warn()
+    else:
+        here = place_in(resolver)
     if here.members == 1:
         return here, LocalCoordinator()
     return here, ServiceCoordinator(here.member, here.members)

@@ -79,6 +79,10 @@ class NoUsableCheckpoint(CheckpointError):
         )
 
 
+def _as_it_is(incarnation: int) -> None:
+    """Whatever else was claimed, this start goes on."""
+
+
 def begin(
     coordinator: Coordinator,
     fit: int,
@@ -87,6 +91,7 @@ def begin(
     identity: Callable[[], Mapping[str, Any]],
     read: Read = load,
     settings: Mapping[str, Any] | None = None,
+    claimed: Callable[[int], None] = _as_it_is,
 ) -> Start:
     """Agrees on how this fit begins. Called by every worker.
 
@@ -100,6 +105,7 @@ def begin(
         read: Reads and verifies what a worker, by its number and theirs, needs from a checkpoint. Called after
             `identity`.
         settings: JSON that worker 0 keeps with the claim of this start, for whoever looks at the directory.
+        claimed: Given the number of this start when it is claimed, worker 0 may refuse to begin.
 
     Raises:
         CheckpointError: The directory cannot be used; the message says why and what to do.
@@ -109,7 +115,7 @@ def begin(
     handshake = _Handshake(coordinator, fit)
     try:
         if coordinator.member == 0:
-            return _lead(handshake, store, prepare, identity, read, settings or {})
+            return _lead(handshake, store, prepare, identity, read, settings or {}, claimed)
         return _follow(handshake, store, prepare, identity, read)
     except CoordinationLost as error:
         exits_with(error, EXIT_WORKER_LOST)
@@ -159,6 +165,7 @@ def _lead(
     identity: Callable[[], Mapping[str, Any]],
     read: Read,
     settings: Mapping[str, Any],
+    claimed: Callable[[int], None],
 ) -> Start:
     members = handshake.coordinator.members
     made_by_us: list[str] = []
@@ -170,6 +177,7 @@ def _lead(
                 made_by_us.append(RUN)
             incarnation = incarnations.claim(store, {**settings, "members": members})
             made_by_us.append(incarnation_file(incarnation))
+            claimed(incarnation)
             # After the claim: from then on a survivor of the last start does not commit any more.
             infos = committed(store)
             token = incarnations.read(store, incarnation)["token"]

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from keras_preempt import environment
+from keras_preempt.this_process import started_at
 
 logger = logging.getLogger("keras_preempt")
-
-_LOADED_AT = time.time()
 
 
 def fit_file(member: int) -> str:
@@ -70,7 +69,7 @@ class Status:
         """The first step is next."""
         self._training_since = time.time()
         spent = sum(self._seconds.values())
-        self._seconds["import and build"] = max(0.0, time.time() - _LOADED_AT - spent)
+        self._seconds["import and build"] = max(0.0, time.time() - started_at() - spent)
 
     def begin(self, member: int, incarnation: int, directory: str) -> None:
         """Tells the launcher which fit has begun, also for the case that this process is killed."""

@@ -14,7 +14,16 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from keras_preempt import architecture, keras_internals, leaving, live_fits, several_fits, space, startup
+from keras_preempt import (
+    architecture,
+    keras_internals,
+    leaving,
+    live_fits,
+    several_fits,
+    side_by_side,
+    space,
+    startup,
+)
 from keras_preempt.alignment import Kind, Plan, Position
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
@@ -125,6 +134,7 @@ class Supervision:
         self.set_deadline(None)  # The store may have served a fit before, under a notice of that time.
         strategy = model.distribute_strategy
         self._place = place(strategy)
+        alone = side_by_side.alone(strategy, self._place)
         fit = keras_internals.running_fit(model)
         self._unguard = fit.guard(self._settle)
         others = self._claim(fit.take_callbacks(first, last), first)
@@ -163,8 +173,13 @@ class Supervision:
             finally:
                 milestones.read(reading)
 
-        settings = {"retention": self._retention.to_json()}
-        start = startup.begin(coordinator, _fits, self._store, prepare, identity, read, settings)
+        def claimed(incarnation: int) -> None:
+            if alone is not None:
+                alone.refuse_company(self._store, incarnation)
+                alone.warn()
+
+        settings = {"retention": self._retention.to_json(), **({} if alone is None else alone.claim())}
+        start = startup.begin(coordinator, _fits, self._store, prepare, identity, read, settings, claimed)
         self._incarnation = start.incarnation
         described = architecture.describe(model)
         if self._place.member == 0:
@@ -208,6 +223,12 @@ class Supervision:
         if start.restored is not None:
             seconds = restore(self.session, start, self._place.member, self._events)
             self._status.spent("restore", seconds)
+            if fit.initial_epoch >= fit.epochs and self._place.member == 0:
+                logger.info(
+                    "Training is over already: all %d epochs are done in this directory. Raise epochs to go on, or "
+                    "pass another directory for another run.",
+                    fit.epochs,
+                )
         self._rehearsal = Rehearsal.from_environment(
             self._place.member, model_states[0], fit.feed, self.session, self._saves, callbacks.unsaved
         )
@@ -227,7 +248,7 @@ class Supervision:
     def _promise(self, fit: keras_internals.RunningFit, coordinator: Coordinator) -> None:
         if coordinator.member != 0:
             return
-        exact, why = input_promise.promise(fit.feed)
+        exact, why = input_promise.promise(fit.feed, fit.validation_data)
         if exact:
             logger.info(
                 "Watching over %d %s in %s. After a preemption: bit-identical; the input continues %s.",

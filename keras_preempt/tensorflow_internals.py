@@ -214,6 +214,17 @@ def iterator_state(iterator: Any) -> bytes | None:
     return bytes(tf.io.serialize_tensor(state).numpy())
 
 
+def never_has_state(dataset: Any) -> bool:
+    """Whether `iterator_state` is known to be None for every iterator of a pipeline.
+
+    TensorFlow would say so too, with a warning in the log at each of them that reads like an error.
+    """
+    parts = (
+        part.name for pipeline in pipelines_of(dataset) for part in ingredients(pipeline) if part.function
+    )
+    return any(_HIDDEN.fullmatch(name) and not name.endswith("Stateless") for name in parts)
+
+
 def keeps_every_shuffle(state: bytes, dataset: Any) -> bool:
     """Whether an iterator's state holds the reshuffling of the epochs to come.
 

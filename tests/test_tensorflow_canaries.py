@@ -129,11 +129,14 @@ def test_the_op_that_moves_an_iterators_state_is_there(op: str) -> None:
     ids=["a python function", "a stateful random op"],
 )
 def test_an_iterator_whose_state_would_be_incomplete_has_none(stateful: Callable[[Any], Any]) -> None:
-    iterator = iter(stateful(numbers()))
+    data = stateful(numbers())
+    iterator = iter(data)
     next(iterator)
     assert internals.iterator_state(iterator) is None, _changed(
         "external_state_policy=2 no longer refuses a pipeline with state of its own"
     )
+    assert internals.never_has_state(data)
+    assert not internals.never_has_state(numbers().shuffle(4, seed=1).map(lambda n: n + 1).batch(2))
 
 
 def test_a_strategys_iterator_has_no_state() -> None:

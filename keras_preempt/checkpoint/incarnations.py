@@ -21,6 +21,9 @@ from keras_preempt.checkpoint.layout import (
 )
 from keras_preempt.checkpoint.store import Store
 
+ALONE = "alone"
+"""The field of a claim in which one of several workers says which one it is, if it trains a model of its own."""
+
 _ATTEMPTS = 1000  # each lost one means that another start has claimed a number in between
 
 

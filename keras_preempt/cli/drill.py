@@ -237,7 +237,7 @@ def drill(
     if not comparison.identical:
         restarts = [preempted.record.began_at(number) for number in range(1, len(plan) + 1)]
         terminal.line(describe_parting(parting, restarts))
-        for line in likely_causes(parting, undisturbed.record, repeatable, substituted):
+        for line in likely_causes(parting, undisturbed.record, repeatable, substituted, places.written):
             terminal.line(line)
         kept = "Run it again with --keep DIR to look at both states." if keep is None else f"Kept: {keep}"
         terminal.line(f"{kept} docs/drill.md explains each cause.")

@@ -45,6 +45,7 @@ def likely_causes(
     undisturbed: RunRecord,
     repeatable: bool | None,
     substituted: Sequence[str] = (),
+    written: str = "",
 ) -> list[str]:
     """Likely causes, the likeliest first, each with what to do.
 
@@ -53,6 +54,8 @@ def likely_causes(
         undisturbed: The record of the first run.
         repeatable: Whether a second undisturbed run gave the same result; None if there was none.
         substituted: Workers that went on from another one's part of a checkpoint.
+        written: Files in the working directory that the second run found there as the first one had left them, in
+            words; empty for none.
     """
     itself = (parting is not None and parting.incarnation == 0) or repeatable is False
     at_beginning = itself and parting is not None and parting.step == 0
@@ -91,6 +94,12 @@ def likely_causes(
             f"callbacks whose state is not kept: {names}. Give them get_state() and set_state(state)."
         )
     suspects += [_cure(source) for source in undisturbed.hidden_sources]
+    if written:
+        left = (
+            f"files that the second run found as the first one had left them: {written}. Add --isolate, which gives "
+            "each run a copy of the working directory."
+        )
+        suspects.insert(0 if parting is None else len(suspects), left)
     for number, suspect in enumerate(suspects):
         causes.append(f"{'Other possible' if number else 'Likely'} cause: {suspect}")
     if not suspects and not restored_wrongly:

@@ -57,7 +57,7 @@ def _weight(difference: TensorDifference) -> tuple[bool, float]:
 def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:
     """Prints seconds by incarnation and phase: for each phase those of the worker that took longest.
 
-    The last column is what no worker accounts for, such as starting Python and importing TensorFlow.
+    The last column is what no worker accounts for: evaluation and the like after the fit, and Python's own end.
     """
     named = [(run, incarnation) for run in runs for incarnation in run.report.incarnations]
     seen = {phase for _, inc in named for status in inc.statuses.values() for phase in status.timing}

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from keras_preempt import events
+from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.store import open_store
@@ -102,7 +103,7 @@ class Trainer:
         recorded = self._scratch / f"{name}-record"
         recorded.mkdir()
         with strikes(self._grace, self._terminal.say) as listening:
-            judge = Judge(plan, directory, listening.killed)
+            judge = Judge(plan, directory, listening.killed, listening.struck)
 
             def environment(number: int) -> dict[str, str | None]:
                 drill = None
@@ -126,11 +127,17 @@ class Trainer:
             )
             report = supervisor.run()
         self._terminal.say(f"{name} run {report.summary}")
+        record = read_run_record(recorded, len(report.incarnations), self.workers)
+        if (report.exit_code != 0 or record.fits > 1) and _trains_alone(directory):
+            raise NoVerdict(
+                f"each of the {self.workers} workers trains a model of its own, all of them in the one directory of "
+                "the drill. Make and compile the model under tf.distribute.MultiWorkerMirroredStrategy, or drill "
+                "the script with one worker."
+            )
         if report.exit_code != 0:
             raise NoVerdict(
                 f"the {name} run {report.reason} (exit code {report.exit_code}).{judge.cure(report)}"
             )
-        record = read_run_record(recorded, len(report.incarnations), self.workers)
         if record.fits > 1:
             raise NoVerdict(
                 f"the script calls fit with a PreemptionCallback {record.fits} times, and the drill has one "
@@ -147,15 +154,23 @@ class Judge:
         plan: what was planned, by incarnation.
         directory: of the checkpoints of the run.
         killed: workers that were killed at the end of their grace period, by incarnation; may still grow.
+        struck: incarnations in which a worker got its signal; may still grow.
 
     Attributes:
         lost: see `DrillRun`.
     """
 
-    def __init__(self, plan: Sequence[Preemption], directory: str, killed: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        plan: Sequence[Preemption],
+        directory: str,
+        killed: Mapping[int, int],
+        struck: Collection[int] = (),
+    ) -> None:
         self._plan = plan
         self._directory = directory
         self._killed = killed
+        self._struck = struck
         self.lost: set[int] = set()
 
     def why_expected(self, incarnation: Incarnation) -> str | None:
@@ -179,6 +194,12 @@ class Judge:
             happened = number < len(report.incarnations) and (
                 report.incarnations[number].verdict.outcome is Outcome.PREEMPTED or number in self.lost
             )
+            if not happened and number in self._struck:
+                raise NoVerdict(
+                    f"training came to its end in the grace period that began with {planned}, so that nothing had to "
+                    "be restored. Shorten the grace period, choose an earlier moment (--at step:N), or train for "
+                    "longer."
+                )
             if not happened:
                 raise NoVerdict(
                     f"expected {len(self._plan)} preemptions. Received: {number}; this one did not come: {planned}. "
@@ -244,6 +265,18 @@ def shape_of(run: DrillRun) -> RunShape:
         store.close()
     saved = [int(event["step"]) for event in told if event["event"] == "save" and event["member"] == 0]
     return RunShape(max(steps), run.record.validations, saved[:-1])  # The last one is that of the end.
+
+
+def _trains_alone(directory: str) -> bool:
+    """Whether a worker has claimed a start in which it trains alone, as one of several."""
+    store = open_store(directory)
+    try:
+        newest = incarnations.latest(store)
+        return newest > 0 and incarnations.ALONE in incarnations.read(store, newest)
+    except CheckpointError:
+        return False
+    finally:
+        store.close()
 
 
 def _newest(directory: str) -> str:

@@ -25,11 +25,13 @@ class Strikes:
         say: Given one line about what happens.
 
     Attributes:
+        struck: Incarnations in which a worker was struck.
         killed: Workers that were still there when their grace period was over, by incarnation.
     """
 
     def __init__(self, path: Path, grace: float | None, say: Callable[[str], None]) -> None:
         self.path = str(path)
+        self.struck: set[int] = set()
         self.killed: dict[int, int] = {}
         self._grace = grace
         self._say = say
@@ -83,6 +85,7 @@ class Strikes:
             if self._expected is None:
                 return
             incarnation, member, kill = self._expected
+            self.struck.add(incarnation)
             self._say(f"w{member} gets {signal} now")
             if self._grace is None or self._timer is not None or signal == "SIGKILL":
                 return

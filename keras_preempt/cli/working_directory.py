@@ -43,6 +43,9 @@ class WorkingDirectories:
         scratch: a folder of the drill, for copies.
         kept: where checkpoints are kept, or None.
         isolate: whether each run gets a copy of its own.
+
+    Attributes:
+        written: the files that the first run has left for the second one, in words; empty for none.
     """
 
     def __init__(self, scratch: Path, kept: Path | None, *, isolate: bool) -> None:
@@ -51,6 +54,7 @@ class WorkingDirectories:
         self._isolate = isolate
         self._here = Path.cwd()
         self._before = None if isolate else snapshot(self._here, self._without)
+        self.written = ""
 
     def of(self, run: str) -> Path | None:
         """Returns the working directory of a run; None for the present one.
@@ -69,8 +73,9 @@ class WorkingDirectories:
             return
         named = ", ".join(written[:_FILES_NAMED])
         more = f" and {len(written) - _FILES_NAMED} more" if len(written) > _FILES_NAMED else ""
+        self.written = f"{named}{more}"
         say(
-            f"the script also wrote {named}{more} here. The next run finds that, and writes it again: if that "
+            f"the script also wrote {self.written} here. The next run finds that, and writes it again: if that "
             "matters, use --isolate"
         )
 

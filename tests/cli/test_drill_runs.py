@@ -65,6 +65,15 @@ def test_a_preemption_that_did_not_come_is_no_verdict(tmp_path: Path) -> None:
         judge.check(report(ended(-9), FINISHED))
 
 
+def test_training_that_ends_within_the_grace_period_is_no_verdict_and_says_why(tmp_path: Path) -> None:
+    judge = Judge([NOTICE], str(tmp_path), {}, {0})
+    judge.check(report(ended(75, outcome=Outcome.PREEMPTED), FINISHED))
+    with pytest.raises(
+        NoVerdict, match=r"grace period that began with w0 at step 5.*Shorten the grace period"
+    ):
+        judge.check(report(FINISHED))
+
+
 def test_a_preemption_of_the_undisturbed_run_is_no_verdict(tmp_path: Path) -> None:
     judge = Judge([], str(tmp_path), {})
     judge.check(report(FINISHED))
@@ -77,5 +86,11 @@ def test_a_signal_that_ended_the_worker_is_explained_only_if_it_was_that_one(tmp
     assert "the script does not listen for it" in judge.cure(report(ended(-signal.SIGUSR1)))
     assert judge.cure(report(ended(-signal.SIGTERM))) == ""
     assert judge.cure(report(ended(-signal.SIGUSR1, index=1))) == ""
-    told = Incarnation(**{**vars(ended(-signal.SIGUSR1)), "statuses": {0: WorkerStatus()}})
+    told = Incarnation(**{**vars(ended(-signal.SIGUSR1)), "statuses": {0: WorkerStatus(saved=True)}})
     assert judge.cure(report(told)) == ""
+
+
+def test_an_interrupt_that_python_turned_into_an_error_is_explained_as_well(tmp_path: Path) -> None:
+    judge = Judge([Preemption(0, 5, signal="SIGINT")], str(tmp_path), {})
+    told = Incarnation(**{**vars(ended(-signal.SIGINT)), "statuses": {0: WorkerStatus()}})
+    assert "SIGINT ended w0: the script does not listen for it" in judge.cure(report(told))

@@ -142,6 +142,18 @@ def test_without_a_trace_of_a_cause_the_usual_ones_are_told_and_how_to_go_on() -
     assert "The script does not repeat itself" in causes(None, repeatable=False)
 
 
+def test_files_that_the_first_run_left_for_the_second_are_named_first_where_no_step_differs() -> None:
+    told = likely_causes(None, UNDISTURBED, None, written="log.csv")
+    assert told[0].startswith(
+        "Likely cause: files that the second run found as the first one had left them: log.csv"
+    )
+    assert "Add --isolate" in told[0]
+    doubted = run(lines(0, 10, exact=False, why="1 shuffle"))
+    told = likely_causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), doubted, None, written="log.csv")
+    assert told[0].startswith("Likely cause: the input.")
+    assert told[1].startswith("Other possible cause: files that the second run found")
+
+
 def test_a_worker_that_was_killed_while_it_saved_is_the_cause() -> None:
     (told,) = likely_causes(
         part(lines(0, 4), lines(4, 10, wrong_from=4)),

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.ways.catalogue import inputs_python, inputs_tfdata
+from tests.ways.catalogue import inputs_augmented, inputs_python, inputs_tfdata
 from tests.ways.drill import Job, parameters
 from tests.ways.way import Way
 
-WAYS = (*inputs_tfdata.WAYS, *inputs_python.WAYS)
+WAYS = (*inputs_tfdata.WAYS, *inputs_augmented.WAYS, *inputs_python.WAYS)
 
 
 @pytest.mark.parametrize(("way", "strategy"), parameters(WAYS))

@@ -1,4 +1,4 @@
-"""Pipelines of tf.data: shuffles, repetition, lengths, parallel reading, caches, and random augmentation."""
+"""Pipelines of tf.data: shuffles, repetition, lengths, parallel reading, Python code."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def job(make: Callable[[], Any], **fit: Any) -> Callable[[Run], None]:
     def train(run: Run) -> None:
         run.fit(basics.model(run), make(), validation_data=basics.dataset(), **fit)
 
+    train.__module__ = make.__module__  # Where the way is found by its process.
     return train
 
 
@@ -128,65 +129,6 @@ def _mixed() -> Any:
     return tf.data.Dataset.sample_from_datasets(parts, [0.7, 0.3], seed=6).batch(BATCH)
 
 
-def _cached() -> Any:
-    return slices().map(lambda x, y: (x * 2, y)).cache().shuffle(64, seed=5).batch(BATCH).prefetch(1)
-
-
-def _stateless(x: Any, y: Any, seed: Any) -> Any:
-    import tensorflow as tf
-
-    return x + tf.random.stateless_normal((4,), tf.stack([seed, seed])), y
-
-
-def _stateless_counter() -> Any:
-    import tensorflow as tf
-
-    numbered = tf.data.Dataset.zip((slices().shuffle(64, seed=5), tf.data.Dataset.counter()))
-    return numbered.map(lambda sample, number: _stateless(*sample, number)).batch(BATCH)
-
-
-def _random_dataset() -> Any:
-    import tensorflow as tf
-
-    seeds = tf.data.Dataset.random(seed=8, rerandomize_each_iteration=True)
-    numbered = tf.data.Dataset.zip((slices().shuffle(64, seed=5), seeds))
-    return numbered.map(lambda sample, number: _stateless(*sample, number)).batch(BATCH)
-
-
-def _random_dataset_alike() -> Any:
-    import tensorflow as tf
-
-    numbered = tf.data.Dataset.zip((slices().shuffle(64, seed=5), tf.data.Dataset.random(seed=8)))
-    return numbered.map(lambda sample, number: _stateless(*sample, number)).batch(BATCH)
-
-
-def _stateful_operation() -> Any:
-    import tensorflow as tf
-
-    return slices().shuffle(64, seed=5).map(lambda x, y: (x + tf.random.normal((4,)), y)).batch(BATCH)
-
-
-def _stateful_unseeded() -> Any:
-    import tensorflow as tf
-
-    forget_seeds()
-    return slices().shuffle(64, seed=5).map(lambda x, y: (x + tf.random.normal((4,)), y)).batch(BATCH)
-
-
-def _random_generator() -> Any:
-    import tensorflow as tf
-
-    generator = tf.random.Generator.from_seed(3)
-    return slices().shuffle(64, seed=5).map(lambda x, y: (x + generator.normal((4,)), y)).batch(BATCH)
-
-
-def _augmentation_layer() -> Any:
-    import keras
-
-    augment = keras.layers.GaussianNoise(0.5, seed=3)
-    return slices().shuffle(64, seed=5).batch(BATCH).map(lambda x, y: (augment(x, training=True), y))
-
-
 def _python_function() -> Any:
     import tensorflow as tf
 
@@ -224,10 +166,6 @@ _SHUFFLES_UNSEEDED = Warned(
     "a `shuffle` without a seed draws another order after a restart. Pass `seed=`, or call "
     "`keras.utils.set_random_seed` first",
     "NOT exact.*have no seed",
-)
-_STATE_OUTSIDE = Warned(
-    "the generator's state is outside the pipeline and is not saved. Use `tf.random.stateless_*`",
-    "NOT exact.*whose state cannot be saved",
 )
 _LENGTH = Warned(
     "undisturbed runs differ as well: Keras finds the end by a step that fails, which some replicas count and others "
@@ -290,49 +228,6 @@ WAYS = (
         "tf.data, `sample_from_datasets(seed=...)`",
         job(_mixed, steps_per_epoch=STEPS),
         on_all(Exact()),
-    ),
-    Way("cached", "tf.data, `cache()` in memory", job(_cached), on_all(Exact())),
-    Way(
-        "random-dataset",
-        "augmentation with `tf.random.stateless_*`, seeded by `tf.data.Dataset.random(seed=...)`",
-        job(_random_dataset),
-        on_all(Exact()),
-    ),
-    Way(
-        "random-dataset-alike",
-        "the same, alike in every epoch",
-        job(_random_dataset_alike),
-        on_all(Exact()),
-    ),
-    Way(
-        "stateless-counter",
-        "augmentation with `tf.random.stateless_*`, seeded by `tf.data.Dataset.counter()`",
-        job(_stateless_counter),
-        on_all(Exact()),
-    ),
-    Way(
-        "stateful-operation",
-        "augmentation with `tf.random.*` in a `map` that is not parallel, after `keras.utils.set_random_seed`",
-        job(_stateful_operation),
-        {ONE: Exact()},
-    ),
-    Way(
-        "stateful-unseeded",
-        "augmentation with `tf.random.*` without a seed",
-        job(_stateful_unseeded),
-        on_all(_STATE_OUTSIDE),
-    ),
-    Way(
-        "random-generator",
-        "augmentation with a `tf.random.Generator`",
-        job(_random_generator),
-        on_all(_STATE_OUTSIDE),
-    ),
-    Way(
-        "augmentation-layer",
-        "augmentation with a random Keras layer in `map`",
-        job(_augmentation_layer),
-        on_all(_STATE_OUTSIDE),
     ),
     Way(
         "python-function",
