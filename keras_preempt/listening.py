@@ -9,6 +9,7 @@ from typing import Protocol
 
 from keras_preempt.coordination import CoordinationLost, Coordinator
 from keras_preempt.coordination.service import ServiceCoordinator
+from keras_preempt.hung_on_loss import HungOnLoss
 from keras_preempt.notices import Notice
 from keras_preempt.notices.aws import AwsSpot
 from keras_preempt.notices.azure import AzureScheduledEvents
@@ -65,7 +66,12 @@ class Listening:
         if clustered:
             # Also beside the signals: what came before this fit went to TensorFlow's own handler, and the
             # key appears up to a second after the signal.
-            self._hear(CoordinationKeyNotices(_notice_keys(place, coordinator), self._about_a_task))
+            keys, on_lost = _notice_keys(place, coordinator), None
+            if place.workers and keys is not coordinator:
+                hung = HungOnLoss()
+                self._hear(hung)
+                on_lost = hung.begin
+            self._hear(CoordinationKeyNotices(keys, self._about_a_task, on_lost))
 
     def hear_platform(self) -> Termination:
         """Listens to the sources of the platform and to the user's function as well.

@@ -49,11 +49,18 @@ class CoordinationKeyNotices:
     Args:
         coordinator: Where the key appears.
         on_notice: Called in the waiting thread with the notice.
+        on_lost: Called in the waiting thread if the service is gone before it was stopped.
     """
 
-    def __init__(self, coordinator: Coordinator, on_notice: Callable[[Notice], None]) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        on_notice: Callable[[Notice], None],
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
         self._coordinator = coordinator
         self._on_notice = on_notice
+        self._on_lost = on_lost
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._wait, name="keras_preempt-notice-key", daemon=True)
 
@@ -80,6 +87,8 @@ class CoordinationKeyNotices:
             try:
                 value = self._coordinator.wait_for(PREEMPTION_NOTICE_KEY, timeout=None)
             except CoordinationLost:
+                if self._on_lost is not None and not self._stopped.is_set():
+                    self._on_lost()
                 return
             if value != _RELEASED:
                 if not self._stopped.is_set():

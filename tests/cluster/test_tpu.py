@@ -16,6 +16,7 @@ open.
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -159,7 +160,7 @@ def test_workers_that_die_without_a_notice_are_lost_and_the_exit_status_says_so(
     coordinator.wait_for_line(0, "HOLDS", 120)
     first.close()
     (cloud.folder / "gone").touch()
-    result = coordinator.wait()
+    result = coordinator.wait(180)  # TensorFlow may hang.
     assert result.codes[0] == EXIT_WORKER_LOST, describe(result.outputs)
-    assert "Another worker is gone" in result.outputs[0]
+    assert re.search("Another worker is gone|The remote workers are gone", result.outputs[0])
     assert cloud.checkpoints == []
