@@ -197,6 +197,8 @@ class Supervision:
                 "get_state() and set_state(state).",
                 ", ".join(callbacks.unsaved),
             )
+        if start.restored is None and start.incarnation > 1:
+            callbacks.begin_again_without_state()
         if self._place.member == 0:
             restored = None if start.restored is None else start.restored.manifest.step
             self._points = Points(others, self._store.key, start.incarnation, restored)

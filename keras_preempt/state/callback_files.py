@@ -31,6 +31,12 @@ def read_rows(callback: keras.callbacks.CSVLogger) -> np.ndarray | None:
     return np.frombuffer(path.read_bytes(), dtype=np.uint8)
 
 
+def has_rows(callback: keras.callbacks.CSVLogger) -> bool:
+    """Whether its file has something in it."""
+    path = _local(callback)
+    return path is not None and path.is_file() and path.stat().st_size > 0
+
+
 def put_rows_back(callback: keras.callbacks.CSVLogger, rows: np.ndarray) -> None:
     """Makes the file what it was, so that the callback can go on at its end.
 

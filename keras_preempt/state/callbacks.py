@@ -21,7 +21,7 @@ from keras_preempt.keras_internals import (
     flush_summaries,
 )
 from keras_preempt.state import plain
-from keras_preempt.state.callback_files import put_rows_back, read_rows
+from keras_preempt.state.callback_files import has_rows, put_rows_back, read_rows
 
 logger = logging.getLogger("keras_preempt")
 
@@ -123,6 +123,16 @@ class CallbackStates:
         for callback in self._named.values():
             if isinstance(callback, keras.callbacks.TensorBoard):
                 flush_summaries(callback)
+
+    def begin_again_without_state(self) -> None:
+        """Training begins from nothing although it had begun before: rows of the steps that were lost may be there."""
+        for callback in self._named.values():
+            if isinstance(callback, keras.callbacks.CSVLogger) and callback.append and has_rows(callback):
+                logger.warning(
+                    "Training begins again without a checkpoint, and CSVLogger goes on in %s: rows of epochs that an "
+                    "earlier start has written and lost stay there, and come a second time. Remove them, or the file.",
+                    callback.filename,
+                )
 
     def restore_files(self, states: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Makes the files of callbacks what they were, for those to go on at their end."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -181,3 +182,15 @@ def test_a_checkpoint_sets_nothing_but_what_is_a_callbacks_state() -> None:
     assert stopping.monitor == "val_loss"
     assert callable(stopping.on_epoch_end)
     assert not hasattr(stopping, "filepath")
+
+
+@pytest.mark.parametrize(
+    ("rows", "append", "warned"), [("a,b\n", True, True), ("", True, False), ("a,b\n", False, False)]
+)
+def test_rows_that_will_come_twice_are_named(
+    rows: str, append: bool, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(rows)
+    CallbackStates([keras.callbacks.CSVLogger(path, append=append)]).begin_again_without_state()
+    assert ("come a second time" in caplog.text) == warned
