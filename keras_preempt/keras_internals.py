@@ -931,6 +931,16 @@ def train_summaries(callback: keras.callbacks.TensorBoard) -> Any:
     return callback._train_writer
 
 
+def take_up_step(callback: keras.callbacks.TensorBoard) -> None:
+    """Makes TensorBoard choose by the batch that it stands at whether the next points are due.
+
+    With an `update_freq` in batches, it has done so by the batch that it began with, also for points of the epoch.
+    """
+    if callback.update_freq != "epoch":
+        callback._pop_writer()
+        callback._push_writer(callback._train_writer, callback._global_train_batch)
+
+
 CALLBACK_STATE: dict[type, tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),

@@ -225,7 +225,8 @@ class Supervision:
         if start.restored is not None:
             seconds = restore(self.session, start, self._place.member, self._events)
             self._status.spent("restore", seconds)
-            if fit.initial_epoch >= fit.epochs and self._place.member == 0:
+            done = int(start.restored.manifest.position["epoch"])
+            if start.restored.manifest.finished and done >= fit.epochs and self._place.member == 0:
                 logger.info(
                     "Training is over already: all %d epochs are done in this directory. Raise epochs to go on, or "
                     "pass another directory for another run.",

@@ -325,6 +325,19 @@ def test_points_can_be_added_to_the_training_curves_of_tensorboard(tmp_path: Pat
     board.on_train_end()
 
 
+@pytest.mark.parametrize(("batch", "due"), [(3, False), (4, True)])
+def test_tensorboard_takes_up_the_batch_that_it_stands_at(tmp_path: Path, batch: int, due: bool) -> None:
+    board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False, update_freq=2)
+    board.set_model(new_model())
+    board.on_train_begin()
+    board._global_train_batch = batch
+    keras_internals.take_up_step(board)
+    assert bool(tf.summary.should_record_summaries()) == due, _changed(
+        "TensorBoard pushes its writers otherwise"
+    )
+    board.on_train_end()
+
+
 def test_a_fit_that_holds_something_else_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keras_internals, "_FIT_LOCALS", (*keras_internals._FIT_LOCALS, "moved_elsewhere"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,3 +155,14 @@ def test_validation_data_that_reshuffles_comes_in_the_same_order_for_a_later_fit
     expected = histories(tmp_path / "undisturbed", 3)
     histories(tmp_path / "run", 2)
     assert histories(tmp_path / "run", 3) == expected
+
+
+def test_a_finished_run_that_is_started_again_says_that_it_trains_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epochs, over in ((2, False), (2, True), (3, False)):
+        several_fits.begin_again()
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "keras_preempt"):
+            fit(make_model(), tmp_path, epochs)
+        assert any("Training is over already: all 2 epochs" in r.message for r in caplog.records) is over

@@ -19,6 +19,7 @@ from keras_preempt.keras_internals import (
     COPIES_OF_WEIGHTS,
     STATELESS_CALLBACKS,
     flush_summaries,
+    take_up_step,
 )
 from keras_preempt.state import plain
 from keras_preempt.state.callback_files import has_rows, put_rows_back, read_rows
@@ -171,6 +172,8 @@ class CallbackStates:
                 for key in _attributes(callback) or ():
                     if key in state:
                         setattr(callback, key, state[key])
+                if isinstance(callback, keras.callbacks.TensorBoard):
+                    take_up_step(callback)
         gone = [f"{name} is in the checkpoint, not in this fit" for name in states if name not in self._named]
         new = [f"{name} is in this fit, not in the checkpoint" for name in self._named if name not in states]
         return gone + new

@@ -53,7 +53,8 @@ if found:
     if fault == "history":
         history = history[1:]
 first, saves, saving = step, 0, None
-incarnation = incarnations.claim(store, {}) if member == 0 else launched + 1
+claim = {incarnations.ALONE: {}} if fault == "alone" else {}
+incarnation = incarnations.claim(store, claim) if member == 0 else launched + 1
 events = EventLog(member)
 events.open(incarnation, store.append_log(log_name(incarnation, member)))
 record = StepRecord.from_environment(
@@ -144,7 +145,7 @@ if finished:
 save(finished=finished)
 events.close()
 store.close()
-if fault == "two fits":
+if fault in ("two fits", "alone"):
     record.begin(step, "", True, "")
 record.close()
 if fault == "writes":

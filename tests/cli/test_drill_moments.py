@@ -107,6 +107,13 @@ def test_two_fits_in_one_script_are_no_verdict():
     assert "calls fit with a PreemptionCallback 2 times" in result.stderr
 
 
+def test_workers_that_each_train_a_model_of_their_own_are_no_verdict():
+    result = drill("--workers", "2", "--at", "step:4", fault="alone")
+    assert result.returncode == 3, result.stdout + result.stderr
+    assert "each of the 2 workers trains a model of its own" in result.stderr
+    assert "tf.distribute.MultiWorkerMirroredStrategy" in result.stderr
+
+
 @pytest.mark.parametrize("isolate", [False, True])
 def test_files_that_the_script_writes_here_are_named_or_kept_apart(isolate, tmp_path):
     here, temporary = tmp_path / "here", tmp_path / "temporary"

@@ -316,26 +316,28 @@ WAYS = (
         "own-silent",
         "a callback of your own without them",
         _users_without_state,
-        {ONE: Warned("it starts afresh", r"not kept over a restart: .*Counts")},
+        dict.fromkeys(EVERYWHERE, Warned("it starts afresh", r"not kept over a restart: .*Counts")),
     ),
     Way(
         "own-swap",
         "a callback of your own that changes the weights for the validation",
         lambda run: _own_swap(run, says_so=True),
-        {ONE: Exact("it says changes_weights_in_validation = True")},
+        dict.fromkeys(EVERYWHERE, Exact("it says changes_weights_in_validation = True")),
         strikes=("test_batch 3",),
     ),
     Way(
         "own-swap-unsaid",
         "the same, without saying so, preempted in the first validation",
         lambda run: _own_swap(run, says_so=False),
-        {ONE: Warned("what it changed is saved as the weights", r"changes_weights_in_validation")},
+        dict.fromkeys(
+            EVERYWHERE, Warned("what it changed is saved as the weights", r"changes_weights_in_validation")
+        ),
         strikes=("test_batch 3",),
     ),
     Way(
         "backup-and-restore",
         "Keras' BackupAndRestore",
         _backup,
-        {ONE: Refused("both would restore, one over the other", r"BackupAndRestore")},
+        dict.fromkeys(EVERYWHERE, Refused("both would restore, one over the other", r"BackupAndRestore")),
     ),
 )

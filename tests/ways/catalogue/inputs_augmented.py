@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue import basics
 from tests.ways.catalogue.inputs_tfdata import BATCH, forget_seeds, job, on_all, slices
-from tests.ways.way import ONE, Exact, Warned, Way
+from tests.ways.way import Exact, Warned, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -124,7 +124,7 @@ WAYS = (
         "stateful-operation",
         "augmentation with `tf.random.*` in a `map` that is not parallel, after `keras.utils.set_random_seed`",
         job(_stateful_operation),
-        {ONE: Exact()},
+        on_all(Exact()),
     ),
     Way(
         "stateful-unseeded",
@@ -148,9 +148,9 @@ WAYS = (
         "cached-augmentation",
         "random augmentation, then `cache()` in memory",
         job(_cached_augmentation),
-        {ONE: Exact()},
+        on_all(Exact()),
     ),
-    Way("cached-file", "random augmentation, then `cache(file)`", _cached_file, {ONE: Exact()}),
+    Way("cached-file", "random augmentation, then `cache(file)`", _cached_file, on_all(Exact())),
     Way(
         "snapshot",
         "random augmentation written once with `dataset.save`, then `tf.data.Dataset.load`",

@@ -180,7 +180,7 @@ WAYS = (
         "arrays-by-batch",
         'NumPy arrays, `shuffle="batch"`, after `keras.utils.set_random_seed`',
         arrays(shuffle="batch"),
-        {ONE: Exact()},
+        on_all(Exact()),
     ),
     Way(
         "arrays-unseeded",
@@ -193,26 +193,26 @@ WAYS = (
             )
         ),
     ),
-    Way("tensors", "tensors", _tensors, {ONE: Exact()}),
-    Way("pandas", "pandas data frames", _pandas, {ONE: Exact()}, needs=("pandas",)),
+    Way("tensors", "tensors", _tensors, on_all(Exact())),
+    Way("pandas", "pandas data frames", _pandas, on_all(Exact()), needs=("pandas",)),
     Way("py-dataset", "`PyDataset`", py_dataset(batches), on_all(Exact(GIVES_THE_SAME))),
     Way(
         "py-dataset-threads",
         "`PyDataset`, several threads",
         py_dataset(lambda: batches(workers=3)),
-        {ONE: Exact(GIVES_THE_SAME)},
+        on_all(Exact(GIVES_THE_SAME)),
     ),
     Way(
         "py-dataset-processes",
         "`PyDataset`, several processes",
         py_dataset(lambda: batches(workers=2, use_multiprocessing=True)),
-        {ONE: Exact(GIVES_THE_SAME)},
+        on_all(Exact(GIVES_THE_SAME)),
     ),
     Way(
         "py-dataset-kept",
         "`PyDataset` with `on_epoch_end`, and with `get_state` and `set_state`",
         py_dataset(lambda: _reshuffled(keeps=True), shuffle=False),
-        {ONE: Exact("these two hold all that it changes")},
+        on_all(Exact("these two hold all that it changes")),
     ),
     Way(
         "py-dataset-reshuffled",
@@ -255,13 +255,13 @@ WAYS = (
             )
         },
     ),
-    Way("grain", "Grain `MapDataset`", _grain, {ONE: Exact(GIVES_THE_SAME)}, needs=("grain",)),
-    Way("grain-loader", "Grain `DataLoader`", _grain_loader, {ONE: Exact(GIVES_THE_SAME)}, needs=("grain",)),
+    Way("grain", "Grain `MapDataset`", _grain, on_all(Exact(GIVES_THE_SAME)), needs=("grain",)),
+    Way("grain-loader", "Grain `DataLoader`", _grain_loader, on_all(Exact(GIVES_THE_SAME)), needs=("grain",)),
     Way(
         "torch",
         "PyTorch `DataLoader`, shuffled, after `torch.manual_seed`",
         torch_loader(shuffle=True),
-        {ONE: Exact("nothing else draws from PyTorch's global random state")},
+        on_all(Exact("nothing else draws from PyTorch's global random state")),
         needs=("torch",),
     ),
 )

@@ -233,13 +233,13 @@ WAYS = (
         "python-function",
         "tf.data, `tf.py_function`",
         job(_python_function),
-        {ONE: Exact(GIVES_THE_SAME)},
+        on_all(Exact(GIVES_THE_SAME)),
     ),
     Way(
         "from-generator",
         "tf.data, `from_generator`",
         job(_from_generator),
-        {ONE: Exact(GIVES_THE_SAME)},
+        on_all(Exact(GIVES_THE_SAME)),
     ),
     Way(
         "from-function",

@@ -233,19 +233,21 @@ WAYS = (
         "plain-variables",
         "`tf.Variable` and `tf.random.Generator` attributes of a model",
         _plain_variables,
-        {ONE: Exact()},
+        dict.fromkeys(EVERYWHERE, Exact()),
     ),
     Way(
         "own-optimizers",
         "a GAN: optimizers of its own besides the one of `compile`",
         _adversarial,
-        {ONE: Exact("they are built before `fit`")},
+        dict.fromkeys(EVERYWHERE, Exact("they are built before `fit`")),
     ),
     Way(
         "own-optimizers-unbuilt",
         "the same, with an optimizer that nothing has built before `fit`",
         _adversarial_unbuilt,
-        {ONE: Refused("what such an optimizer will keep is not known yet", r"optimizer.build")},
+        dict.fromkeys(
+            EVERYWHERE, Refused("what such an optimizer will keep is not known yet", r"optimizer.build")
+        ),
     ),
     Way("recurrent", "a recurrent layer with dropout", _recurrent, EVERYWHERE),
     Way("augmenting", "random augmentation layers in the model", _augmenting, EVERYWHERE),
