@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue import basics
-from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME, forget_seeds, on_all
+from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME, LENGTH, forget_seeds, on_all
 from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Warned, Way
 
 if TYPE_CHECKING:
@@ -255,8 +255,20 @@ WAYS = (
             )
         },
     ),
-    Way("grain", "Grain `MapDataset`", _grain, on_all(Exact(GIVES_THE_SAME)), needs=("grain",)),
-    Way("grain-loader", "Grain `DataLoader`", _grain_loader, on_all(Exact(GIVES_THE_SAME)), needs=("grain",)),
+    Way(
+        "grain",
+        "Grain `MapDataset`",
+        _grain,
+        {ONE: Exact(GIVES_THE_SAME), MIRRORED: LENGTH, WORKERS: LENGTH},
+        needs=("grain",),
+    ),
+    Way(
+        "grain-loader",
+        "Grain `DataLoader`",
+        _grain_loader,
+        {ONE: Exact(GIVES_THE_SAME), MIRRORED: LENGTH, WORKERS: LENGTH},
+        needs=("grain",),
+    ),
     Way(
         "torch",
         "PyTorch `DataLoader`, shuffled, after `torch.manual_seed`",

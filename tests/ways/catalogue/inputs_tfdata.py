@@ -167,7 +167,7 @@ _SHUFFLES_UNSEEDED = Warned(
     "`keras.utils.set_random_seed` first",
     "NOT exact.*have no seed",
 )
-_LENGTH = Warned(
+LENGTH = Warned(
     "undisturbed runs differ as well: Keras finds the end by a step that fails, which some replicas count and others "
     "do not. Use `assert_cardinality`, or `steps_per_epoch`",
     "NOT exact.*length of the training data is not known",
@@ -194,7 +194,7 @@ WAYS = (
         "unknown-length",
         "tf.data of unknown length (`filter`)",
         job(_unknown_length),
-        {ONE: Exact(), MIRRORED: _LENGTH, WORKERS: _LENGTH},
+        {ONE: Exact(), MIRRORED: LENGTH, WORKERS: LENGTH},
     ),
     Way("known-by-word", "tf.data, `filter` and `assert_cardinality`", job(_known_by_word), on_all(Exact())),
     Way(
@@ -239,7 +239,7 @@ WAYS = (
         "from-generator",
         "tf.data, `from_generator`",
         job(_from_generator),
-        on_all(Exact(GIVES_THE_SAME)),
+        {ONE: Exact(GIVES_THE_SAME), MIRRORED: LENGTH, WORKERS: LENGTH},
     ),
     Way(
         "from-function",
@@ -251,6 +251,6 @@ WAYS = (
         "from-function-once",
         "`distribute_datasets_from_function` without them",
         _from_function,
-        {MIRRORED: _LENGTH, WORKERS: _LENGTH},
+        {MIRRORED: LENGTH, WORKERS: LENGTH},
     ),
 )
