@@ -2,11 +2,14 @@
 
 TensorFlow raises an error, as a rule, in the step that runs on workers when they die. It can also wait for ever, for
 what it has asked of a tensor on one of them (seen in 3 of 110 kills of all workers, TensorFlow 2.21): the thread is
-inside TensorFlow then, where no exception and no signal handler of Python reaches it.
+inside TensorFlow then, where no exception and no signal handler of Python reaches it. If it holds the lock of Python, no
+thread of it runs either, and what is left is faulthandler's timer, which needs none and knows one exit status.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import logging
 import os
 import threading
@@ -18,6 +21,9 @@ logger = logging.getLogger("keras_preempt")
 
 PATIENCE = 60.0
 """Seconds from the loss of the coordination service, which the workers host, to the end of the process."""
+
+LAST_RESORT = 15.0
+"""Seconds after that at which the process ends with status 1 and a traceback of all threads."""
 
 
 def end_process() -> None:
@@ -42,6 +48,10 @@ class HungOnLoss:
 
     def begin(self) -> None:
         """The workers are gone. To be called once."""
+        with contextlib.suppress(
+            AttributeError, OSError, RuntimeError, ValueError
+        ):  # No standard error to write to.
+            faulthandler.dump_traceback_later(self._patience + LAST_RESORT, exit=True)
         self._thread.start()
 
     def start(self) -> None:
@@ -50,7 +60,8 @@ class HungOnLoss:
     def stop(self) -> None:
         """Training has ended by itself."""
         self._over.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        if self._thread.is_alive():
+            faulthandler.cancel_dump_traceback_later()
             self._thread.join(timeout=5)
 
     def _wait(self) -> None:

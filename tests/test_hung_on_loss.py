@@ -38,6 +38,18 @@ def test_the_exit_status_is_that_of_a_lost_worker() -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == EXIT_WORKER_LOST
 
 
+def test_a_thread_that_holds_pythons_lock_does_not_keep_the_process_alive() -> None:
+    program = (
+        "import ctypes, keras_preempt.hung_on_loss as hung\n"
+        "hung.LAST_RESORT = 0.5\n"
+        "hung.HungOnLoss(patience=0.5).begin()\n"
+        "ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the lock\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], timeout=50, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Timeout (" in done.stderr
+
+
 class Failing(MemoryCoordinator):
     """Its service dies under the waiting thread, when the test says so."""
 
