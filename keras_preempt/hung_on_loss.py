@@ -2,8 +2,8 @@
 
 TensorFlow raises an error, as a rule, in the step that runs on workers when they die. It can also wait for ever, for
 what it has asked of a tensor on one of them (seen in 3 of 110 kills of all workers, TensorFlow 2.21): the thread is
-inside TensorFlow then, where no exception and no signal handler of Python reaches it. If it holds the lock of Python, no
-thread of it runs either, and what is left is faulthandler's timer, which needs none and knows one exit status.
+inside TensorFlow then, where no exception and no signal handler of Python reaches it. If it holds the lock of Python
+there, no thread of it runs either, and what is left is faulthandler's timer, which needs none and knows one exit status.
 """
 
 from __future__ import annotations
