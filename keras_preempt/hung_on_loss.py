@@ -3,7 +3,7 @@
 TensorFlow raises an error, as a rule, in the step that runs on workers when they die. It can also wait for ever, for
 what it has asked of a tensor on one of them (seen in 3 of 110 kills of all workers, TensorFlow 2.21): the thread is
 inside TensorFlow then, where no exception and no signal handler of Python reaches it. If it holds the lock of Python
-there, no thread of it runs either, and what is left is faulthandler's timer, which needs none and knows one exit status.
+there, no thread of it runs either, and what is left is faulthandler's timer, which needs none and has one status.
 """
 
 from __future__ import annotations
