@@ -81,6 +81,10 @@ def ratios_table(outcomes: Sequence[Outcome]) -> str:
     return table(["ours over the peer's", "peer", "ratio", "better", "from"], rows)
 
 
+def _block(script: str, text: str) -> str:
+    return f"<!-- figures of: {script} -->\n```text\n{text.rstrip()}\n```"
+
+
 def write_page(outcomes: Sequence[Outcome], where: str) -> None:
     """Puts the figures between the marks of the page."""
     present = PAGE.read_text(encoding="utf-8")
@@ -90,14 +94,14 @@ def write_page(outcomes: Sequence[Outcome], where: str) -> None:
         raise SystemExit(
             f"Expected the lines {BEGIN!r} and {END!r} in {PAGE}. Received: a page without them."
         )
-    parts = [f"Measured with {where}.", f"```text\n{ratios_table(outcomes)}\n```"]
+    parts = [f"Measured with {where}.", _block("all.py", ratios_table(outcomes))]
     for outcome in outcomes:
         missed = (
             ""
             if outcome.code == 0
             else f"\n\nAn aim was missed, or a run failed: exit status {outcome.code}."
         )
-        parts.append(f"### {outcome.script}\n\n```text\n{outcome.output.rstrip()}\n```{missed}")
+        parts.append(f"### {outcome.script}\n\n{_block(outcome.script, outcome.output)}{missed}")
     PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}", encoding="utf-8")
 
 

@@ -35,15 +35,18 @@ def _rows(output: str) -> dict[str, list[str]]:
 
 
 def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tensorflows_handler() -> None:
-    result = _run("idle_cost.py", "--repetitions", "40", "--steps", "200")
+    result = _run("all.py", "--quick", "--only", "idle_cost.py")
     assert result.returncode == 0, result.stdout + result.stderr
-    rows = _rows(result.stdout)
+    printed, all_ratios = result.stdout.split("\n=== All")
+    told = _rows(all_ratios)["a step under the callback, idle"]
+    rows = _rows(printed)
     ours = rows["with PreemptionCallback and _Last"]
     theirs = rows["through PreemptionCheckpointHandler.run"]
     assert len(ours) == len(theirs) == len(rows["ns per step"]) == 4
     net, ratio = float(ours[2]), float(ours[3])
     assert net > 0
     assert 0 < ratio < 1
+    assert told == ["TensorFlow's handler", f"{ratio:.2f}", "less", "idle_cost.py"]
     assert theirs[3] == "1.00"
     assert 0 < float(rows["through keras_preempt.PreemptionCheckpointHandler.run"][3]) < 1
     assert "with one empty keras.callbacks.Callback" in rows

@@ -43,7 +43,7 @@ class Journal(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_begin(self, logs: object = None) -> None:
         """What comes before this callback has begun."""
         self.fit_began = time.time()
-        self.steps_before = int(self.model.optimizer.iterations)
+        self.steps_before = int(self.model.optimizer.iterations.numpy())
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         """A step is done, and its values are there."""
