@@ -35,9 +35,10 @@ def _rows(output: str) -> dict[str, list[str]]:
 
 
 def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tensorflows_handler() -> None:
-    result = _run("all.py", "--quick", "--only", "idle_cost.py")
+    result = _run("all.py", "--quick", "--only", "idle_cost.py", "input_state.py")
     assert result.returncode == 0, result.stdout + result.stderr
     printed, all_ratios = result.stdout.split("\n=== All")
+    assert float(_rows(printed)["1,000 elements of 8 bytes"][1]) > 0
     told = _rows(all_ratios)["a step under the callback, idle"]
     rows = _rows(printed)
     ours = rows["with PreemptionCallback and _Last"]
