@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,3 +23,12 @@ def fresh_keras() -> None:
     for _ in range(3):  # Keras stays repaired for as long as a model lives; one may keep the next.
         gc.collect()
     tf.random.set_seed(None)
+
+
+@pytest.fixture(autouse=True)
+def no_notice_for_the_next_test() -> Iterator[None]:
+    """What a fit has heard and not answered is kept for the next one of its process, which is another test's here."""
+    yield
+    fits = sys.modules.get("keras_preempt.several_fits")  # Most tests do without it.
+    if fits is not None:
+        fits.take_notices()
