@@ -56,15 +56,17 @@ class SlowSaver:
 
 
 def test_a_save_in_the_background_is_shown_when_the_end_of_training_waits_for_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    caplog.set_level(
+        logging.INFO, "keras_preempt"
+    )  # Not the attribute: loggers remember what they let through.
     line, logger = Line(), logging.getLogger("keras_preempt")
     saver = SlowSaver(line)
     session: Any = SimpleNamespace(resuming=False, restored_name="", capture=lambda position: None)
     anything: Any = saver
     saves = Saves(session, anything, chosen(None), 1, 1, Pace(time.time))
-    monkeypatch.setattr(logger, "level", logging.INFO)
     logger.addHandler(line)
     try:
         saves.in_background(PLAN, Position(0, "train", 1, 1))
