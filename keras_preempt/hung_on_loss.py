@@ -1,7 +1,7 @@
 """Ends a coordinator that hangs on remote workers which are gone.
 
 TensorFlow raises an error, as a rule, in the step that runs on workers when they die. It can also wait for ever, for
-what it has asked of a tensor on one of them (seen in 3 of 110 kills of all workers, TensorFlow 2.21): the thread is
+what it has asked of a tensor on one of them (seen with TensorFlow 2.21, when all workers were killed): the thread is
 inside TensorFlow then, where no exception and no signal handler of Python reaches it. If it holds the lock of Python
 there, no thread of it runs either, and what is left is faulthandler's timer, which needs none and has one status.
 """
@@ -48,9 +48,8 @@ class HungOnLoss:
 
     def begin(self) -> None:
         """The workers are gone. To be called once."""
-        with contextlib.suppress(
-            AttributeError, OSError, RuntimeError, ValueError
-        ):  # No standard error to write to.
+        # There may be no standard error to write to.
+        with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
             faulthandler.dump_traceback_later(self._patience + LAST_RESORT, exit=True)
         self._thread.start()
 

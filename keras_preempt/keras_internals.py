@@ -714,13 +714,16 @@ class InputFeed:
     @property
     def undistributed(self) -> tf.data.Dataset | None:
         """The dataset that was passed to fit, if one was, before the strategy distributed it."""
-        dataset = self.dataset_passed
+        dataset = self._dataset_passed
         return dataset if isinstance(dataset, tf.data.Dataset) else None
 
     @property
-    def dataset_passed(self) -> Any:
-        """The dataset of any kind that was passed to fit, or None."""
+    def _dataset_passed(self) -> Any:
         return getattr(self._source.data_adapter, "_dataset", None)
+
+    @property
+    def _is_distributed_by_user(self) -> bool:
+        return isinstance(self._dataset_passed, tf.distribute.DistributedDataset)
 
     @property
     def is_generator(self) -> bool:
@@ -758,7 +761,7 @@ class InputFeed:
     @property
     def batch_size(self) -> int | None:
         """Samples in one batch of all replicas, where Keras was told; a dataset tells by itself."""
-        if isinstance(self.dataset_passed, tf.distribute.DistributedDataset):
+        if self._is_distributed_by_user:
             return None  # Keras looks for it where there is a share for each replica.
         size = self._source.data_adapter.batch_size
         return None if size is None else int(size)
@@ -772,7 +775,7 @@ class InputFeed:
     def batches(self) -> int | None:
         """Batches in one epoch, where Keras knows."""
         steps = self._source.steps_per_epoch
-        if steps is None and not isinstance(self.dataset_passed, tf.distribute.DistributedDataset):
+        if steps is None and not self._is_distributed_by_user:
             steps = self._source._num_batches  # Of a distributed dataset, these can be one replica's.
         return None if steps is None else int(steps)
 
@@ -810,9 +813,8 @@ class InputFeed:
         return [*draws[:-1], draws[-1] + 1]
 
     def begin_with(self, draws: Sequence[int]) -> None:
-        """Takes the iterators made until now for those of which these numbers of batches were drawn."""
-        if draws:
-            *self._drawn, self._forgotten = draws
+        """Takes the iterators made until now, at least one, for those of which so many batches were drawn."""
+        *self._drawn, self._forgotten = draws
 
     def resume(self, position: Mapping[str, Any], live: Any, *, batch: int | None) -> None:
         """Makes the next epoch go on from a position.
