@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 # Quiet TensorFlow, plain arithmetic. Two workers cannot share one GPU, so the demo trains on the CPU.
 DEMO_ENV := TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1
 
-.PHONY: help setup demo test versions lint chaos bench docs docs-check clean
+.PHONY: help setup demo test versions lint chaos bench docs docs-check lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -48,15 +48,23 @@ docs-check: $(READY) ## Check that the generated documentation is current
 	$(BIN)/python docs/alignment_diagram.py --check
 	$(BIN)/python docs/ways_table.py --check
 
+lock: $(READY) ## Renew constraints.txt, which says what `make setup` installs
+	$(BIN)/python -m pip install -qq --disable-pip-version-check 'uv>=0.9'
+	{ head -n 1 constraints.txt; \
+		$(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.10 --no-header --no-annotate \
+		--no-emit-index-url --extra tensorflow --extra examples --extra dev --extra docs pyproject.toml; \
+	} > constraints.new
+	mv constraints.new constraints.txt
+
 clean: ## Remove .venv, caches and builds
-	rm -rf $(VENV) .venv-oldest .venv-newest build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints.txt
 	@"$(or $(PYTHON),false)" -c '$(NEW_ENOUGH)' || { \
 		echo "Expected python3.11, or python3 of version 3.10 or later. Received: '$(PYTHON)'." \
 			"Name another one: make PYTHON=/path/to/python" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 	@echo "Installing TensorFlow and the development tools into $(VENV); this takes some minutes once."
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[tensorflow,examples,dev,docs]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[tensorflow,examples,dev,docs]'
 	@touch $(READY)

@@ -1,7 +1,11 @@
-"""What MkDocs is told beside mkdocs.yml: pages and files that stand outside docs/ and that pages link to."""
+"""What MkDocs is told beside mkdocs.yml: pages and files that stand outside docs/ and that pages link to.
+
+The site has the pages of docs/ at its root, and every other file of the repository under its own path.
+"""
 
 from __future__ import annotations
 
+import os.path
 import re
 from pathlib import Path
 from typing import Any
@@ -10,38 +14,61 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 
-_OUTSIDE = re.compile(r"\]\(\.\./([^)#\s]+)")
+_LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
 _CODE = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "sh", ".sbatch": "sh", ".json": "json"}
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the changelog, and a page for every file outside docs/ that a page links to."""
-    files.append(File.generated(config, "CHANGELOG.md", content=(ROOT / "CHANGELOG.md").read_text()))
-    wanted = {"CHANGELOG.md"}
-    waiting = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
+    added: set[str] = set()
+    waiting = [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))] + ["CHANGELOG.md"]
     while waiting:
-        for target in _OUTSIDE.findall(waiting.pop()):
-            if target in wanted or not (ROOT / target).is_file():
-                continue
-            wanted.add(target)
-            text = (ROOT / target).read_text()
-            if target.endswith(".md"):
-                waiting.append(text)
-                files.append(File.generated(config, target, content=text))
-            else:
-                files.append(File.generated(config, f"{target}.md", content=_shown(target, text)))
+        page = waiting.pop()
+        if not page.startswith("docs/"):
+            text = (ROOT / page).read_text()
+            content = text if page.endswith(".md") else _shown(page, text)
+            files.append(File.generated(config, _site_path(page), content=content))
+        if not page.endswith(".md"):
+            continue
+        for target in linked_files(page):
+            if not target.startswith("docs/") and target not in added and target != "CHANGELOG.md":
+                added.add(target)
+                waiting.append(target)
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Leads links out of docs/ to the pages that `on_files` has made."""
-    if page.file.src_uri == "CHANGELOG.md" or "/" in page.file.src_uri:
-        return markdown
-    return _OUTSIDE.sub(lambda found: f"]({_page_of(found[1])}", markdown)
+    """Leads links between files of the repository to their pages on the site."""
+    here = _repository_path(page.file.src_uri)
+
+    def led(found: re.Match[str]) -> str:
+        target = _target(here, found[1])
+        if not (ROOT / target).is_file():
+            return found[0]  # MkDocs names it, if it is no page either.
+        start = os.path.dirname(page.file.src_uri)
+        return f"]({os.path.relpath(_site_path(target), start or '.')}"
+
+    return _LINK.sub(led, markdown)
 
 
-def _page_of(target: str) -> str:
-    return target if target.endswith(".md") else f"{target}.md"
+def linked_files(page: str) -> list[str]:
+    """Returns the files that a page links to, as paths in the repository."""
+    targets = (_target(page, link) for link in _LINK.findall((ROOT / page).read_text()))
+    return [target for target in targets if (ROOT / target).is_file()]
+
+
+def _target(page: str, link: str) -> str:
+    return os.path.normpath(os.path.join(os.path.dirname(page), link))
+
+
+def _repository_path(site_path: str) -> str:
+    return f"docs/{site_path}" if (ROOT / "docs" / site_path).is_file() else site_path
+
+
+def _site_path(path: str) -> str:
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return path if path.endswith(".md") else f"{path}.md"
 
 
 def _shown(target: str, text: str) -> str:

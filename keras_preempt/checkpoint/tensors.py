@@ -184,7 +184,7 @@ def _chunks(header: bytes, ordered: list[tuple[str, Array]]) -> Iterator[Bytes]:
 def _read_tensor(file: CheckedFile, tensor: StoredTensor, target: Array) -> None:
     flat = target.reshape(-1).view(np.uint8)
     file.read_into(flat)
-    if tensor.dtype == "bool" and flat.size and int(flat.max()) > 1:
+    if tensor.dtype == "bool" and np.any(flat > 1):
         raise CorruptCheckpoint(file.name, f"a boolean that is neither 0 nor 1 in {tensor.key!r:.200}")
     if sys.byteorder == "big":
         target[...] = target.view(target.dtype.newbyteorder("<"))

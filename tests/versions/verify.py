@@ -1,26 +1,31 @@
-"""Runs what must hold with a Keras and a TensorFlow to be called verified, at both ends of the range.
+"""Runs what must hold with a combination of versions to be called verified: the canaries, and a drill.
 
-For each of oldest.txt and newest.txt beside this file: the canaries, which look at every private name that is relied
-upon, and a drill, which preempts two workers once and compares every bit. An end whose versions the running
-interpreter has is run by it; for another one, a virtual environment is made beside this repository's own, and kept.
+The canaries look at every private name that is relied upon; the drill preempts two workers once and compares every
+bit. Combinations are both ends of the range of Keras and TensorFlow (oldest.txt and newest.txt beside this file), every
+supported Python that is installed, and tensorflow-tpu in place of TensorFlow. The ends are run from this
+repository, the others from the wheel, installed as a user would into an empty virtual environment beside this
+repository's own. An environment is kept until what it was made from changes.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 ENDS = ("oldest", "newest")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 CANARIES = (
     "tests/test_keras_canaries.py",
@@ -33,6 +38,25 @@ _PATIENCE = 1200.0  # seconds for the canaries, and for the drill
 
 # Quiet TensorFlow, plain arithmetic; two workers cannot share one GPU.
 _ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
+
+
+@dataclass(frozen=True)
+class Combination:
+    """What is verified together.
+
+    Attributes:
+        name: What it is chosen by.
+        python: The interpreter that the environment is made with.
+        install: What pip is given, beside what the tests need.
+        from_wheel: Whether the package is installed from a wheel rather than used from this repository.
+        settings: Environment variables that it needs.
+    """
+
+    name: str
+    python: str
+    install: tuple[str, ...]
+    from_wheel: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def pins(end: str) -> dict[str, str]:
@@ -49,26 +73,74 @@ def is_installed(wanted: dict[str, str]) -> bool:
         return False
 
 
-def interpreter(end: str) -> Path:
-    """Returns a Python with the versions of that end; makes a virtual environment for it if need be."""
-    if is_installed(pins(end)):
-        return Path(sys.executable)
-    folder = REPOSITORY / f".venv-{end}"
-    python, ready = folder / "bin" / "python", folder / "ready"
-    asked_for = (HERE / f"{end}.txt").read_text() + (REPOSITORY / "pyproject.toml").read_text()
-    if ready.is_file() and ready.read_text() == asked_for:
-        return python
-    print(f"Installing the {end} versions into {folder.name}; this takes some minutes once.", flush=True)
-    venv.create(folder, clear=True, with_pip=True)
-    install = ["-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-compile"]
-    constraint = ["-c", str(HERE / f"{end}.txt")]
-    subprocess.run(
-        [python, *install, "-e", ".[tensorflow,examples]", *TESTED_WITH, *constraint],
-        cwd=REPOSITORY,
-        check=True,
+def combinations() -> list[Combination]:
+    """Returns what can be verified on this machine."""
+    found = [
+        Combination(end, sys.executable, ("-e", ".[tensorflow,examples]", "-c", str(HERE / f"{end}.txt")))
+        for end in ENDS
+    ]
+    locked = ("-c", "constraints.txt")
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for version in PYTHONS:
+        python = None if version == running else _interpreter(version)
+        if python is not None:
+            what = ("{wheel}[tensorflow,examples]", *locked)
+            found.append(Combination(f"python{version}", python, what, from_wheel=True))
+    if _tpu_wheels_are_for(running):
+        # Outside of Google's cloud, libtpu would ask for a metadata server for minutes before it gives up.
+        skip = {"TPU_SKIP_MDS_QUERY": "1"}
+        what = ("{wheel}[tpu,examples]",)
+        found.append(Combination("tpu", sys.executable, what, from_wheel=True, settings=skip))
+    return found
+
+
+def _interpreter(version: str) -> str | None:
+    """Returns a Python of that version; None if there is none that starts."""
+    program = shutil.which(f"python{version}")
+    if program is None:
+        return None
+    said = subprocess.run(
+        [program, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True
     )
-    ready.write_text(asked_for)
+    return said.stdout.strip() if said.returncode == 0 else None
+
+
+def _tpu_wheels_are_for(version: str) -> bool:
+    return version in ("3.10", "3.11", "3.12")
+
+
+def environment_of(combination: Combination, wheel: Path) -> Path:
+    """Returns a Python with what the combination names; makes a virtual environment for it if need be."""
+    if combination.name in ENDS and is_installed(pins(combination.name)):
+        return Path(sys.executable)
+    folder = REPOSITORY / f".venv-{combination.name}"
+    python, ready = folder / "bin" / "python", folder / "ready"
+    sources = [REPOSITORY / "pyproject.toml", REPOSITORY / "constraints.txt"]
+    sources += [HERE / f"{combination.name}.txt"] if combination.name in ENDS else []
+    asked_for = "".join(source.read_text() for source in sources)
+    quiet = ["-qq", "--disable-pip-version-check", "--no-compile"]
+    if not (ready.is_file() and ready.read_text() == asked_for):
+        print(f"Installing into {folder.name}; this takes some minutes once.", flush=True)
+        if combination.python == sys.executable:
+            venv.create(folder, clear=True, with_pip=True)
+        else:
+            subprocess.run([combination.python, "-m", "venv", "--clear", folder], check=True)
+        what = [word.replace("{wheel}", str(wheel)) for word in combination.install]
+        pip = [python, "-m", "pip", "install", *quiet, *what, *TESTED_WITH]
+        subprocess.run(pip, cwd=REPOSITORY, check=True)
+        ready.write_text(asked_for)
+    elif combination.from_wheel:  # The package itself is always today's.
+        renew = ["--no-deps", "--force-reinstall", str(wheel)]
+        subprocess.run([python, "-m", "pip", "install", *quiet, *renew], cwd=REPOSITORY, check=True)
     return python
+
+
+def built(folder: str) -> Path:
+    """Builds the source distribution, and from it the wheel; returns the wheel."""
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, str(REPOSITORY)]
+    subprocess.run(build, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    (wheel,) = Path(folder).glob("*.whl")
+    return wheel
 
 
 def canaries(python: Path) -> list[str]:
@@ -78,24 +150,40 @@ def canaries(python: Path) -> list[str]:
 
 def drill(python: Path, folder: str) -> list[str]:
     """Returns the command that preempts two workers once; `folder` is there for the checkpoints."""
-    job = [str(python), "examples/digits.py", folder, "--epochs", "2", "--batch-size", "64"]
-    tool = [str(python), "-m", "keras_preempt.cli.main", "drill"]
+    script = [str(python), str(REPOSITORY / "examples" / "digits.py")]
+    job = [*script, f"{folder}/run", "--epochs", "2", "--batch-size", "64"]
+    tool = [str(python), "-m", "keras_preempt", "drill"]
     return [*tool, "--workers", "2", "--preempt", "1", "--seed", "1", "--", *job]
 
 
-def verify(end: str) -> bool:
-    """Runs everything at one end; says how it went and how long it took."""
-    wanted = pins(end)
-    title = f"{end}: Keras {wanted['keras']}, TensorFlow {wanted['tensorflow']}"
+_VERSIONS = (
+    "import platform; from importlib.metadata import distributions as d; v = {x.name.lower(): x.version for x in d()}; "
+    "print('Python', platform.python_version() + ', Keras', v['keras'] + ', TensorFlow', "
+    "v.get('tensorflow') or 'TPU ' + v.get('tensorflow-tpu', v.get('tensorflow_tpu', '?')))"
+)
+
+
+def verify(combination: Combination, wheel: Path) -> bool:
+    """Runs everything with one combination; says how it went and how long it took."""
     began = time.monotonic()
-    python = interpreter(end)
+    python = environment_of(combination, wheel)
     installed = time.monotonic()
+    versions = subprocess.run(
+        [python, "-c", _VERSIONS], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    title = f"{combination.name}: {versions}"
+    environment = {**os.environ, **_ENVIRONMENT, **combination.settings}
     with tempfile.TemporaryDirectory() as folder:
-        for what, command in (("canaries", canaries(python)), ("drill", drill(python, f"{folder}/run"))):
+        # Not in the repository, whose package would be found before the installed one.
+        away = Path(folder) if combination.from_wheel else REPOSITORY
+        for what, command, where in (
+            ("canaries", canaries(python), REPOSITORY),
+            ("drill", drill(python, folder), away),
+        ):
             done = subprocess.run(
                 command,
-                cwd=REPOSITORY,
-                env={**os.environ, **_ENVIRONMENT},
+                cwd=where,
+                env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -104,22 +192,30 @@ def verify(end: str) -> bool:
             )
             last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "")
             if done.returncode != 0:
-                print(f"{done.stdout}\nFAILED with the {title}: {what}", flush=True)
+                print(f"{done.stdout}\nFAILED with {title}: {what}", flush=True)
                 return False
             print(f"{title}: {what}: {last}", flush=True)
-    tried = time.monotonic()
-    print(
-        f"{title}: installed in {installed - began:.0f} s, verified in {tried - installed:.0f} s", flush=True
-    )
+    seconds = installed - began, time.monotonic() - installed
+    print(f"{title}: installed in {seconds[0]:.0f} s, verified in {seconds[1]:.0f} s", flush=True)
     return True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    known = {combination.name: combination for combination in combinations()}
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", choices=ENDS, help="one end; without it, both")
+    parser.add_argument(
+        "--only", nargs="+", choices=known, metavar="NAME", help=f"some of {', '.join(known)}"
+    )
     only = parser.parse_args(arguments).only
-    # Both, also if one fails: what else fails is worth knowing.
-    results = [verify(end) for end in ([only] if only else ENDS)]
+    missing = [f"python{version}" for version in PYTHONS if f"python{version}" not in known]
+    running = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for name in missing:
+        if name != running and not only:
+            print(f"Not installed here, so not verified: {name}.", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = built(folder)
+        # All of them, also if one fails: what else fails is worth knowing.
+        results = [verify(known[name], wheel) for name in (only or known)]
     return 0 if all(results) else 1
 
 
