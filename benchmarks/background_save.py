@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from aims import Aims
 from checkpointers import PLAN
 from ratios import tell
 from resident_memory import peak_of, touch
@@ -137,11 +138,13 @@ def seconds_of(call: Callable[[], object]) -> float:
     return seconds
 
 
-def report(found: Found, size: int) -> str:
+def report(found: Found, size: int, aims: Aims) -> str:
     copied, blocked = statistics.median(found.copies), statistics.median(found.blocked)
     written = statistics.median(found.written)
     steps = [len(steps) for steps in found.busy_steps]
     tell("training held up by a save", "one copy of the state in memory", blocked / copied, better="less")
+    aims.check("training held up, x one copy", blocked / copied, "below", 2)
+    aims.check("peak memory of a save, x state", found.peak / size, "below", 1.4)
     busy = [seconds for steps in found.busy_steps for seconds in steps]
     rows = [
         ["one copy of the state in memory", _milliseconds(copied), _rate(size, copied), "1.00"],
@@ -176,6 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gb", type=float, default=0.5, help="size of the state in GB (10^9 bytes)")
     parser.add_argument("--repetitions", type=int, default=7, help="after one that warms up")
     parser.add_argument("--directory", type=Path, help="where to write; a temporary directory by default")
+    parser.add_argument("--no-aims", action="store_true", help="for states too small to mean anything")
     options = parser.parse_args(arguments)
     if options.gb <= 0 or options.repetitions < 1:
         parser.error("Expected a state larger than 0 and at least 1 repetition.")
@@ -185,8 +189,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         training = Training(round(options.gb * 1e9), Path(temporary))
         found = measure(training, options.repetitions)
     print(f"{training.size / 1e6:.0f} MB of state, {options.repetitions} repetitions, medians\n")
-    print(report(found, training.size))
-    return 0
+    aims = Aims(apply=not options.no_aims)
+    print(report(found, training.size, aims))
+    return aims.report()
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from collections import defaultdict
 from statistics import median
 
+from aims import Aims
 from gcs_requests import KINDS, count
-from gcs_ways import Way, server, ways
+from gcs_ways import Ours, Way, server, ways
 from gcs_workers import Shared, save_together
 from ratios import tell
 from tables import conditions, table
@@ -20,7 +22,7 @@ from tables import conditions, table
 WORKER_CONNECTIONS = 4
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=float, default=128, help="size of the state")
     parser.add_argument("--rate", type=float, default=20, help="MB/s of one connection, in each direction")
@@ -44,12 +46,14 @@ def main() -> None:
     print(
         f"A state of {options.mb:g} MB; {options.rate:g} MB/s for each connection; medians of {options.rounds}.\n"
     )
-    compare(size, options)
-    share(size // 2, options)
+    aims = Aims(apply=not options.quick)
+    compare(size, options, aims)
+    share(size // 2, options, aims)
     count_requests(size)
+    return aims.report()
 
 
-def compare(size: int, options: argparse.Namespace) -> None:
+def compare(size: int, options: argparse.Namespace, aims: Aims) -> None:
     """Prints the times of all ways."""
     tensorflow = not options.no_tensorflow
     if tensorflow and importlib.util.find_spec("cryptography") is None:
@@ -69,23 +73,27 @@ def compare(size: int, options: argparse.Namespace) -> None:
     print(
         table(
             ["seconds", "save", "times as fast", "restore", "times as fast"],
-            [_row(way, compared[0], saves, restores) for way in compared],
+            [_row(way, compared[0], saves, restores, aims) for way in compared],
         )
     )
     print()
 
 
-def _row(way: Way, single: Way, saves: dict[str, list[float]], restores: dict[str, list[float]]) -> list[str]:
+def _row(
+    way: Way, single: Way, saves: dict[str, list[float]], restores: dict[str, list[float]], aims: Aims
+) -> list[str]:
     cells = [way.name]
     for what, times in (("saving", saves), ("restoring", restores)):
         took, alone = median(times[way.name]), median(times[single.name])
         cells += [f"{took:.2f}", f"{alone / took:.2f}"]
         if way is not single:
             tell(f"{what} in a bucket, {way.name}", single.name, alone / took, better="more")
+            if isinstance(way, Ours) and way.connections > 1:
+                aims.check(f"{what}, {way.name}, times as fast as one stream", alone / took, "above", 2)
     return cells
 
 
-def share(size: int, options: argparse.Namespace) -> None:
+def share(size: int, options: argparse.Namespace, aims: Aims) -> None:
     """Prints what each of several workers uploads, and how long they take together."""
     machine = options.machine_rate * 1e6 or None
     found: dict[int, list[Shared]] = defaultdict(list)
@@ -99,12 +107,14 @@ def share(size: int, options: argparse.Namespace) -> None:
     for workers, runs in found.items():
         even = sum(runs[0].bytes) / workers
         took = median(each.seconds for each in runs)
+        uneven = max(abs(each / even - 1) for each in runs[0].bytes)
+        aims.check(f"{workers} workers, bytes off 1/N", uneven, "at most", 0.1)
         rows.append(
             [
                 f"{workers}",
                 f"{min(runs[0].bytes) / 1e6:.2f}",
                 f"{max(runs[0].bytes) / 1e6:.2f}",
-                f"{max(abs(each / even - 1) for each in runs[0].bytes):.1%}",
+                f"{uneven:.1%}",
                 f"{took:.2f}",
                 f"{first / took:.2f}",
             ]
@@ -125,4 +135,4 @@ def count_requests(size: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

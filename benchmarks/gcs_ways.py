@@ -120,6 +120,7 @@ class Ours:
 
     def __init__(self, tensors: dict[str, Array], connections: int) -> None:
         self.name = f"keras_preempt, {connections} connection{'s' if connections > 1 else ''}"
+        self.connections = connections
         self._tensors = tensors
         self._store = GcsStore(f"gs://{BUCKET}/ours-{connections}", connections=connections)
         incarnations.claim(self._store, {})

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from aims import Aims
 from checkpointers import Checkpointer, checkpointers, forget, remember
 from ratios import tell
 from resident_memory import peak_of, touch
@@ -67,8 +68,8 @@ def _seconds(call: Callable[[Path], None], folder: Path, size: int) -> float:
     return time.perf_counter() - began
 
 
-def report(times: Times, size: int, peaks: dict[str, dict[str, float]]) -> str:
-    """Returns the table."""
+def report(times: Times, size: int, peaks: dict[str, dict[str, float]], aims: Aims) -> str:
+    """Returns the table, and checks that none of the others is faster, and that no copy is made in memory."""
     names = list(times[_COLUMNS[0]])
     ours, tensorflow, limit = names[0], names[1], names[-1]
     rows = []
@@ -89,6 +90,10 @@ def report(times: Times, size: int, peaks: dict[str, dict[str, float]]) -> str:
         for peer in names[1:]:
             ratio = medians[peer] / medians[ours]
             tell(f"{column}, {size / 1e6:.0f} MB", peer, ratio, better="more")
+        aims.check(f"{column}, x tf.train.Checkpoint", medians[tensorflow] / medians[ours], "above", 1)
+    if peaks:
+        aims.check("peak memory of a save, x state", peaks[ours]["save"], "below", 0.4)
+        aims.check("peak memory of a restore, x state", peaks[ours]["restore, cached"], "below", 1.4)
     assert ours != tensorflow
     header = ["", "ms", "MB/s", "x limit", "x tf.train.Checkpoint", "peak memory, x state"]
     return table(header, rows)
@@ -123,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--directory", type=Path, help="where to write; a temporary directory by default")
     parser.add_argument("--no-peaks", action="store_true", help="leave out the processes that measure memory")
+    parser.add_argument("--no-aims", action="store_true", help="for states too small to mean anything")
     parser.add_argument("--peak-of", help="measure the memory of one in this process, and print JSON")
     options = parser.parse_args(arguments)
     megabytes = options.megabytes or round(options.gb * 1000)
@@ -149,12 +155,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{size / 1e6:.0f} MB of state, {options.repetitions} repetitions, medians, "
             f"{time.monotonic() - began:.0f} s in all\n"
         )
-    print(report(times, size, peaks))
+    aims = Aims(apply=not options.no_aims)
+    print(report(times, size, peaks, aims))
     if not any(name.startswith("Orbax") for name in names):
         print("\nOrbax is not installed and was left out.")
     if shares:
         print(f"\n{shares}")
-    return 0
+    return aims.report()
 
 
 if __name__ == "__main__":

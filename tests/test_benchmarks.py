@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.aims import Aims
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -55,6 +57,32 @@ def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tens
     assert float(theirs[2]) > float(rows["a function that does nothing"][0])
 
 
+def test_a_missed_aim_is_named_and_makes_the_status_non_zero() -> None:
+    """With an aim that nothing can reach."""
+    missing = "import sys, idle_cost; idle_cost.AIM = 0.0; sys.exit(idle_cost.main(sys.argv[1:]))"
+    result = subprocess.run(
+        [sys.executable, "-c", missing, "--repetitions", "4", "--steps", "50"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=BENCHMARKS,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(BENCHMARKS.parent)},
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert re.search(r"ours, net: \d+\.\d\d ns \(aim: below 0 ns: MISSED\)", result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("value", "relation", "bound", "met"),
+    [(1, "below", 1, False), (0.9, "below", 1, True), (1, "at most", 1, True), (1, "above", 1, False)],
+)
+def test_an_aim_is_met_or_missed(value: float, relation: str, bound: float, met: bool) -> None:
+    aims = Aims()
+    aims.check("figure", value, relation, bound)
+    aims.check("other", 2, "at least", 1)
+    assert aims.report() == (0 if met else 1)
+
+
 def test_notice_to_exit_runs_both_handlers_and_ours_runs_no_extra_step() -> None:
     result = _run("notice_to_exit.py", "--workers", "2", "--runs", "1")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -80,7 +108,7 @@ def test_notice_to_exit_tells_of_a_job_that_does_not_end_as_a_preempted_one() ->
 
 
 def test_save_measures_every_way_to_save_and_ours_takes_no_more_memory_than_promised() -> None:
-    small = ("--megabytes", "48", "--repetitions", "1", "--no-peaks")
+    small = ("--megabytes", "48", "--repetitions", "1", "--no-peaks", "--no-aims")
     result = _run("save.py", *small, "--writers", "1", "2", "4")
     assert result.returncode == 0, result.stdout + result.stderr
     rows = _rows(result.stdout)
@@ -101,7 +129,7 @@ def test_save_measures_every_way_to_save_and_ours_takes_no_more_memory_than_prom
 
 
 def test_a_background_save_holds_training_up_for_about_one_copy_of_the_state() -> None:
-    result = _run("background_save.py", "--gb", "0.1", "--repetitions", "5")
+    result = _run("background_save.py", "--gb", "0.1", "--repetitions", "5", "--no-aims")
     assert result.returncode == 0, result.stdout + result.stderr
     rows = _rows(result.stdout)
     assert float(rows["training held up by a save"][2]) < 4  # 1.5 on a machine that does nothing else

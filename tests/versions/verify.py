@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,8 @@ CANARIES = (
     "tests/test_tensorflow_canaries.py",
 )
 TESTED_WITH = ("pytest", "pytest-timeout")
+
+_WHICH = "import sys; print(sys.executable)"
 
 _PATIENCE = 1200.0  # seconds for the canaries, and for the drill
 
@@ -96,13 +97,15 @@ def combinations() -> list[Combination]:
 
 def _interpreter(version: str) -> str | None:
     """Returns a Python of that version; None if there is none that starts."""
-    program = shutil.which(f"python{version}")
-    if program is None:
-        return None
-    said = subprocess.run(
-        [program, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True
-    )
-    return said.stdout.strip() if said.returncode == 0 else None
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    for program in (f"python{version}", *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")))):
+        try:
+            said = subprocess.run([program, "-c", _WHICH], capture_output=True, text=True)
+        except OSError:
+            continue
+        if said.returncode == 0:  # A shim of pyenv's may be there without its Python.
+            return said.stdout.strip()
+    return None
 
 
 def _tpu_wheels_are_for(version: str) -> bool:

@@ -1,0 +1,135 @@
+"""What a user installs: the wheel and the source distribution, in an environment that has nothing of this repository.
+
+TensorFlow and the other dependencies are borrowed from the running environment, since they take minutes to install;
+`make versions` installs them from the index as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import keras_preempt
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {
+    f"keras_preempt/{path.relative_to(ROOT / 'keras_preempt')}" for path in ROOT.glob("keras_preempt/**/*.py")
+}
+MINUTES = 60.0
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution, and with the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("built")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(build, capture_output=True, text=True, timeout=3 * MINUTES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of an environment of its own that the wheel is installed in."""
+    environment = tmp_path_factory.mktemp("environment")
+    make = [sys.executable, "-m", "venv", "--without-pip", str(environment)]
+    subprocess.run(make, check=True, timeout=3 * MINUTES)
+    python = environment / "bin" / "python"
+    (wheel,) = built.glob("*.whl")
+    install = ["install", "-qq", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), *install]
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=3 * MINUTES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    packages = environment / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    # Only folders of packages: the running environment's own link to this repository is not followed.
+    borrowed = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
+    return environment / "bin"
+
+
+def clean_environment(folder: Path) -> dict[str, str]:
+    """The variables of a user who has never heard of this repository."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return {**kept, "HOME": str(folder), "TMPDIR": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    others = {name for name in names if name.startswith("keras_preempt/") and not name.endswith(".py")}
+    assert {name for name in names if name.endswith(".py")} == SOURCES
+    assert names - others == SOURCES
+    assert "keras_preempt/py.typed" in others
+
+
+def test_the_source_distribution_holds_what_its_two_commands_need(built: Path) -> None:
+    (source,) = built.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names >= {
+        "Makefile",
+        "pyproject.toml",
+        "constraints.txt",
+        "examples/digits.py",
+        "tests/conftest.py",
+    }
+    assert names >= SOURCES
+
+
+def test_the_installed_command_starts_in_both_ways(installed: Path, tmp_path: Path) -> None:
+    for command in ([f"{installed}/keras-preempt"], [f"{installed}/python", "-m", "keras_preempt"]):
+        done = subprocess.run(
+            [*command, "--version"],
+            cwd=tmp_path,
+            env=clean_environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=MINUTES,
+        )
+        assert (done.returncode, done.stdout.strip()) == (
+            0,
+            f"keras-preempt, version {keras_preempt.__version__}",
+        )
+
+
+def test_type_checkers_read_the_installed_package(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "uses.py").write_text(
+        "import keras_preempt\nreveal_type(keras_preempt.TerminationConfig().exit_code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--python-executable", f"{installed}/python", "uses.py"],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=5 * MINUTES,
+    )
+    assert done.returncode == 0, done.stdout
+    assert 'Revealed type is "int | None"' in done.stdout
+
+
+def test_the_readme_s_script_passes_a_drill_with_the_installed_package(
+    installed: Path, tmp_path: Path
+) -> None:
+    found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found
+    (tmp_path / "train.py").write_text(found[1])
+    done = subprocess.run(
+        [f"{installed}/keras-preempt", "drill", "--", f"{installed}/python", "train.py"],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=8 * MINUTES,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "VERDICT: identical" in done.stdout
