@@ -110,31 +110,40 @@ def test_a_notice_leaves_the_time_that_it_names(
     job.assert_nothing_lost(undisturbed_fit)
 
 
-@pytest.mark.parametrize("grace", [0, None], ids=["no time", "30 s"])
-def test_a_notice_that_was_there_first_is_acted_on_at_the_first_moment(
-    grace: float | None,
-    job: NoticedFit,
-    fake: FakeMetadata,
-    undisturbed_fit: Outcome,
-    monkeypatch: pytest.MonkeyPatch,
+def fit_on_a_doomed_machine(job: NoticedFit, grace_period: float) -> Outcome:
+    """A fit that hears of the notice before its first step."""
+    heard = len(job.told("notice"))
+    return job.fit(
+        on_begin=lambda: job.await_told("notice", heard + 1), termination={"grace_period": grace_period}
+    )
+
+
+def test_a_notice_that_was_there_first_and_leaves_no_time_ends_the_fit_before_its_first_step(
+    job: NoticedFit, fake: FakeMetadata, undisturbed_fit: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine that is doomed already, before and after a checkpoint is there."""
     monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "gce-cpu")
     fake.gce.preempt()
     for _ in range(2):
-        heard = len(job.told("notice"))
-        outcome = job.fit(
-            on_begin=lambda heard=heard: job.await_told("notice", heard + 1),
-            termination={"grace_period": grace},
-        )
-        if grace == 0:
-            assert (outcome.ended, outcome.steps) == ("Preempted", [])
-    if grace is None:  # Training takes less than the half minute, unless the machine is busy with other work.
-        ended = [outcome.ended for outcome in job.outcomes]
-        assert set(ended) <= {"finished", "Preempted"}
-        assert ended[0] == "Preempted" or job.told("plan")[0]["goes_on"]
+        outcome = fit_on_a_doomed_machine(job, 0)
+        assert (outcome.ended, outcome.steps) == ("Preempted", [])
     fake.gce.set("instance/preempted", "FALSE")
     job.fit()
+    job.assert_nothing_lost(undisturbed_fit)
+
+
+def test_a_notice_that_was_there_first_and_leaves_time_is_saved_for_at_once_and_trained_on(
+    job: NoticedFit, fake: FakeMetadata, undisturbed_fit: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that is doomed already, but not before training is over."""
+    monkeypatch.setenv("KERAS_PREEMPT_PLATFORM", "gce-cpu")
+    fake.gce.preempt()
+    assert fit_on_a_doomed_machine(job, HOUR).ended == "finished"
+    first, *_ = job.told("plan")
+    assert (first["reason"], first["goes_on"]) == ("preempted", True)
+    assert job.told("commit")[0]["step"] == 0
+    again = fit_on_a_doomed_machine(job, HOUR)
+    assert (again.ended, again.steps) == ("finished", [])
     job.assert_nothing_lost(undisturbed_fit)
 
 
