@@ -1,0 +1,84 @@
+"""A fit of two replicas whose variables are of the classes that TPUStrategy makes, preempted once and resumed.
+
+Usage: ``tpu_variables.py DIRECTORY POLICY``. TPUStrategy chooses its classes by two tables of TensorFlow's; here
+MirroredStrategy over two CPU devices is given those tables, with POLICY "policy" those of variables with a policy.
+Prints the classes of the variables, and whether the resumed run ended as the undisturbed one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.distribute import distribute_utils
+
+from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
+
+DIRECTORY, POLICY = sys.argv[1], sys.argv[2] == "policy"
+
+distribute_utils.VARIABLE_CLASS_MAPPING = distribute_utils.TPU_VARIABLE_CLASS_MAPPING
+distribute_utils.VARIABLE_POLICY_MAPPING = distribute_utils.TPU_VARIABLE_POLICY_MAPPING
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+strategy.extended._use_var_policy = POLICY
+
+
+class Strike(keras.callbacks.Callback):
+    """Sends SIGTERM in the second epoch."""
+
+    epoch = -1
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if (self.epoch, batch) == (1, 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train(directory, *callbacks):
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3)]
+        model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+        model.compile("adam", "mse", metrics=["mae"])
+    x = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
+    dataset = tf.data.Dataset.from_tensor_slices((x, x.sum(1))).shuffle(48, seed=1).batch(8)
+    watching = PreemptionCallback(directory, termination=TerminationConfig(exit_fn=lambda: None))
+    try:
+        history = model.fit(dataset, epochs=3, verbose=0, callbacks=[watching, *callbacks]).history
+    except Preempted:
+        return None, model
+    return history, model
+
+
+def replicas(model):
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return [[part.numpy().tobytes() for part in variable.value.values] for variable in variables]
+
+
+undisturbed, reference = train(f"{DIRECTORY}/undisturbed")
+bits = replicas(reference)
+preempted, _ = train(f"{DIRECTORY}/run", Strike())
+resumed, model = train(f"{DIRECTORY}/run")
+found = Counter(type(v.value).__name__ for v in [*model.variables, *model.metrics_variables])
+differing = sum(len(set(parts)) > 1 for parts in bits)
+print(
+    json.dumps(
+        {
+            "classes": sorted(found),
+            "preempted": preempted is None,
+            "history": resumed == undisturbed,
+            "bits": replicas(model) == bits,
+            "variables that differ between replicas": differing,
+        }
+    )
+)
