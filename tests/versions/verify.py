@@ -31,7 +31,7 @@ CANARIES = (
     "tests/test_keras_fit_canaries.py",
     "tests/test_tensorflow_canaries.py",
 )
-TESTED_WITH = ("pytest", "pytest-timeout")
+TESTED_WITH = ("pytest", "pytest-timeout", "tensorboard")
 
 _WHICH = "import sys; print(sys.executable)"
 
