@@ -21,6 +21,8 @@ SCRIPT = Path(__file__).parent / "scripts" / "handler_local.py"
 TOGETHER = (
     "undisturbed",
     "in_a_step",
+    "called_before_each_step",
+    "called_after_each_step",
     "in_the_last_step",
     "training_ends_within_the_grace",
     "saving_takes_long",
@@ -88,6 +90,33 @@ def test_a_notice_saves_and_the_restart_ends_with_the_exact_value(found: Found) 
     assert second["started_at"] == len(first["ran"]) == first["runs"]
     assert second["runs"] == STEPS
     assert second["value"] == found("undisturbed")["loops"][0]["value"]
+
+
+def no_step_is_lost_or_repeated(loops: list[dict[str, Any]], value: float) -> None:
+    first, second = loops
+    assert preempted(first)
+    assert second["ended"] == "finished"
+    assert first["ran"] + second["ran"] == list(range(STEPS))
+    assert second["value"] == value
+    assert second["runs_at_start"] == second["started_at"] == len(first["ran"])
+    assert f"ckpt-{second['runs_at_start']}.index" in first["files"]
+    assert second["runs"] == STEPS
+
+
+@both
+def test_called_before_each_step_no_step_is_lost_and_the_count_is_that_of_the_checkpoint(
+    found: Found,
+) -> None:
+    value = found("undisturbed")["loops"][0]["value"]
+    no_step_is_lost_or_repeated(found("called_before_each_step")["loops"], value)
+
+
+@weakness_of_tensorflows
+def test_called_after_each_step_no_step_is_repeated_and_the_count_is_that_of_the_checkpoint(
+    found: Found,
+) -> None:
+    value = found("undisturbed")["loops"][0]["value"]
+    no_step_is_lost_or_repeated(found("called_after_each_step")["loops"], value)
 
 
 @weakness_of_tensorflows

@@ -51,6 +51,18 @@ def in_a_step(loop: Loop, notes: dict[str, Any]) -> None:
 
 
 @case
+def called_before_each_step(loop: Loop, notes: dict[str, Any]) -> None:
+    loop.train({3: sigterm}, config=RETURNS, counted="before")
+    loop.train(counted="before")
+
+
+@case
+def called_after_each_step(loop: Loop, notes: dict[str, Any]) -> None:
+    loop.train({3: sigterm}, config=RETURNS, counted="after")
+    loop.train(counted="after")
+
+
+@case
 def in_the_last_step(loop: Loop, notes: dict[str, Any]) -> None:
     loop.train({STEPS - 1: sigterm}, config=RETURNS)
     notes["saved"] = saved_step(loop)
