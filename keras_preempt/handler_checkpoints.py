@@ -159,6 +159,7 @@ def _save(manager: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str
         wanted.setdefault("check_interval", False)
     path = manager.save(*args, **wanted)
     manager.sync()  # With CheckpointOptions(enable_async=True) it is being written still.
+    handler_save_fn.check_written(path)
     return str(path)
 
 

@@ -13,12 +13,15 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 logger = logging.getLogger("keras_preempt")
 
 _MOST = 4096
 """Elements of each variable that are compared, evenly spread; more would make a handler of a large model slow."""
+
+_VARIABLES = (tf.Variable, tf.distribute.DistributedValues)
 
 
 class CallOrder:
@@ -61,13 +64,11 @@ class CallOrder:
     def _parts(self) -> Iterator[Any]:
         """The variables, of distributed ones the first replica's: all of them would take a collective."""
         for each in tf.train.TrackableView(self._checkpoint).descendants():
-            if id(each) in self._ignored or not isinstance(
-                each, (tf.Variable, tf.distribute.DistributedValues)
-            ):
+            variable = each.value if isinstance(each, keras.Variable) else each
+            if id(each) in self._ignored or not isinstance(variable, _VARIABLES):
                 continue
-            part = each.values[0] if isinstance(each, tf.distribute.DistributedValues) else each
-            numeric = (
-                part.dtype.is_floating or part.dtype.is_integer or part.dtype.is_bool or part.dtype.is_complex
-            )
+            part = variable.values[0] if isinstance(variable, tf.distribute.DistributedValues) else variable
+            kind = part.dtype
+            numeric = kind.is_floating or kind.is_integer or kind.is_bool or kind.is_complex
             if numeric and part.shape.is_fully_defined():
                 yield part

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 _WAITS = ("result", "wait_until_finished", "sync", "join")
 """Methods that return when what runs in the background is over: of futures (`concurrent.futures`, Orbax), of
 checkpointers (Orbax), of TensorFlow's checkpoints and managers, and of threads and processes."""
@@ -37,6 +39,7 @@ def wait(save_fn: Callable[..., object], returned: object) -> None:
         Exception: What the save has raised in the background.
         TypeError: It was not begun: it is a coroutine.
         ChildProcessError: It was made by a process that has failed.
+        FileNotFoundError: TensorFlow was to write it in the background, and has not.
     """
     if inspect.isawaitable(returned) and not hasattr(returned, "result"):
         if inspect.iscoroutine(returned):
@@ -52,6 +55,21 @@ def wait(save_fn: Callable[..., object], returned: object) -> None:
     _wait_for(getattr(save_fn, "__self__", None))
 
 
+def check_written(path: str | None) -> None:
+    """Makes sure that a checkpoint of TensorFlow's is there.
+
+    What has failed in the background is raised nowhere: TensorFlow's `sync` waits for it, and says nothing.
+
+    Raises:
+        FileNotFoundError: It is not.
+    """
+    if path is not None and not tf.io.gfile.exists(f"{path}.index"):  # This file is written last.
+        raise FileNotFoundError(
+            f"Expected the checkpoint {path} to be written in the background. Received: no {path}.index. Look for "
+            "TensorFlow's own message about it, and whether the directory can be written to."
+        )
+
+
 def _wait_for(one: Any) -> None:
     if one is None or isinstance(one, (str, bytes, type)):
         return
@@ -60,6 +78,8 @@ def _wait_for(one: Any) -> None:
         if callable(method):
             method()
             break
+    if isinstance(one, tf.train.CheckpointManager):
+        check_written(one.latest_checkpoint)
     code = getattr(one, "exitcode", None)
     if code:
         raise ChildProcessError(f"Expected the process that saves to end well. Received: exit status {code}.")

@@ -125,6 +125,23 @@ def test_a_save_in_the_background_that_fails_is_no_save(tmp_path: Path) -> None:
     assert left.value.code == 74
 
 
+@pytest.mark.parametrize("who", ["the handler", "a save_fn"])
+def test_what_tensorflow_fails_to_write_in_the_background_is_no_save(tmp_path: Path, who: str) -> None:
+    """Its own `sync` raises nothing then."""
+    options = tf.train.CheckpointOptions(enable_async=True)
+    directory = tmp_path / "run"
+    manager = tf.train.CheckpointManager(checkpoint(), str(directory), 1)
+    save_fn = functools.partial(manager.save, options=options)
+    config = TerminationConfig(save_fn=save_fn if who == "a save_fn" else None)
+    handler = PreemptionCheckpointHandler(None, manager, termination_config=config)
+    handler.run(sigterm)
+    directory.rmdir()
+    directory.write_text("in its place")  # So that it cannot be made again.
+    with pytest.raises(SystemExit) as left:
+        handler.save_checkpoint_if_preempted(**({} if who == "a save_fn" else {"options": options}))
+    assert left.value.code == 74
+
+
 def test_a_process_that_fails_to_save_is_no_save(tmp_path: Path) -> None:
     def save() -> object:
         process = multiprocessing.get_context("spawn").Process(target=sys.exit, args=(3,))

@@ -55,19 +55,24 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-def may_have_happened(error: BaseException) -> bool:
-    """Returns whether a write that failed so may have taken effect nevertheless."""
+def is_passing(error: BaseException) -> bool:
+    """Returns whether a call that failed so may succeed when it is made again."""
     error = cause_of(error)
-    if isinstance(error, auth.GoogleAuthError):  # nothing was sent
+    if isinstance(error, auth.GoogleAuthError):
         return False
     status = status_of(error)
     return status is None or status in _PASSING
 
 
+def may_have_happened(error: BaseException) -> bool:
+    """Returns whether a write that failed so may have taken effect nevertheless."""
+    return is_passing(error) and not _is_not_connected(cause_of(error))
+
+
 def may_still_happen(error: BaseException) -> bool:
     """Returns whether a write that failed so may take effect at any later moment: the service has not answered it."""
     error = cause_of(error)
-    if not may_have_happened(error) or _is_not_connected(error) or isinstance(error, DataCorruption):
+    if not may_have_happened(error) or isinstance(error, DataCorruption):
         return False
     # Those answers come from what stands before the service, and say nothing of the service itself.
     return status_of(error) in (None, 408, 502, 504)

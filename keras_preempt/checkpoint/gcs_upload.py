@@ -64,9 +64,8 @@ class _Put:
         self._crc32c = crc32c
         self._budget = budget
         self._token = secrets.token_hex(16)
-        self._in_flight = (
-            False  # Whether a try had no answer, and may take effect whenever the service likes.
-        )
+        # Whether a try may have taken effect; and whether one may still, since it had no answer.
+        self._perhaps_stored = self._in_flight = False
 
     def run(self, sending: _Sending) -> ObjectInfo:
         """Uploads; raises like `put`."""
@@ -86,7 +85,7 @@ class _Put:
                     return found
                 # Nothing is there. A 412 says otherwise, and is no answer to rely on; after an outage, the service
                 # has just answered again.
-                again = _is_refused(error) or gcs_errors.may_have_happened(error)
+                again = _is_refused(error) or gcs_errors.is_passing(error)
                 if not again or attempt == _ATTEMPTS or not pauses.pause():
                     raise self._failure(error) from error
             else:
@@ -115,11 +114,12 @@ class _Put:
         return ObjectInfo(self._name, self._size, int(blob.generation), self._crc32c)
 
     def _note(self, error: BaseException) -> None:
+        self._perhaps_stored = self._perhaps_stored or gcs_errors.may_have_happened(error)
         self._in_flight = self._in_flight or gcs_errors.may_still_happen(error)
 
     def _look(self, failure: BaseException) -> ObjectInfo | None:
         """Returns the object if this very call has stored it; None if nothing of that name is there."""
-        if not (self._in_flight or _is_refused(failure) or gcs_errors.may_have_happened(failure)):
+        if not (self._perhaps_stored or _is_refused(failure)):
             return None
         try:
             blob = self._bucket.reload(self._name, self._budget)

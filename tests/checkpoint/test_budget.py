@@ -135,6 +135,14 @@ def test_the_last_try_has_time_left_and_none_begins_after_the_deadline(turn: int
     assert len(service.asked_at) < 60  # It does not hammer a service that is down.
 
 
+def test_a_large_request_that_fails_at_once_is_not_hurried_at_the_end() -> None:
+    clock = Clock()
+    service = Service(clock, back_at=9999.0, seconds=0.0001)
+    with pytest.raises(ServiceUnavailable):
+        under_deadline(clock).retry(16 << 20)(service.ask)()
+    assert len(service.asked_at) < 60
+
+
 def test_a_deadline_that_appears_between_two_tries_ends_them() -> None:
     clock = Clock()
     deadlines: list[float | None] = [None]

@@ -197,11 +197,12 @@ def test_closing_the_store_hands_over_its_logs(tmp_path: Path) -> None:
 
 
 class Unanswered(MemoryStore):
-    """Does not answer the first write, which it may carry out nevertheless."""
+    """Does not answer the first write; stores something under its name nevertheless, or nothing."""
 
-    def __init__(self, *, carries_out: bool) -> None:
+    def __init__(self, *, carries_out: bool, theirs: bytes | None = None) -> None:
         super().__init__()
         self._carries_out = carries_out
+        self._theirs = theirs
         self._asked = 0
 
     def create(self, name: str, data: bytes) -> FileInfo:
@@ -209,7 +210,7 @@ class Unanswered(MemoryStore):
         if self._asked > 1:
             return super().create(name, data)
         if self._carries_out:
-            super().create(name, data)
+            super().create(name, data if self._theirs is None else self._theirs)
         raise WriteUncertain("no answer")
 
 
@@ -232,11 +233,8 @@ def test_a_segment_that_somebody_else_has_stored_meanwhile_is_left_to_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gcs_log, "PATIENCE", 0.05)
-    store = Unanswered(carries_out=False)
+    store = Unanswered(carries_out=True, theirs=b"theirs\n")
     log = GcsLog(store, NAME)
-    store.may_answer.clear()
     log.write(b"1\n")
-    store.files[segment_name(NAME, 1)] = b"theirs\n"
-    store.may_answer.set()
     store.wait_for(b"theirs\n1\n")
     log.close()
