@@ -31,9 +31,19 @@ def reserve(
     return 2 * save_seconds + 2 * slowest_step_seconds + alignment_seconds + margin
 
 
-def has_room(deadline: float, now: float, reserve: float) -> bool:
-    """Whether there is room to save now, train on, and save again (`deadline`, `now` in Unix seconds)."""
-    return deadline - now > 3 * reserve
+def has_room(deadline: float, now: float, reserve: float, margin: float = MARGIN) -> bool:
+    """Whether there is room to save now, train on, and save again (`deadline`, `now` in Unix seconds).
+
+    There is if what an end takes by measure fits three times, for the save now, for training that is worth that save,
+    and for the end; and the margin once. That is for what only the end has: a moment at which all must be over.
+
+    Args:
+        deadline: When the last save must be over.
+        now: The present.
+        reserve: See `reserve`.
+        margin: The part of it that is not measured.
+    """
+    return deadline - now > 3 * (reserve - margin) + margin
 
 
 def last_call_at(deadline: float, reserve: float) -> float:

@@ -128,7 +128,10 @@ class PreemptionCheckpointHandler:
         return result
 
     def save_checkpoint_if_preempted(self, *args: Any, **kwargs: Any) -> None:
-        """Saves if there is a notice, and may not return. To be called after each step, in place of `run`.
+        """Saves if there is a notice, and may not return. To be called for each step, in place of `run`.
+
+        Before all steps or after all of them: which, is found at the first call by whether anything of what is saved
+        has changed since the handler was made. `total_run_calls` is the number of steps in the checkpoint either way.
 
         Args:
             *args: For `tf.train.CheckpointManager.save`, or for `save_fn`.
@@ -139,11 +142,15 @@ class PreemptionCheckpointHandler:
             Preempted: The same, and `exit_fn` has returned.
         """
         self._arguments = (args, kwargs)
-        self._count.runs += 1
+        steps_first = self._watch.order.steps_first
+        if steps_first:
+            self._count.runs += 1
         runtime = self._runtime
         runtime.entered += 1
         if runtime.attention:
             self._watch.boundary(self._arguments)
+        if not steps_first:
+            self._count.runs += 1  # The step that follows. Not before: the checkpoint does not have it.
 
     @contextlib.contextmanager
     def watch_preemption_scope(self) -> Iterator[None]:

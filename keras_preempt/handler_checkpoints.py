@@ -13,7 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_preempt import handler_save_fn
 from keras_preempt.checkpoint.staging import StagingDirectory
+from keras_preempt.handler_order import CallOrder
 
 TENSORFLOWS_COUNT = "checkpointed_runs"
 """Under this name TensorFlow's handler keeps its count, so that each finds what the other has saved."""
@@ -78,6 +80,7 @@ class LoopCheckpoints:
         save_fn: Callable[..., object] | None,
         staging_dir: str | os.PathLike[str] | None = None,
     ) -> None:
+        handler_save_fn.check(save_fn)
         self._save_fn = save_fn
         self._staging_dir = staging_dir
         if isinstance(given, tf.train.CheckpointManager):
@@ -114,6 +117,11 @@ class LoopCheckpoints:
             self.count.runs = int(self._variable.numpy())  # TensorFlow's handler has written it, or the user.
         return path
 
+    def call_order(self) -> CallOrder:
+        """What tells whether calls come before the steps; to be made when the state is restored."""
+        checkpoint = self._manager.checkpoint
+        return CallOrder(checkpoint, (self._variable, checkpoint.save_counter))
+
     def size(self) -> int:
         """Bytes of the latest checkpoint; 0 if there is none yet, or if it is in a bucket."""
         path = self._manager.latest_checkpoint
@@ -123,7 +131,7 @@ class LoopCheckpoints:
         return sum(file.stat().st_size for file in latest.parent.glob(f"{latest.name}.*"))
 
     def save(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Saves now; every worker has to.
+        """Saves now, and returns when that is complete; every worker has to.
 
         Args:
             args: For `tf.train.CheckpointManager.save`, or for save_fn.
@@ -134,7 +142,8 @@ class LoopCheckpoints:
         """
         self._variable.assign(self.count.runs)
         if self._save_fn is not None:
-            self._save_fn(*args, **kwargs)
+            handler_save_fn.wait(self._save_fn, self._save_fn(*args, **kwargs))
+            self._manager.sync()  # It may have written this checkpoint, in the background.
             return "through save_fn"
         if self._writes_there:
             return _save(self._manager, args, kwargs)
@@ -150,6 +159,7 @@ def _save(manager: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str
         wanted.setdefault("check_interval", False)
     path = manager.save(*args, **wanted)
     manager.sync()  # With CheckpointOptions(enable_async=True) it is being written still.
+    handler_save_fn.check_written(path)
     return str(path)
 
 

@@ -22,6 +22,7 @@ from keras_preempt.coordination import Coordinator
 from keras_preempt.drill import Drill
 from keras_preempt.events import EventLog
 from keras_preempt.handler_checkpoints import LoopCheckpoints
+from keras_preempt.handler_order import CallOrder
 from keras_preempt.listening import Listening
 from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.place import Place
@@ -50,6 +51,7 @@ class LoopWatch:
         config: How notices arrive and how the process ends.
 
     Attributes:
+        order: Whether the loop's calls come before its steps; there once it is started.
         number: How many loops this process has watched before and with this one.
         runtime: Where the loop counts its boundaries.
         over: Whether the watch has ended.
@@ -63,6 +65,7 @@ class LoopWatch:
         _loops += 1
         self.number = _loops
         self.over = False
+        self.order: CallOrder
         self._place = place
         self._checkpoints = checkpoints
         self._termination = complete(config, GENERIC)  # Until it is known where this is.
@@ -93,6 +96,7 @@ class LoopWatch:
 
     def _start(self) -> None:
         path = self._checkpoints.restore()
+        self.order = self._checkpoints.call_order()
         self.steps_at_start = runs = self._checkpoints.count.runs
         if path is not None:
             self._saved = runs

@@ -21,6 +21,9 @@ RECENT = 512
 SAVE_RATE = 50e6
 """Bytes a second at which a save is expected to be written before one was measured."""
 
+FIRST_SAVE = 0.25
+"""Seconds that a save is expected to take at least before one was measured, however small it is."""
+
 FIRST_ALIGNMENT = 0.25
 """Seconds that a round is expected to take before one was measured."""
 
@@ -117,7 +120,8 @@ class Pace:
         """Seconds to reckon with for a save; one under way takes at least as long as it has until now."""
         since = self._saving_since
         elapsed = 0.0 if since is None else self._clock() - since
-        return max(elapsed, max(self._saves, default=self.to_save / SAVE_RATE))
+        expected = max(self.to_save / SAVE_RATE, FIRST_SAVE)
+        return max(elapsed, max(self._saves, default=expected))
 
     def reserve(self, entered: int) -> float:
         """Seconds before a deadline by which the last round has to be called."""

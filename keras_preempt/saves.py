@@ -165,12 +165,19 @@ class Saves:
             return "everything that was trained"
         return f"what was trained since step {_step_of(self.committed)}"
 
-    def tell_loss(self, position: Position) -> None:
-        """Says that the fit is left without a save at `position`, and what that means."""
+    def tell_loss(self, position: Position, *, uncertain: bool = False) -> None:
+        """Says that the fit is left without a save at `position`, and what that means.
+
+        Args:
+            position: Where the main thread stands.
+            uncertain: See `Saved.uncertain`.
+        """
         last = self.committed
         logger.error(
-            "Preempted, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s.",
+            "Preempted, and %s at step %s. %s, the next start %s: %s is lost%s.",
+            "NOT KNOWN whether saved" if uncertain else "NOT saved",
             position.step,
+            "If it is not" if uncertain else "As far as this worker knows",
             "begins anew" if last is None else f"goes on from {last}",
             self.at_risk(),
             "" if last is None else f" ({(position.step or 0) - (_step_of(last) or 0)} steps)",

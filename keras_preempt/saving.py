@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_preempt.alignment import Plan, Position
 from keras_preempt.checkpoint.commit import commit, wait_for_commit
-from keras_preempt.checkpoint.errors import CheckpointError, SaveCancelled
+from keras_preempt.checkpoint.errors import CheckpointError, SaveCancelled, WriteUncertain
 from keras_preempt.checkpoint.layout import attempt_directory
 from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
 from keras_preempt.checkpoint.retention import Retention, retain
@@ -46,11 +46,13 @@ class Saved:
         name: The folder of the committed checkpoint; None if there is none.
         seconds: How long the save took this worker.
         missing: Workers whose local part is missing.
+        uncertain: Whether it may be committed nevertheless: the storage has not answered, and may still carry it out.
     """
 
     name: str | None
     seconds: float
     missing: tuple[int, ...] = ()
+    uncertain: bool = False
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,16 @@ class Saver:
         except SaveCancelled as error:
             logger.info("%s", error)
             return Saved(None, time.time() - began)
+        except WriteUncertain as error:
+            self._events.emit(
+                "error",
+                reason=f"not known whether saved: {error}",
+                attempt=save.attempt,
+                step=step,
+                **save.times,
+            )
+            logger.error("It is NOT KNOWN whether the checkpoint at step %d was saved: %s", step, error)
+            return Saved(None, time.time() - began, uncertain=True)
         except (CheckpointError, OSError, TypeError, ValueError) as error:
             self._events.emit(
                 "error", reason=f"not saved: {error}", attempt=save.attempt, step=step, **save.times

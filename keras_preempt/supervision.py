@@ -392,7 +392,7 @@ class Supervision:
         self.runtime.leave(finished=False)
         self._status.spent("exit", time.time() - began)
         if saved.name is None:
-            self._saves.tell_loss(position)
+            self._saves.tell_loss(position, uncertain=saved.uncertain)
         self._close("preempted")
         leaving.wait_for_workers(self._termination, self._place, self.runtime.notices)
         what = f"its checkpoint is {saved.name or 'NOT saved'}. Call fit again to resume."

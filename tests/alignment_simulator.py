@@ -177,7 +177,7 @@ class _Worker:
         if self.ended or self.due is None or self.member.state is not State.LISTENING:
             return
         kind, deadline = self.due
-        room = kind is Kind.PREEMPTED and has_room(deadline, self.cluster.now, self.cluster.reserve)
+        room = kind is Kind.PREEMPTED and has_room(deadline, self.cluster.now, self.cluster.reserve, 0.5)
         call = Call(self.member.index, kind, "notice", deadline, goes_on=room)
         self.cluster.put(self.key("call"), call.encode())
 
@@ -186,7 +186,7 @@ class _Worker:
         if self.due is None or plan.kind is not Kind.PREEMPTED:
             return
         deadline = self.due[1]
-        if has_room(deadline, self.cluster.now, self.cluster.reserve):
+        if has_room(deadline, self.cluster.now, self.cluster.reserve, 0.5):
             self.due = None
             when = last_call_at(deadline, self.cluster.reserve)
             assert when is not None

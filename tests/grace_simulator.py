@@ -1,11 +1,15 @@
 """A fit on a simulated clock, which decides by the package's own `Pace`, `Standing` and `grace`.
 
-One worker is enough: what the workers tell each other takes milliseconds, and is explored elsewhere.
+One worker is enough: what the workers tell each other takes milliseconds, and is explored elsewhere. For a table of how
+much of a grace period is used, and how many deadlines are missed::
+
+    python -m tests.grace_simulator
 """
 
 from __future__ import annotations
 
 import random
+import statistics
 
 from keras_preempt import grace
 from keras_preempt.notices import Notice
@@ -13,6 +17,7 @@ from keras_preempt.pace import SAVE_RATE, Pace
 from keras_preempt.standing import Standing
 
 _ROUND = 0.01  # seconds of a round
+_LEAVING = 1.0  # seconds from the commit until the process is gone, at most
 
 
 class Fit:
@@ -22,8 +27,10 @@ class Fit:
         choose: The randomness.
         step: Seconds of a usual step.
         save: Seconds of a usual save.
-        slow_downs: Whether a step or a save may suddenly take up to twice as long as any before.
+        slow_downs: Whether a step or a save may suddenly take up to twice as long as any before, and leaving up to a
+            second.
         expected_save: Seconds of a save that is expected before one was measured.
+        measured: Whether a save was measured before the notice.
 
     Attributes:
         now: Seconds since 1970.
@@ -40,6 +47,7 @@ class Fit:
         save: float,
         slow_downs: bool,
         expected_save: float | None = None,
+        measured: bool = False,
     ) -> None:
         self.now = 1.7e9
         self.steps = 0
@@ -53,6 +61,8 @@ class Fit:
         self._slow_downs = slow_downs
         self._pace = Pace(lambda: self.now)
         self._pace.to_save = int((save if expected_save is None else expected_save) * SAVE_RATE)
+        if measured:
+            self._pace.saved(save)
         self._standing = Standing()
         self._saving: tuple[float, int] | None = None  # When the save in flight ends, and its steps.
         self._notified = False
@@ -91,6 +101,8 @@ class Fit:
             self.now = max(self.now, self._saving[0])
         self.now += self._first_save * self._choose.uniform(1.0, 2.0 if self._slow_downs else 1.0)
         self.committed_steps = self.steps
+        if self._slow_downs:
+            self.now += self._choose.uniform(0.0, _LEAVING)
         return self.now
 
     def _last_call_is_due(self) -> bool:
@@ -112,3 +124,30 @@ class Fit:
         if self._notified or self.steps % 100 == 0:  # The boundaries that are looked at.
             self._pace.enter(self.steps)
             self._pace.leave(self.steps)
+
+
+def main() -> None:
+    """Prints what becomes of grace periods of several lengths, with steps and saves of several."""
+    runs = 500
+    print(f"{runs} fits each, slow-downs up to 2x")
+    print("grace, s  step, s  save, s  trained on  used, median  deadlines missed")
+    for grace_period in (3, 4, 5, 6, 8, 10, 15, 30, 60):
+        for step, save in ((0.05, 0.05), (0.05, 0.5), (0.5, 0.5), (0.5, 2.0)):
+            used, trained_on, missed = [], 0, 0
+            for seed in range(runs):
+                fit = Fit(random.Random(seed), step=step, save=save, slow_downs=True)
+                fit.train_for(200 * step)
+                began = fit.now
+                fit.notify(Notice("gce", "maintenance", began, began + grace_period))
+                end = fit.run_to_the_end()
+                trained_on += fit.had_room
+                used.append((fit.last_step_ended - began) / grace_period)
+                missed += fit.had_room and end > began + grace_period
+            print(
+                f"{grace_period:8}  {step:7}  {save:7}  {trained_on / runs:10.0%}  {statistics.median(used):12.0%}"
+                f"  {missed:16}"
+            )
+
+
+if __name__ == "__main__":
+    main()

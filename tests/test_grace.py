@@ -18,9 +18,9 @@ def test_reserve_covers_a_save_and_a_step_twice_as_slow_as_any_seen() -> None:
             reserve(*wrong)
 
 
-def test_room_means_three_reserves_left() -> None:
-    assert has_room(131.0, 100.0, 10.0)
-    assert not has_room(130.0, 100.0, 10.0)
+def test_room_means_three_times_what_is_measured_and_the_margin_once() -> None:
+    assert has_room(127.1, 100.0, 10.0, margin=1.5)
+    assert not has_room(127.0, 100.0, 10.0, margin=1.5)
 
 
 def test_the_last_call_leaves_the_reserve() -> None:
@@ -32,13 +32,14 @@ def test_a_step_that_ends_after_the_deadline_is_too_late_by_so_much() -> None:
     assert too_late(110.0, 100.0, save_seconds=4.0, step_seconds=6.0) == 0.0
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(400))
 def test_no_countdown_ends_after_its_deadline(seed: int) -> None:
     choose = random.Random(seed)
     step = 10 ** choose.uniform(-2, 0.7)
-    fit = Fit(choose, step=step, save=10 ** choose.uniform(-1.5, 1.2), slow_downs=True)
+    save = 10 ** choose.uniform(-1.5, 1.2)
+    fit = Fit(choose, step=step, save=save, slow_downs=True, measured=choose.random() < 0.5)
     fit.train_for(step * choose.uniform(5, 500))
-    deadline = fit.now + min(choose.uniform(10, 900), 1500 * step)
+    deadline = fit.now + min(10 ** choose.uniform(0, 3), 1500 * step)
     fit.notify(Notice("gce", "maintenance", fit.now, deadline))
     end = fit.run_to_the_end()
     if fit.had_room:
@@ -46,6 +47,16 @@ def test_no_countdown_ends_after_its_deadline(seed: int) -> None:
         assert fit.committed_steps == fit.steps > 0  # The last save has all that was trained.
     else:
         assert fit.steps_after_notice <= 1
+
+
+def test_of_five_seconds_half_are_used_with_small_steps_and_saves() -> None:
+    for seed in range(20):
+        fit = Fit(random.Random(seed), step=0.05, save=0.05, slow_downs=True, measured=False)
+        fit.train_for(60)
+        began = fit.now
+        fit.notify(Notice("gce", "maintenance", began, began + 5))
+        assert fit.run_to_the_end() <= began + 5
+        assert (fit.last_step_ended - began) / 5 >= 0.5
 
 
 def test_nearly_all_of_thirty_seconds_is_used_with_steps_of_fifty_milliseconds() -> None:

@@ -17,6 +17,8 @@ from tests.runtime_job import Job, Worker, short_rounds
 @pytest.fixture(autouse=True)
 def _leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(grace.reserve, "__defaults__", (0.05,))
+    monkeypatch.setattr(grace.has_room, "__defaults__", (0.05,))
+    monkeypatch.setattr(pace, "FIRST_SAVE", 0.0)
     monkeypatch.setattr(pace, "FIRST_ALIGNMENT", 0.01)
     with short_rounds(monkeypatch):
         yield

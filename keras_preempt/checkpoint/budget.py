@@ -1,13 +1,16 @@
 """How long a call to a remote store may take: its timeouts and retries, cut from the time that is left.
 
 A client that retries on its own terms tries for two minutes. A worker under notice has fifteen seconds. So
-every call gets a budget, and each of its waits is a share of what remains of it.
+every call gets a budget, each of its waits is a share of what remains of it, and it is tried again until nothing
+remains: the service may be back a second before the machine goes.
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import requests
@@ -27,6 +30,15 @@ _CONNECT = 10.0  # seconds for a connection, at most
 _READ = 30.0  # seconds without a byte of the answer, at most
 _FIRST_DELAY = 0.25  # seconds between two tries, doubled up to the longest
 _LONGEST_DELAY = 2.0  # seconds
+_SHORTEST_TRY = LAST_CHANCE / 3  # seconds; with less left another try could not even connect
+_ONE_STREAM = 20e6  # bytes a second; the last try begins early enough to send its body so fast
+
+_chance = random.SystemRandom()  # Python's global generator belongs to the training.
+
+Timeouts = tuple[float, float]
+"""Seconds for connecting and for waiting for an answer, as `requests` takes them."""
+
+_try_under_way: ContextVar[Timeouts | None] = ContextVar("_try_under_way", default=None)
 
 
 def _no_deadline() -> float | None:
@@ -42,6 +54,7 @@ class Budget:
             again and again, since a notice may come while the call is under way.
         now: returns seconds since 1970.
         clock: returns monotonic seconds.
+        wait: waits for a number of seconds.
     """
 
     def __init__(
@@ -51,10 +64,12 @@ class Budget:
         *,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] = time.sleep,
     ) -> None:
         self._deadline = deadline
         self._now = now
         self._clock = clock
+        self._wait = wait
         begun = clock()
         self._first_end = begun + LAST_CHANCE
         self._end = begun + seconds
@@ -64,9 +79,16 @@ class Budget:
         """Returns the budget of a call that moves `size` bytes."""
         return cls(METADATA_SECONDS + size / SLOWEST_TRANSFER, deadline)
 
-    def share(self, fraction: float) -> Budget:
-        """Returns a budget of a fraction of what is left."""
-        return Budget(self.left * fraction, self._deadline, now=self._now, clock=self._clock)
+    def ending_before(self, seconds: float) -> Budget:
+        """Returns a budget that ends `seconds` before this one does."""
+
+        def deadline() -> float | None:
+            whole = self._deadline()
+            return None if whole is None else whole - seconds
+
+        return Budget(
+            self._end - self._clock() - seconds, deadline, now=self._now, clock=self._clock, wait=self._wait
+        )
 
     @property
     def left(self) -> float:
@@ -78,8 +100,8 @@ class Budget:
             left = min(left, deadline - self._now())
         return max(left, self._first_end - time_now, 0.0)
 
-    def timeout(self, payload: int = 0) -> tuple[float, float]:
-        """Returns the seconds for connecting and for waiting for an answer, as `requests` takes them.
+    def timeout(self, payload: int = 0) -> Timeouts:
+        """Returns the timeouts of a request that is made now.
 
         The first also limits the sending of a request's whole body, because that is the timeout that urllib3
         leaves on the socket while it sends; so it grows with the `payload` in bytes.
@@ -89,28 +111,83 @@ class Budget:
             return min(max(_CONNECT, 4 * payload / SLOWEST_TRANSFER), left / 2), min(_READ, left / 3)
         return min(_CONNECT, left / 3), min(_READ, left / 3)
 
-    def retry(self, payload: int = 0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def retry(
+        self, payload: int = 0, on_failure: Callable[[Exception], object] = lambda error: None
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Returns what the client library takes for a retry policy.
 
         The library wraps each request of an upload in it anew. A policy of its own would start its time
-        again with every chunk; this one gives each request what is left for all.
+        again with every chunk; this one gives each request what is left for all. Which failures are worth another
+        try, the library decides.
+
+        Args:
+            payload: bytes that a request sends.
+            on_failure: told of each failure that another try may follow.
         """
 
-        def give_up_if_over(error: Exception) -> None:
-            # Called before each further try: the deadline may have come nearer since the first.
-            if not self.left:
-                raise error
-
         def within_budget(request: Callable[..., Any]) -> Callable[..., Any]:
-            # The last try begins early enough to end in time, if it waits for one thing only.
-            seconds = max(self.left - max(self.timeout(payload)), 0.0)
-            policy = DEFAULT_RETRY.with_timeout(seconds).with_delay(
-                initial=_FIRST_DELAY, maximum=_LONGEST_DELAY, multiplier=2.0
-            )
-            wrapped: Callable[..., Any] = policy(_read_to_its_end(request), on_error=give_up_if_over)
+            pauses = _Pauses(self, payload)
+
+            def before_another_try(error: Exception) -> None:
+                on_failure(error)
+                if not pauses.pause():
+                    raise error
+
+            # The library sleeps no time and knows no end: both are ours.
+            policy = DEFAULT_RETRY.with_timeout(None).with_delay(initial=0.0, maximum=0.0)
+            attempt = _read_to_its_end(self._timed(request, payload))
+            wrapped: Callable[..., Any] = policy(attempt, on_error=before_another_try)
             return wrapped
 
         return within_budget
+
+    def pauses(self) -> _Pauses:
+        """Returns the pauses between several tries of something."""
+        return _Pauses(self, 0)
+
+    def _timed(self, request: Callable[..., Any], payload: int) -> Callable[..., Any]:
+        """Gives each try timeouts of its own: those that the library knows were right for the first."""
+
+        def attempt(*arguments: Any, **options: Any) -> Any:
+            token = _try_under_way.set(self.timeout(payload))
+            try:
+                return request(*arguments, **options)
+            finally:
+                _try_under_way.reset(token)
+
+        return attempt
+
+
+def timeouts_of_this_try() -> Timeouts | None:
+    """The longest timeouts of a request that this thread makes now; None if no budget says."""
+    return _try_under_way.get()
+
+
+class _Pauses:
+    """The pauses between the tries of one request: random, growing, and cut where the last try has to begin."""
+
+    def __init__(self, budget: Budget, payload: int) -> None:
+        self._budget = budget
+        self._last_try = _SHORTEST_TRY + payload / _ONE_STREAM
+        self._delays = _delays()
+        self._cut = False
+
+    def pause(self) -> bool:
+        """Waits until another try is due; returns False, at once, if there is no time for one."""
+        left = self._budget.left
+        if self._cut or left < _SHORTEST_TRY:
+            return False
+        delay, longest = next(self._delays), max(left - self._last_try, 0.0)
+        self._cut = delay > longest
+        self._budget._wait(min(delay, longest))
+        return True
+
+
+def _delays() -> Iterator[float]:
+    longest = _FIRST_DELAY
+    while True:
+        yield _chance.uniform(0.0, min(longest, _LONGEST_DELAY))
+        longest = min(2 * longest, _LONGEST_DELAY)
 
 
 def _read_to_its_end(request: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,13 @@ class StoreUnavailable(CheckpointError, OSError):
     """The storage could not do what was asked: no permission, no space, an I/O error, no such place."""
 
 
+class WriteUncertain(StoreUnavailable):
+    """A file was sent, and it is not known whether it is stored or will be: a request may still be carried out.
+
+    Whoever sees this must not act as if there were no such file, and must not remove what it may refer to.
+    """
+
+
 class NotFound(CheckpointError):
     """Nothing is stored under the name that was asked for."""
 

@@ -79,7 +79,8 @@ class GcsBucket:
         blob = self.reload(name, budget)
         if blob is None:
             raise NotFound(name, self.url)
-        return info_of(blob)
+        with self.explained(f"read {name!r}"):
+            return info_of(blob)
 
     def reload(self, name: str, budget: Budget) -> Any:
         """Returns the client's handle of an object with what the service tells of it; None if there is none."""
@@ -173,6 +174,16 @@ def connect() -> Any:
 
 
 def info_of(blob: Any) -> ObjectInfo:
-    """Returns what the client's handle of an object knows of it."""
+    """Returns what the client's handle of an object knows of it.
+
+    Raises:
+        EmptyAnswer: the service has left out what every object has.
+    """
     crc32c = None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big")
-    return ObjectInfo(str(blob.name), int(blob.size), int(blob.generation), crc32c)
+    size = blob.size
+    if size is None and crc32c == 0:
+        size = 0  # Servers that build on protocol buffers leave out what is zero.
+    if size is None or blob.generation is None:
+        missing = "size" if size is None else "generation"
+        raise gcs_errors.EmptyAnswer(f"the resource of {blob.name!r} without its {missing}")
+    return ObjectInfo(str(blob.name), int(size), int(blob.generation), crc32c)

@@ -23,7 +23,7 @@ import requests.adapters
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from keras_preempt.checkpoint.budget import LAST_CHANCE
+from keras_preempt.checkpoint.budget import LAST_CHANCE, timeouts_of_this_try
 
 _LOOK = 0.25  # seconds between two looks at the connections
 _BYTES_ACKED = (
@@ -74,11 +74,14 @@ class Connections(requests.adapters.HTTPAdapter):
         cert: Any = None,
         proxies: Any = None,
     ) -> requests.Response:
-        """Sends a request with no longer timeouts than the deadline allows; called by `requests`."""
+        """Sends a request with no longer timeouts than its budget and the deadline allow; called by `requests`."""
+        connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+        allowed = timeouts_of_this_try()
+        if allowed is not None:
+            timeout = connect, read = _shorter(connect, allowed[0]), _shorter(read, allowed[1])
         deadline = self._deadline()
         if deadline is not None:
             left = deadline - self._now()
-            connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
             # The first limits the sending of the whole body too, during which the watch takes care of silence.
             timeout = _shorter(connect, max(left, LAST_CHANCE)), _shorter(read, patience(left))
         return super().send(request, stream, timeout, verify, cert, proxies)

@@ -15,7 +15,13 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
 
+
+class EmptyAnswer(Exception):
+    """The service has answered with success and without what it should tell."""
+
+
 FAILURES = (
+    EmptyAnswer,
     api.GoogleAPIError,
     auth.GoogleAuthError,
     requests.RequestException,
@@ -35,6 +41,9 @@ _LOGIN = (
 )
 
 
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+"""The statuses after which a request is tried again for as long as there is time."""
+
 _NO_SUCH_SERVER: Any = getattr(urllib3.exceptions, "NameResolutionError", ())  # since urllib3 2.0
 _CONNECTION = re.compile(r"\A\w+\(host='[^']*', port=\d+\): ")  # what urllib3 puts before a reason
 
@@ -46,13 +55,35 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-def is_uncertain(error: BaseException) -> bool:
-    """Returns whether a write that failed so may have taken effect nevertheless."""
+def is_passing(error: BaseException) -> bool:
+    """Returns whether a call that failed so may succeed when it is made again."""
     error = cause_of(error)
-    if isinstance(error, auth.GoogleAuthError):  # nothing was sent
+    if isinstance(error, auth.GoogleAuthError):
         return False
     status = status_of(error)
-    return status is None or status >= 500 or status in (408, 429)
+    return status is None or status in _PASSING
+
+
+def may_have_happened(error: BaseException) -> bool:
+    """Returns whether a write that failed so may have taken effect nevertheless."""
+    return is_passing(error) and not _is_not_connected(cause_of(error))
+
+
+def may_still_happen(error: BaseException) -> bool:
+    """Returns whether a write that failed so may take effect at any later moment: the service has not answered it."""
+    error = cause_of(error)
+    if not may_have_happened(error) or isinstance(error, DataCorruption):
+        return False
+    # Those answers come from what stands before the service, and say nothing of the service itself.
+    return status_of(error) in (None, 408, 502, 504)
+
+
+def _is_not_connected(error: BaseException) -> bool:
+    """Whether no request has left this machine."""
+    reason = _reason(error)
+    return isinstance(error, requests.ConnectTimeout) or isinstance(
+        reason, (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
+    )
 
 
 def status_of(error: BaseException) -> int | None:
@@ -144,13 +175,22 @@ def _cure(error: BaseException, doing: str, url: str, endpoint: str) -> str:
             f"Check the name of the bucket and its project, or make it with `gcloud storage buckets create "
             f"gs://{bucket}`."
         )
-    if status == 400:
-        return f"The server {endpoint} does not take this request; check the bucket's name and the endpoint."
+    if status == 410:
+        return "The service has forgotten this upload. Save again; if that goes on, look at its status page."
+    if status == 412:
+        return (
+            "The server says that there is such an object, and shows none: something removes objects here at the same "
+            f"time, or {endpoint} does not keep conditions. Give each job a prefix of its own."
+        )
     if isinstance(_reason(error), _NO_SUCH_SERVER):
         return (
             f"There is no such server: check its name, as {endpoint}, and the region in it if it is that of a region, "
             "and whether this machine can resolve names."
         )
+    if isinstance(error, EmptyAnswer):
+        return f"Check that {endpoint} is Google Cloud Storage, and what stands between it and this machine."
     if status is None:
         return f"Check the network on the way to {endpoint}, and that this is the right server."
-    return "The service is overloaded or down; it was tried again as long as there was time."
+    if status in _PASSING:
+        return "The service is overloaded or down; it was tried again as long as there was time."
+    return f"The server {endpoint} does not take this request; check the bucket's name and the endpoint."

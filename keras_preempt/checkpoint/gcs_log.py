@@ -13,7 +13,12 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from keras_preempt.checkpoint.errors import AlreadyExists, CheckpointError, StoreUnavailable
+from keras_preempt.checkpoint.errors import (
+    AlreadyExists,
+    CheckpointError,
+    StoreUnavailable,
+    WriteUncertain,
+)
 from keras_preempt.checkpoint.store import FileInfo, Names
 
 logger = logging.getLogger("keras_preempt")
@@ -35,6 +40,10 @@ class SegmentStore(Protocol):
 
     def create(self, name: str, data: bytes) -> FileInfo:
         """See `Store.create`."""
+        ...
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        """See `Store.read`."""
         ...
 
     def children(self, prefix: str) -> Names:
@@ -62,6 +71,7 @@ class GcsLog:
         self._dropped = 0
         self._closed = False
         self._number: int | None = None
+        self._uncertain: bytes | None = None  # What a segment of the last number holds, if it is there.
         self._failure: CheckpointError | None = None
         self._thread: threading.Thread | None = None
 
@@ -122,23 +132,45 @@ class GcsLog:
                 data, last = bytes(self._lines), self._closed
             began = self._clock()
             handed_over = self._hand_over(data)
-            earliest = began + (INTERVAL if handed_over else PATIENCE)
+            earliest = began + (INTERVAL if self._failure is None else PATIENCE)
             with self._changed:
-                if handed_over:
-                    del self._lines[: len(data)]
-                elif last:
+                del self._lines[:handed_over]
+                if last and self._failure is not None:
                     return
 
-    def _hand_over(self, data: bytes) -> bool:
+    def _hand_over(self, data: bytes) -> int:
+        """Stores lines; returns how many bytes of them are stored."""
+        settled = 0
         try:
-            self._create_next(data)
+            settled = self._settle()
+            if data[settled:]:
+                self._create_next(data[settled:])
         except CheckpointError as error:
             if self._failure is None:
                 logger.warning("Events are kept back, since they cannot be stored: %s", error)
             self._failure = error
-            return False
+            return settled
         self._failure = None
-        return True
+        return len(data)
+
+    def _settle(self) -> int:
+        """Finds out what became of a segment that may be stored, or come to be: stored twice, its lines count twice.
+
+        Returns:
+            How many bytes of the lines are in it.
+        """
+        if self._uncertain is None or self._number is None:
+            return 0
+        data, name = self._uncertain, segment_name(self._name, self._number)
+        try:
+            self._store.create(name, data)
+        except AlreadyExists:
+            if (
+                self._store.read(name, limit=LARGEST) != data
+            ):  # It is of somebody else who appends to the same log.
+                data = b""
+        self._uncertain = None
+        return len(data)
 
     def _create_next(self, data: bytes) -> None:
         if self._number is None:
@@ -149,6 +181,9 @@ class GcsLog:
                 self._store.create(segment_name(self._name, self._number), data)
             except AlreadyExists:  # somebody else appends to the same log
                 continue
+            except WriteUncertain:
+                self._uncertain = data
+                raise
             return
 
     def _last_number(self) -> int:

@@ -3,19 +3,23 @@
 The one condition, that nothing of that name exists, makes an upload safe to repeat, and makes a repeated one fail
 on what the first has already stored. Each upload is therefore marked with a token of its own, by which what is
 stored is known to be ours.
+
+An upload is given up only when its time is up, and then in one of two ways. Either every try was answered and nothing
+is stored: it has failed. Or a try had no answer, and the service may still carry it out: it is uncertain, and whoever
+asked must not act as if it had failed.
 """
 
 from __future__ import annotations
 
 import base64
 import secrets
-from typing import IO
+from typing import IO, Any
 
 from google.api_core import exceptions as api
 
 from keras_preempt.checkpoint import gcs_errors
 from keras_preempt.checkpoint.budget import Budget
-from keras_preempt.checkpoint.errors import AlreadyExists, StoreUnavailable
+from keras_preempt.checkpoint.errors import AlreadyExists, StoreUnavailable, WriteUncertain
 from keras_preempt.checkpoint.gcs_client import GcsBucket, ObjectInfo, info_of
 from keras_preempt.checkpoint.transfers import Moved, uncounted
 
@@ -27,7 +31,8 @@ _SHORT = 30.0  # seconds that are a short time
 _ONE_REQUEST = 8 << 20  # bytes; the client uploads a smaller object in one request
 _TOKEN = "keras-preempt-token"
 _ATTEMPTS = 5  # times that an upload is begun, when the service refuses it as damaged or forgets about it
-_WRITING = 0.8  # share of a budget for writing; the rest is for finding out whether it took effect
+_LOOKING = 2.0  # seconds of a budget for finding out whether a write took effect; the rest is for writing
+_LOOKING_SHARE = 0.2  # of a short budget
 
 
 def put(
@@ -43,34 +48,105 @@ def put(
 
     Raises:
         AlreadyExists: there is one of that name.
-        StoreUnavailable: it was not stored, or, as the message then says, it is not known whether it was.
+        WriteUncertain: it is not known whether it is stored, or will be.
+        StoreUnavailable: it was not stored.
     """
-    token = secrets.token_hex(16)
-    writing = budget.share(_WRITING)
-    sending = _Sending(content, moved)
-    for attempt in range(1, _ATTEMPTS + 1):
+    return _Put(bucket, name, size, crc32c, budget).run(_Sending(content, moved))
+
+
+class _Put:
+    """One object on its way, through as many tries as it takes."""
+
+    def __init__(self, bucket: GcsBucket, name: str, size: int, crc32c: int, budget: Budget) -> None:
+        self._bucket = bucket
+        self._name = name
+        self._size = size
+        self._crc32c = crc32c
+        self._budget = budget
+        self._token = secrets.token_hex(16)
+        # Whether a try may have taken effect; and whether one may still, since it had no answer.
+        self._perhaps_stored = self._in_flight = False
+
+    def run(self, sending: _Sending) -> ObjectInfo:
+        """Uploads; raises like `put`."""
+        pauses = self._budget.pauses()
+        for attempt in range(1, _ATTEMPTS + 1):
+            held_back = min(_LOOKING, _LOOKING_SHARE * self._budget.left)
+            writing = self._budget.ending_before(held_back)
+            try:
+                info = self._upload(sending, writing)
+            except gcs_errors.FAILURES as error:
+                self._note(error)
+                if attempt < _ATTEMPTS and writing.left and _is_worth_another_upload(error, self._size):
+                    continue
+                found = self._look(error)
+                if found is not None:
+                    sending.reached(self._size)
+                    return found
+                # Nothing is there. A 412 says otherwise, and is no answer to rely on; after an outage, the service
+                # has just answered again.
+                again = _is_refused(error) or gcs_errors.is_passing(error)
+                if not again or attempt == _ATTEMPTS or not pauses.pause():
+                    raise self._failure(error) from error
+            else:
+                sending.reached(self._size)
+                return info
+        raise AssertionError("the last attempt returns or raises")
+
+    def _upload(self, content: _Sending, budget: Budget) -> ObjectInfo:
+        chunk = _SMALL_CHUNK if budget.left < _SHORT else CHUNK
+        blob = self._bucket.blob(self._name, chunk_size=chunk)
+        blob.metadata = {_TOKEN: self._token}
+        blob.crc32c = _encoded(self._crc32c)  # sent ahead, so that the service can refuse the object
+        payload = min(self._size, max(chunk, _ONE_REQUEST))
+        blob.upload_from_file(
+            content,
+            rewind=True,
+            size=self._size,
+            content_type="application/octet-stream",
+            if_generation_match=0,
+            checksum="crc32c",
+            timeout=budget.timeout(payload),
+            retry=budget.retry(payload, self._note),
+        )
+        if blob.generation is None:
+            raise gcs_errors.EmptyAnswer("an answer without the generation of the object")
+        return ObjectInfo(self._name, self._size, int(blob.generation), self._crc32c)
+
+    def _note(self, error: BaseException) -> None:
+        self._perhaps_stored = self._perhaps_stored or gcs_errors.may_have_happened(error)
+        self._in_flight = self._in_flight or gcs_errors.may_still_happen(error)
+
+    def _look(self, failure: BaseException) -> ObjectInfo | None:
+        """Returns the object if this very call has stored it; None if nothing of that name is there."""
+        if not (self._perhaps_stored or _is_refused(failure)):
+            return None
         try:
-            info = _upload(bucket, name, sending, size, crc32c, token, writing)
-            sending.reached(size)
+            blob = self._bucket.reload(self._name, self._budget)
+            with self._bucket.explained(f"read {self._name!r}"):
+                info = None if blob is None else info_of(blob)
+        except StoreUnavailable as error:
+            raise WriteUncertain(
+                f"{self._unavailable(failure)} Nor can it be read, so it is not known whether it is stored."
+            ) from error
+        if info is None or self._is_own(blob, info):
             return info
-        except api.PreconditionFailed:
-            # Also the answer to our own request, when it took effect and its first answer was lost.
-            own = _own(bucket, name, size, crc32c, token, budget)
-            if own is None:
-                raise AlreadyExists(name, bucket.url) from None
-            sending.reached(size)
-            return own
-        except gcs_errors.FAILURES as error:
-            again = _is_worth_another_upload(error, size) and writing.left
-            if again and attempt < _ATTEMPTS:
-                continue
-            if gcs_errors.is_uncertain(error):
-                own = _own_after_failure(bucket, name, size, crc32c, token, budget, error)
-                if own is not None:
-                    sending.reached(size)
-                    return own
-            raise bucket.unavailable(error, f"create {name!r}") from error
-    raise AssertionError("the last attempt returns or raises")
+        raise AlreadyExists(self._name, self._bucket.url)
+
+    def _is_own(self, blob: Any, info: ObjectInfo) -> bool:
+        token = (blob.metadata or {}).get(_TOKEN)
+        return (token, info.size, info.crc32c) == (self._token, self._size, self._crc32c)
+
+    def _failure(self, error: BaseException) -> StoreUnavailable:
+        if not self._in_flight:
+            return self._unavailable(error)
+        return WriteUncertain(
+            f"{self._unavailable(error)} It is not there now, but a request that was not answered may still be carried "
+            "out, so it is not known whether it will be stored."
+        )
+
+    def _unavailable(self, error: BaseException) -> StoreUnavailable:
+        return self._bucket.unavailable(error, f"create {self._name!r}")
 
 
 class _Sending:
@@ -94,52 +170,13 @@ class _Sending:
             self._told = position
 
 
-def _upload(
-    bucket: GcsBucket, name: str, content: _Sending, size: int, crc32c: int, token: str, budget: Budget
-) -> ObjectInfo:
-    chunk = _SMALL_CHUNK if budget.left < _SHORT else CHUNK
-    blob = bucket.blob(name, chunk_size=chunk)
-    blob.metadata = {_TOKEN: token}
-    blob.crc32c = _encoded(crc32c)  # sent ahead, so that the service can refuse the object
-    payload = min(size, max(chunk, _ONE_REQUEST))
-    blob.upload_from_file(
-        content,
-        rewind=True,
-        size=size,
-        content_type="application/octet-stream",
-        if_generation_match=0,
-        checksum="crc32c",
-        timeout=budget.timeout(payload),
-        retry=budget.retry(payload),
-    )
-    return ObjectInfo(name, size, int(blob.generation), crc32c)
-
-
-def _own(
-    bucket: GcsBucket, name: str, size: int, crc32c: int, token: str, budget: Budget
-) -> ObjectInfo | None:
-    """Returns what is stored under a name if this very call has stored it."""
-    blob = bucket.reload(name, budget)
-    if blob is None or (blob.metadata or {}).get(_TOKEN) != token:
-        return None
-    info = info_of(blob)
-    return info if (info.size, info.crc32c) == (size, crc32c) else None
-
-
-def _own_after_failure(
-    bucket: GcsBucket, name: str, size: int, crc32c: int, token: str, budget: Budget, failure: BaseException
-) -> ObjectInfo | None:
-    try:
-        return _own(bucket, name, size, crc32c, token, budget)
-    except StoreUnavailable:
-        raise StoreUnavailable(
-            f"{bucket.unavailable(failure, f'create {name!r}')} Nor can it be read, so it is not known "
-            "whether it is stored."
-        ) from failure
-
-
 def _encoded(crc32c: int) -> str:
     return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Whether the service says that there is an object of that name: somebody else's, or ours of an earlier try."""
+    return isinstance(error, api.PreconditionFailed)
 
 
 def _is_worth_another_upload(error: BaseException, size: int) -> bool:

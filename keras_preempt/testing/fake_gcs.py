@@ -58,9 +58,6 @@ class FakeGcs:
         location: where the buckets are said to be.
         port: where to listen; 0 for any free port.
 
-    Attributes:
-        deny: the set of denied operations; it may be changed at any time.
-
     Raises:
         ValueError: `deny` names an unknown operation, or a rate is not above 0.
     """
@@ -76,18 +73,13 @@ class FakeGcs:
         location: str = "US",
         port: int = 0,
     ) -> None:
-        unknown = set(deny) - set(OPERATIONS)
-        if unknown:
-            raise ValueError(
-                f"Expected operations out of {', '.join(OPERATIONS)} to deny. Received: {sorted(unknown)}. "
-                "Correct the operation."
-            )
         self._rates = Rates.of("bytes_per_second", bytes_per_second)
         self._machine_rates = Rates.of("machine_bytes_per_second", machine_bytes_per_second)
-        self.deny: set[str] = set(deny)
+        self._denied: set[str] = set()
+        self.deny = deny
         self._plan = FaultPlan(faults)
         self._log = RequestLog()
-        self._buckets = Buckets(buckets, location, self.deny)
+        self._buckets = Buckets(buckets, location, self._denied)
         self._port = port
         self._server: GcsServer | None = None
         self._clients: list[Any] = []
@@ -152,6 +144,23 @@ class FakeGcs:
         )
         self._clients.append(client)
         return client
+
+    @property
+    def deny(self) -> set[str]:
+        """The denied operations; the set may be changed, and another one assigned, at any time."""
+        return self._denied
+
+    @deny.setter
+    def deny(self, operations: Collection[str]) -> None:
+        denied = {operations} if isinstance(operations, str) else set(operations)
+        unknown = denied - set(OPERATIONS)
+        if unknown:
+            raise ValueError(
+                f"Expected operations out of {', '.join(OPERATIONS)} to deny. Received: {sorted(unknown)}. "
+                "Correct the operation."
+            )
+        # One step, and the set that the buckets look at: no request meets half of it.
+        self._denied.symmetric_difference_update(self._denied ^ denied)
 
     @property
     def faults(self) -> Faults:

@@ -9,12 +9,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from email.utils import formatdate
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from keras_preempt.testing import fake_gcs_errors as errors
-from keras_preempt.testing.fake_gcs_generation import Preconditions, StoredObject, integer
+from keras_preempt.testing.fake_gcs_downloads import download
+from keras_preempt.testing.fake_gcs_generation import Preconditions, integer
 from keras_preempt.testing.fake_gcs_listing import page
 from keras_preempt.testing.fake_gcs_objects import Buckets
 from keras_preempt.testing.fake_gcs_uploads import (
@@ -28,8 +28,7 @@ from keras_preempt.testing.fake_gcs_uploads import (
 _PATH = re.compile(
     r"(/upload|/download)?/storage/v1/b(?:/([^/]+)(?:/(o|iam/testPermissions)(?:/([^/]+))?)?)?"
 )
-_REWRITE = re.compile(r"(/storage/v1/b/[^/]+/o/[^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)")
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_COPY = re.compile(r"(/storage/v1/b/[^/]+/o/[^/]+)/(rewriteTo|copyTo)/b/([^/]+)/o/([^/]+)")
 
 
 @dataclass
@@ -44,9 +43,10 @@ class Call:
 
     def __post_init__(self) -> None:
         split = urlsplit(self.url)
-        rewrite = _REWRITE.fullmatch(split.path)
-        self.onto = (unquote(rewrite[2]), unquote(rewrite[3])) if rewrite else None
-        found = _PATH.fullmatch(rewrite[1] if rewrite else split.path)
+        copy = _COPY.fullmatch(split.path)
+        self.onto = (unquote(copy[3]), unquote(copy[4])) if copy else None
+        self.rewrites = copy is not None and copy[2] == "rewriteTo"
+        found = _PATH.fullmatch(copy[1] if copy else split.path)
         self.known = found is not None
         groups = found.groups(default="") if found else ("", "", "", "")
         self.door, self.collection = groups[0], groups[2]
@@ -137,7 +137,7 @@ class Api:
         if not call.known:
             raise errors.not_built(f"{call.method} {call.path}")
         if call.onto is not None:
-            return self._rewrite(call, *call.onto)
+            return self._copy(call, *call.onto)
         match (call.door, call.method, call.collection, bool(call.name)):
             case ("/upload", "POST", "o", False):
                 return self._upload(call)
@@ -148,7 +148,9 @@ class Api:
                 return Reply(499)
             case ("" | "/download", "GET", "o", True):
                 found = self.buckets.get(call.bucket, call.name, call.query)
-                return download(found, call) if call.sort == "media" else self._object(found.resource())
+                if call.sort != "media":
+                    return self._object(found.resource())
+                return Reply(*download(found, call.headers), media=True)
             case ("", "DELETE", "o", True):
                 self.buckets.delete(call.bucket, call.name, call.query)
                 return Reply(204)
@@ -181,14 +183,17 @@ class Api:
                 )
         raise errors.not_built(f"{call.method} {call.path}")
 
-    def _rewrite(self, call: Call, bucket: str, name: str) -> Reply:
+    def _copy(self, call: Call, bucket: str, name: str) -> Reply:
         """A copy within the service, done at once; `call` names the source, and may name its generation."""
         if call.method != "POST":
             raise errors.not_built(f"{call.method} {call.path}")
         pinned = call.query.get("sourceGeneration")
         source = self.buckets.get(call.bucket, call.name, {} if pinned is None else {"generation": pinned})
+        Preconditions.of_source(call.query).check(source, reading=False)
         fields = {**source.fields, **parse_resource(call.body)}
         copy = self.buckets.insert(bucket, name, source.content, fields, Preconditions.of(call.query))
+        if not call.rewrites:
+            return self._object(copy.resource())
         size = str(len(source.content))
         return Reply.of(
             {
@@ -238,45 +243,18 @@ class Api:
     def _piece(self, call: Call) -> Reply:
         session = self.sessions.find(call.query.get("upload_id", ""))
         stored = session.receive(self.buckets, call.headers, call.body, whole=call.whole)
-        return incomplete(session) if stored is None else self._object(stored)
+        if stored is not None:
+            return self._object(stored)
+        return incomplete(session, quiet="x-guploader-no-308" in call.headers)
 
 
-def incomplete(session: Session) -> Reply:
-    """308: how much of a resumable upload is kept; without a Range header if nothing is."""
+def incomplete(session: Session, *, quiet: bool) -> Reply:
+    """308: how much of a resumable upload is kept; without a Range header if nothing is.
+
+    A client whose library takes every 308 for a redirection may ask to be told `quiet`: with 200, and 308 in a header.
+    """
     headers = {"Range": f"bytes=0-{session.size - 1}"} if session.size else {}
-    return Reply(308, b"", {**headers, "X-GUploader-UploadID": session.id})
-
-
-def download(stored: StoredObject, call: Call) -> Reply:
-    """The content, or the range of it that the call asks for."""
-    size = len(stored.content)
-    headers = {
-        "Content-Type": str(stored.fields.get("contentType", "application/octet-stream")),
-        "Accept-Ranges": "bytes",
-        "ETag": stored.etag,
-        "Last-Modified": formatdate(stored.generation / 1e6, usegmt=True),
-        "x-goog-generation": str(stored.generation),
-        "x-goog-metageneration": str(stored.metageneration),
-        "x-goog-hash": f"crc32c={stored.crc32c}" + (f",md5={stored.md5}" if stored.md5 else ""),
-        "x-goog-storage-class": "STANDARD",
-        "x-goog-stored-content-encoding": str(stored.fields.get("contentEncoding", "identity")),
-        "x-goog-stored-content-length": str(size),
-    }
-    asked = _RANGE.fullmatch(call.headers.get("range", ""))
-    if asked is None or asked[0] == "bytes=-":
-        return Reply(200, stored.content, headers, media=True)
-    first, last = asked.groups()
-    start = int(first) if first else max(0, size - int(last))
-    end = min(size, int(last) + 1) if first and last else size
-    if start >= size or end <= start:
-        return Reply.of_error(
-            errors.GcsError(
-                416,
-                "requestedRangeNotSatisfiable",
-                "Request range not satisfiable",
-                {"Content-Range": f"bytes */{size}"},
-            ),
-            media=True,
-        )
-    headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-    return Reply(206, stored.content[start:end], headers, media=True)
+    headers["X-GUploader-UploadID"] = session.id
+    if quiet:
+        return Reply(200, b"", {**headers, "X-HTTP-Status-Code-Override": "308"})
+    return Reply(308, b"", headers)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from keras_preempt.testing.fake_gcs_errors import ERROR_STATUSES
 
 _ANY = frozenset({*map(str, ERROR_STATUSES), "reset", "stall", "slow"})
-_WRITES = _ANY | {"lost-response"}
+_WRITES = _ANY | {"empty-response", "lost-response"}
 
 APPLICABLE = {
     "media": _ANY | {"truncated", "corrupted"},
@@ -36,6 +36,7 @@ FAULT_KINDS = tuple(sorted(frozenset[str]().union(*APPLICABLE.values())))
 - ``"stall"``: silence for some seconds; then the request is carried out, whether or not somebody still waits.
 - ``"slow"``: this one request at a trickle.
 - ``"lost-response"``: the change takes effect, then the connection is reset without an answer.
+- ``"empty-response"``: the change takes effect, and is answered with success and nothing else.
 - ``"truncated"``: a download ends half-way, and the connection with it.
 - ``"corrupted"``: one bit of a download is flipped; its headers are right.
 - ``"corrupted-upload"``: one bit of an upload is flipped before the service looks at it.

@@ -99,12 +99,17 @@ class Preconditions:
     @classmethod
     def of(cls, query: Query) -> Preconditions:
         """Reads them from the query of a request; raises `GcsError` 400."""
-        return cls(
-            integer(query, "ifGenerationMatch"),
-            integer(query, "ifGenerationNotMatch"),
-            integer(query, "ifMetagenerationMatch"),
-            integer(query, "ifMetagenerationNotMatch"),
-        )
+        return cls._called(query, "if")
+
+    @classmethod
+    def of_source(cls, query: Query) -> Preconditions:
+        """Reads those that a copy puts on what it copies; raises `GcsError` 400."""
+        return cls._called(query, "ifSource")
+
+    @classmethod
+    def _called(cls, query: Query, prefix: str) -> Preconditions:
+        names = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
+        return cls(*(integer(query, f"{prefix}{name}") for name in names))
 
     def check(self, found: StoredObject | None, *, reading: bool) -> None:
         """Raises `GcsError` 412 (or 304, when `reading`) unless all hold for what was found."""

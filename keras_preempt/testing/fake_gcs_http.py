@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.api.answer(call)  # What arrived is kept, as far as it makes whole pieces.
             self._break(reset=fault is not None)
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve
 
     def _note(self, call: Call) -> tuple[Request, Fault | None]:
         target = self.server.api.target(call)
@@ -152,6 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
         reply = self.server.api.answer(call)
         if kind == "lost-response":
             self._break(reset=True)
+        elif kind == "empty-response" and reply.status < 300:
+            self._send(Reply(reply.status, b"", reply.headers), request, "")
         else:
             self._send(reply, request, kind)
 
@@ -167,6 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.status not in (204, 304):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        if self.command == "HEAD":
+            return  # Never followed by a body, whatever its length is said to be.
         cut = len(body) // 2 if kind == "truncated" and reply.media else len(body)
         view = memoryview(body)[:cut]
         while view:

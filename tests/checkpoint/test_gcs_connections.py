@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
+import requests.adapters
 
 from keras_preempt.checkpoint import budget
+from keras_preempt.checkpoint.budget import Budget
 from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.gcs_connections import Connections
 from keras_preempt.checkpoint.gcs_store import GcsStore
 from keras_preempt.testing import FakeGcs
 from tests.checkpoint.test_gcs_faults import CALLS, new_store
@@ -108,6 +112,30 @@ def test_a_slow_upload_that_moves_is_not_cut(tmp_path: Path) -> None:
             done.result(30)
         assert [request.status for request in gcs.requests] == [200]
         store.close()
+
+
+def test_a_request_waits_no_longer_than_its_budget_has_left_whatever_the_client_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    time_now = [1000.0]
+    made = Budget(
+        6, clock=lambda: time_now[0], wait=lambda seconds: time_now.append(time_now.pop() + seconds)
+    )
+    connections = Connections(1, lambda: None)
+    waited: list[tuple[float, float]] = []
+
+    def silent(self: Any, request: Any, stream: bool, timeout: tuple[float, float], *rest: Any) -> Any:
+        waited.append(timeout)
+        time_now.append(time_now.pop() + timeout[1])
+        raise requests.exceptions.ReadTimeout("silence")
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", silent)
+    request = requests.Request("GET", "http://127.0.0.1/").prepare()
+    with pytest.raises(requests.exceptions.ReadTimeout):
+        made.retry()(lambda: connections.send(request, timeout=(60, 60)))()
+    assert waited[0] == (2.0, 2.0)  # A third of what is left.
+    assert [read for _, read in waited] == sorted((read for _, read in waited), reverse=True)
+    assert time_now[0] <= 1006 + budget.LAST_CHANCE
 
 
 def test_without_a_deadline_nothing_watches(gcs: FakeGcs, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.checkpoint import gcs_log
-from keras_preempt.checkpoint.errors import AlreadyExists, StoreUnavailable
+from keras_preempt.checkpoint.errors import AlreadyExists, StoreUnavailable, WriteUncertain
 from keras_preempt.checkpoint.gcs_log import GcsLog, segment_name
 from keras_preempt.checkpoint.gcs_store import GcsStore
 from keras_preempt.checkpoint.store import FileInfo
@@ -42,6 +42,9 @@ class MemoryStore:
             self.times.append(time.monotonic())
             self.changed.notify_all()
         return FileInfo(name, len(data))
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        return self.files[name]
 
     def children(self, prefix: str) -> list[str]:
         return [name.removeprefix(f"{prefix}/") for name in self.files]
@@ -191,3 +194,47 @@ def test_closing_the_store_hands_over_its_logs(tmp_path: Path) -> None:
         objects = gcs.objects("bucket")
         assert b"".join(gcs.content("bucket", name) for name in objects) == b"1\n2\n"
         assert all(name.startswith("run/events/00001.w00000-000") for name in objects)
+
+
+class Unanswered(MemoryStore):
+    """Does not answer the first write; stores something under its name nevertheless, or nothing."""
+
+    def __init__(self, *, carries_out: bool, theirs: bytes | None = None) -> None:
+        super().__init__()
+        self._carries_out = carries_out
+        self._theirs = theirs
+        self._asked = 0
+
+    def create(self, name: str, data: bytes) -> FileInfo:
+        self._asked += 1
+        if self._asked > 1:
+            return super().create(name, data)
+        if self._carries_out:
+            super().create(name, data if self._theirs is None else self._theirs)
+        raise WriteUncertain("no answer")
+
+
+@pytest.mark.parametrize("carries_out", [True, False])
+def test_lines_that_may_be_stored_are_not_stored_twice(
+    monkeypatch: pytest.MonkeyPatch, carries_out: bool
+) -> None:
+    monkeypatch.setattr(gcs_log, "PATIENCE", 0.05)
+    store = Unanswered(carries_out=carries_out)
+    log = GcsLog(store, NAME)
+    log.write(b"1\n")
+    log.write(b"2\n")
+    store.wait_for(b"1\n2\n")
+    log.close()
+    assert store.content() == b"1\n2\n"
+    assert min(store.files) == segment_name(NAME, 1)
+
+
+def test_a_segment_that_somebody_else_has_stored_meanwhile_is_left_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gcs_log, "PATIENCE", 0.05)
+    store = Unanswered(carries_out=True, theirs=b"theirs\n")
+    log = GcsLog(store, NAME)
+    log.write(b"1\n")
+    store.wait_for(b"theirs\n1\n")
+    log.close()

@@ -67,6 +67,7 @@ class Loop:
         step_seconds: float = 0.0,
         lockstep: bool = True,
         save_arguments: Callable[[int], Mapping[str, Any]] | None = None,
+        counted: str | None = None,
         close: bool = False,
         managed: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
@@ -79,6 +80,8 @@ class Loop:
             step_seconds: How much longer each step takes.
             lockstep: Whether the workers wait for each other in each step.
             save_arguments: Uses save_checkpoint_if_preempted after each step, with these, in place of run.
+            counted: "before" or "after": uses save_checkpoint_if_preempted before or after each step, and lets the
+                handler's count say which steps are left, as TensorFlow's own tests do.
             close: Ends with close(), which TensorFlow's class has not.
             managed: Passes a CheckpointManager that was made with these arguments.
         """
@@ -120,12 +123,24 @@ class Loop:
             ran.append(number)
 
         ended, began = "finished", time.time()
-        started_at = -1
+        started_at = runs_at_start = -1
+
+        def save() -> None:
+            self.handler.save_checkpoint_if_preempted(checkpoint_number=int(step.numpy()))
+
         try:
             termination = self.config_class(**config) if config is not None else None
             self.handler = self.handler_class(self.resolver, *given, termination_config=termination)
             started_at = int(step.numpy())
-            while int(step.numpy()) < steps:
+            runs_at_start = self.handler.total_run_calls if self.handler is not None else -1
+            for _ in range(runs_at_start, steps) if counted else ():
+                if counted == "before":
+                    save()
+                one()
+                step.assign_add(1)
+                if counted == "after":
+                    save()
+            while not counted and int(step.numpy()) < steps:
                 if self.handler is None:
                     one()
                     step.assign_add(1)
@@ -151,6 +166,7 @@ class Loop:
             "began": began,
             "left": time.time(),
             "started_at": started_at,
+            "runs_at_start": runs_at_start,
             "ran": ran,
             "runs": runs,
             "value": float(state.numpy()),

@@ -21,6 +21,8 @@ SCRIPT = Path(__file__).parent / "scripts" / "handler_local.py"
 TOGETHER = (
     "undisturbed",
     "in_a_step",
+    "called_before_each_step",
+    "called_after_each_step",
     "in_the_last_step",
     "training_ends_within_the_grace",
     "saving_takes_long",
@@ -29,6 +31,8 @@ TOGETHER = (
     "twice_in_one_process",
     "with_a_manager_that_saves_rarely",
     "the_count_in_the_users_own_saves",
+    "an_earlier_deadline_in_the_countdown",
+    "a_notice_that_is_withdrawn",
 )
 GOOGLE = "on_google_compute_engine_without_a_gpu"
 
@@ -88,6 +92,33 @@ def test_a_notice_saves_and_the_restart_ends_with_the_exact_value(found: Found) 
     assert second["started_at"] == len(first["ran"]) == first["runs"]
     assert second["runs"] == STEPS
     assert second["value"] == found("undisturbed")["loops"][0]["value"]
+
+
+def no_step_is_lost_or_repeated(loops: list[dict[str, Any]], value: float) -> None:
+    first, second = loops
+    assert preempted(first)
+    assert second["ended"] == "finished"
+    assert first["ran"] + second["ran"] == list(range(STEPS))
+    assert second["value"] == value
+    assert second["runs_at_start"] == second["started_at"] == len(first["ran"])
+    assert f"ckpt-{second['runs_at_start']}.index" in first["files"]
+    assert second["runs"] == STEPS
+
+
+@both
+def test_called_before_each_step_no_step_is_lost_and_the_count_is_that_of_the_checkpoint(
+    found: Found,
+) -> None:
+    value = found("undisturbed")["loops"][0]["value"]
+    no_step_is_lost_or_repeated(found("called_before_each_step")["loops"], value)
+
+
+@weakness_of_tensorflows
+def test_called_after_each_step_no_step_is_repeated_and_the_count_is_that_of_the_checkpoint(
+    found: Found,
+) -> None:
+    value = found("undisturbed")["loops"][0]["value"]
+    no_step_is_lost_or_repeated(found("called_after_each_step")["loops"], value)
 
 
 @weakness_of_tensorflows
@@ -150,6 +181,20 @@ def test_a_machine_of_google_without_a_gpu_is_saved_at_maintenance_and_at_a_seco
     assert preempted(loop)
     assert loop["ran"][-1] == 60
     assert loop["files"] == ["checkpoint", "ckpt-2.data-00000-of-00001", "ckpt-2.index"]
+
+
+@weakness_of_tensorflows
+def test_a_second_notice_is_heard_and_the_earlier_of_the_two_deadlines_counts(found: Found) -> None:
+    (loop,) = found("an_earlier_deadline_in_the_countdown")["loops"]
+    assert preempted(loop)
+    assert len(loop["ran"]) > 20  # The first one alone left time for all steps.
+
+
+@weakness_of_tensorflows
+def test_a_notice_that_is_withdrawn_lets_go(found: Found) -> None:
+    case = found("a_notice_that_is_withdrawn")
+    assert case["loops"][0]["ended"] == "finished"
+    assert case["notes"]["saved"] == 4  # At the notice, and not once more at the end.
 
 
 def test_nothing_is_left_in_the_process(run: Callable[[str, str], dict[str, Any]]) -> None:

@@ -30,6 +30,8 @@ OURS = (
     "two_notices",
     "two_notices_with_grace",
     "save_arguments",
+    "called_before_each_step",
+    "called_after_each_step",
     "save_fn_that_does_nothing",
     "in_the_last_step",
     "out_of_step",
@@ -137,6 +139,19 @@ def test_the_arguments_of_a_save_pass_through(cases: Cases) -> None:
     for case in cases("save_arguments"):
         assert ran(case) == list(range(STEPS))
         assert endings(case) == [LEFT, "finished"]
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_called_before_or_after_each_step_no_step_is_lost_or_repeated(order: str, cases: Cases) -> None:
+    value = cases("undisturbed")[0]["loops"][0]["value"]
+    for case in cases(f"called_{order}_each_step"):
+        assert endings(case) == [LEFT, "finished"]
+        assert ran(case) == list(range(STEPS))
+        first, second = case["loops"]
+        assert second["value"] == value
+        assert second["runs_at_start"] == second["started_at"] == len(first["ran"])
+        assert f"ckpt-{second['runs_at_start']}.index" in first["files"]
+        assert second["runs"] == STEPS
 
 
 def test_a_save_fn_that_does_nothing_leaves_the_directory_empty_and_everyone_exits(cases: Cases) -> None:

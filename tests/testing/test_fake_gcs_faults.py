@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import requests
 from google.api_core import exceptions
-from google.cloud.storage.exceptions import DataCorruption
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
 from keras_preempt.testing import FAULT_KINDS, FakeGcs, Faults
 from keras_preempt.testing.fake_gcs_faults import APPLICABLE, DEFAULT_KINDS
@@ -118,6 +118,18 @@ def test_a_lost_response_hides_a_write_that_took_effect(gcs, bucket):
     with pytest.raises(requests.ConnectionError):
         bucket.blob("a").delete(retry=None)
     assert gcs.objects("bucket") == {}
+
+
+@pytest.mark.parametrize("chunk_size", [None, 256 * 1024])
+def test_an_empty_response_says_nothing_of_a_write_that_took_effect(gcs, bucket, chunk_size):
+    gcs.fail_next("empty-response", match="upload_id=" if chunk_size else "uploadType=multipart")
+    blob = bucket.blob("a", chunk_size=chunk_size)
+    content = CONTENT[: 200 * 1024]  # In one piece, whose answer is the object's resource.
+    size = None if chunk_size else len(content)
+    with pytest.raises((requests.JSONDecodeError, InvalidResponse, DataCorruption)):
+        blob.upload_from_file(io.BytesIO(content), size=size, checksum="crc32c", retry=None)
+    assert gcs.pending_faults == 0
+    assert gcs.content("bucket", "a") == content
 
 
 def test_after_a_lost_response_the_clients_retry_fails_on_its_own_write(gcs, bucket):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import google_crc32c
 import pytest
+import requests
 from google.api_core import exceptions
 from google.auth.exceptions import InvalidOperation
 from google.cloud.exceptions import NotFound
@@ -261,13 +263,135 @@ def test_without_credentials_everything_is_refused(gcs, bucket):
 def test_what_is_not_imitated_is_refused_rather_than_ignored(bucket):
     upload(bucket, "a")
     for call in (
-        lambda: bucket.copy_blob(bucket.blob("a"), bucket, "b"),
         lambda: bucket.blob("c").compose([bucket.blob("a")]),
         lambda: list(bucket.list_blobs(versions=True, retry=None)),
         lambda: list(bucket.list_blobs(match_glob="*", retry=None)),
     ):
         with pytest.raises(exceptions.MethodNotImplemented, match="does not imitate"):
             call()
+
+
+def test_what_is_asked_by_a_method_that_is_not_imitated_is_refused_and_noted(gcs, bucket):
+    upload(bucket, "a")
+    for method in ("HEAD", "OPTIONS"):
+        answer = requests.request(method, f"{gcs.endpoint}/storage/v1/b/bucket/o/a", timeout=10)
+        assert answer.status_code == 501
+        assert (gcs.requests[-1].method, gcs.requests[-1].status) == (method, 501)
+    assert b"does not imitate" in answer.content
+
+
+def test_one_request_after_a_head_on_the_same_connection_is_answered(gcs, bucket):
+    upload(bucket, "a")
+    with requests.Session() as session:
+        session.head(f"{gcs.endpoint}/storage/v1/b/bucket/o/a", timeout=10)
+        assert session.get(f"{gcs.endpoint}/storage/v1/b/bucket/o/a", timeout=10).json()["size"] == "7"
+
+
+def test_a_copy_is_an_object_of_its_own_with_what_its_source_had(gcs, bucket):
+    source = bucket.blob("a")
+    source.metadata = {"token": "7"}
+    source.upload_from_string(b"content", content_type="text/plain")
+    copy = bucket.copy_blob(source, bucket, "folder/b", if_generation_match=0)
+    assert (copy.name, copy.size, copy.content_type, copy.metadata) == (
+        "folder/b",
+        7,
+        "text/plain",
+        {"token": "7"},
+    )
+    assert copy.generation > source.generation
+    assert gcs.content("bucket", "folder/b") == b"content"
+    assert [request.path for request in gcs.requests if "/copyTo/" in request.path]
+    with pytest.raises(exceptions.PreconditionFailed):
+        bucket.copy_blob(source, bucket, "folder/b", if_generation_match=0)
+    with pytest.raises(NotFound):
+        bucket.copy_blob(bucket.blob("missing"), bucket, "c")
+
+
+@pytest.mark.parametrize("way", ["copy", "rewrite"])
+def test_a_copy_keeps_the_preconditions_on_its_source(gcs, bucket, way):
+    source = upload(bucket, "a")
+
+    def copy(**conditions):
+        if way == "copy":
+            return bucket.copy_blob(source, bucket, "b", retry=None, **conditions)
+        return bucket.blob("b").rewrite(source, retry=None, **conditions)
+
+    live = source.generation
+    for wrong in (
+        {"if_source_generation_match": live - 1},
+        {"if_source_generation_not_match": live},
+        {"if_source_metageneration_match": 2},
+        {"if_source_metageneration_not_match": 1},
+    ):
+        with pytest.raises(exceptions.PreconditionFailed):
+            copy(**wrong)
+    assert "b" not in gcs.objects("bucket")
+    copy(if_source_generation_match=live, if_source_metageneration_match=1)
+    assert gcs.content("bucket", "b") == b"content"
+
+
+def zipped(bucket, name="a", **fields):
+    blob = bucket.blob(name)
+    blob.content_encoding = "gzip"
+    for field, value in fields.items():
+        setattr(blob, field, value)
+    blob.upload_from_string(gzip.compress(b"content" * 1000), content_type="text/plain", checksum="crc32c")
+    return blob
+
+
+def test_the_client_gets_a_compressed_object_either_way(gcs, bucket):
+    stored = gzip.compress(b"content" * 1000)
+    blob = zipped(bucket)
+    assert (blob.size, blob.content_encoding) == (len(gcs.content("bucket", "a")), "gzip")
+    assert blob.download_as_bytes(checksum="crc32c") == b"content" * 1000
+    raw = blob.download_as_bytes(raw_download=True, checksum="crc32c")
+    assert gzip.decompress(raw) == gzip.decompress(stored)
+
+
+def test_who_does_not_take_gzip_gets_a_compressed_object_unpacked_and_whole(gcs, bucket):
+    zipped(bucket)
+    place = f"{gcs.endpoint}/download/storage/v1/b/bucket/o/a?alt=media"
+    for accepted in ("identity", "deflate, gzip;q=0"):
+        answer = requests.get(place, headers={"Accept-Encoding": accepted, "Range": "bytes=2-5"}, timeout=10)
+        assert (answer.status_code, answer.content) == (200, b"content" * 1000)
+        assert "Content-Encoding" not in answer.headers
+        assert "gunzipped" in answer.headers["Warning"]
+        assert answer.headers["x-goog-stored-content-encoding"] == "gzip"
+    packed = requests.get(
+        place, headers={"Accept-Encoding": "gzip", "Range": "bytes=0-1"}, stream=True, timeout=10
+    )
+    assert (packed.status_code, packed.raw.read(decode_content=False)) == (206, b"\x1f\x8b")
+
+
+def test_a_compressed_object_that_must_not_be_transformed_is_not(gcs, bucket):
+    zipped(bucket, cache_control="no-transform")
+    place = f"{gcs.endpoint}/download/storage/v1/b/bucket/o/a?alt=media"
+    answer = requests.get(place, headers={"Accept-Encoding": "identity"}, stream=True, timeout=10)
+    assert answer.raw.read(decode_content=False) == gcs.content("bucket", "a")
+
+
+def test_what_is_only_said_to_be_compressed_is_answered_as_it_is(gcs, bucket):
+    blob = bucket.blob("a")
+    blob.content_encoding = "gzip"
+    blob.upload_from_string(b"plain")
+    place = f"{gcs.endpoint}/download/storage/v1/b/bucket/o/a?alt=media"
+    assert requests.get(place, headers={"Accept-Encoding": "identity"}, timeout=10).content == b"plain"
+
+
+def test_other_operations_may_be_denied_by_assigning_them(gcs, bucket):
+    upload(bucket, "a")
+    gcs.deny = {"get"}
+    with pytest.raises(exceptions.Forbidden):
+        bucket.blob("a").download_as_bytes()
+    gcs.deny = ["create"]
+    assert bucket.blob("a").download_as_bytes() == b"content"
+    with pytest.raises(exceptions.Forbidden):
+        upload(bucket, "b")
+    with pytest.raises(ValueError, match=r"Expected .* Received: \['read'\]"):
+        gcs.deny = {"read"}
+    assert gcs.deny == {"create"}
+    gcs.deny = ()
+    upload(bucket, "b")
 
 
 def test_things_can_change_behind_the_client(gcs, bucket):

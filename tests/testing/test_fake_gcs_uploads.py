@@ -78,6 +78,20 @@ def test_the_service_says_how_much_it_keeps(gcs):
     assert gcs.content("bucket", "a") == CONTENT
 
 
+def test_a_client_that_cannot_bear_a_308_is_told_it_in_a_header(gcs):
+    """As Google's client for Go asks, whose HTTP library takes every 308 for a redirection."""
+    where = start(gcs)
+    headers = {"X-GUploader-No-308": "yes", "Content-Range": f"bytes 0-{QUANTUM - 1}/{SIZE}"}
+    piece = requests.put(where, data=CONTENT[:QUANTUM], headers=headers, timeout=10)
+    assert (piece.status_code, piece.headers["X-HTTP-Status-Code-Override"]) == (200, "308")
+    assert (piece.headers["Range"], piece.content) == (f"bytes=0-{QUANTUM - 1}", b"")
+    headers["Content-Range"] = f"bytes {QUANTUM}-{SIZE - 1}/{SIZE}"
+    end = requests.put(where, data=CONTENT[QUANTUM:], headers=headers, timeout=10)
+    assert (end.status_code, "X-HTTP-Status-Code-Override" in end.headers) == (200, False)
+    assert end.json()["size"] == str(SIZE)
+    assert gcs.content("bucket", "a") == CONTENT
+
+
 def test_the_end_may_be_sent_or_asked_for_again(gcs):
     where = start(gcs)
     first = send(where, 0, CONTENT).json()

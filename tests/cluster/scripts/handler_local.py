@@ -6,13 +6,15 @@ loops, and what the case noted.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,18 @@ def undisturbed(loop: Loop, notes: dict[str, Any]) -> None:
 def in_a_step(loop: Loop, notes: dict[str, Any]) -> None:
     loop.train({3: sigterm}, config=RETURNS)
     loop.train()
+
+
+@case
+def called_before_each_step(loop: Loop, notes: dict[str, Any]) -> None:
+    loop.train({3: sigterm}, config=RETURNS, counted="before")
+    loop.train(counted="before")
+
+
+@case
+def called_after_each_step(loop: Loop, notes: dict[str, Any]) -> None:
+    loop.train({3: sigterm}, config=RETURNS, counted="after")
+    loop.train(counted="after")
 
 
 @case
@@ -161,6 +175,54 @@ def on_google_compute_engine_without_a_gpu(loop: Loop, notes: dict[str, Any]) ->
         }
         loop.train(actions, steps=80, config=RETURNS, step_seconds=0.05)
     os.environ["KERAS_PREEMPT_PLATFORM"] = "generic"
+
+
+@contextlib.contextmanager
+def on_azure() -> Iterator[FakeMetadata]:
+    with FakeMetadata(["azure"]) as fake:
+        os.environ.update(fake.environment)
+        os.environ["KERAS_PREEMPT_PLATFORM"] = "azure"
+        yield fake
+    os.environ["KERAS_PREEMPT_PLATFORM"] = "generic"
+
+
+def until_logged(text: str, action: Callable[[], object]) -> None:
+    """Does that, and waits until a handler has logged the text; TensorFlow's never does."""
+    logged = threading.Event()
+    listener = logging.Handler()
+    listener.emit = lambda record: logged.set() if text in record.getMessage() else None  # type: ignore[method-assign]
+    logging.getLogger("keras_preempt").addHandler(listener)
+    action()
+    logged.wait(30 if KIND == "ours" else 3)
+    logging.getLogger("keras_preempt").removeHandler(listener)
+
+
+@case
+def an_earlier_deadline_in_the_countdown(loop: Loop, notes: dict[str, Any]) -> None:
+    """Somebody asks for the machine in an hour, and then the cloud takes it in some seconds."""
+    with on_azure() as fake:
+        actions = {
+            3: sigterm,
+            20: lambda: fake.azure.schedule("Preempt", not_before=time.time() + 10),
+        }
+        config = {"grace_period": 3600.0, **RETURNS}
+        loop.train(actions, steps=2000, config=config, step_seconds=0.02)
+
+
+@case
+def a_notice_that_is_withdrawn(loop: Loop, notes: dict[str, Any]) -> None:
+    with on_azure() as fake:
+        event: list[str] = []
+
+        def announce() -> None:
+            event.append(fake.azure.schedule("Terminate", not_before=time.time() + 3600))
+
+        actions = {
+            3: lambda: until_logged("is about to be ended", announce),
+            5: lambda: until_logged("was withdrawn", lambda: fake.azure.cancel(event[0])),
+        }
+        loop.train(actions, config=RETURNS)
+    notes["saved"] = saved_step(loop)
 
 
 def main() -> None:

@@ -95,6 +95,18 @@ def save_fn_that_does_nothing(loop: Loop, notes: dict[str, Any]) -> None:
 
 
 @case
+def called_before_each_step(loop: Loop, notes: dict[str, Any]) -> None:
+    loop.train({3: on(1, sigterm)}, config=LEAVES, counted="before")
+    loop.train(counted="before")
+
+
+@case
+def called_after_each_step(loop: Loop, notes: dict[str, Any]) -> None:
+    loop.train({3: on(1, sigterm)}, config=LEAVES, counted="after")
+    loop.train(counted="after")
+
+
+@case
 def in_the_last_step(loop: Loop, notes: dict[str, Any]) -> None:
     loop.train({STEPS - 1: on(1, sigterm)}, config=LEAVES)
     loop.train()
