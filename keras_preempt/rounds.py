@@ -32,7 +32,9 @@ class Rounds:
         clock: Returns monotonic seconds.
     """
 
-    def __init__(self, coordinator: Coordinator, fit: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, coordinator: Coordinator, fit: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._coordinator = coordinator
         self._fit = fit
         self._clock = clock

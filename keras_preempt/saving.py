@@ -271,7 +271,11 @@ class Saver:
             return Saved(None, time.monotonic() - began, late=late)
         seconds = time.monotonic() - began
         self._events.emit(
-            "commit", attempt=save.attempt, step=step, seconds=time.monotonic() - written, missing=list(missing)
+            "commit",
+            attempt=save.attempt,
+            step=step,
+            seconds=time.monotonic() - written,
+            missing=list(missing),
         )
         self._on_commit(step, seconds if save.began_at is None else time.time() - save.began_at)
         return Saved(directory, seconds, missing)
@@ -305,7 +309,11 @@ class Saver:
 
         if self._member != plan.writers[0]:
             manifest = wait_for_commit(
-                self._store, directory, patience, given_up=lambda: self._lacks_a_writer(save, directory), wait=pause
+                self._store,
+                directory,
+                patience,
+                given_up=lambda: self._lacks_a_writer(save, directory),
+                wait=pause,
             )
             if manifest is not None:
                 return manifest.missing

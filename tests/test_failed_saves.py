@@ -86,7 +86,9 @@ def test_a_directory_that_was_replaced_by_an_empty_one_is_noticed_at_the_next_sa
     assert steps(away)  # What was there is where it was put.
 
 
-def test_a_save_that_fails_takes_its_files_away_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_fails_takes_its_files_away_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = LocalStore(tmp_path)
     store.prepare()
     saves = saver(store, Retention(2))

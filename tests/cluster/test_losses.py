@@ -52,7 +52,12 @@ def test_the_survivor_of_a_worker_that_was_restarted_alone_says_a_loss(tmp_path:
         cluster.wait_for_line(1, "^RAN 3$")
         again = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(tmp_path / "run"), "again"],
-            env={**os.environ, **QUIET_CPU, "PYTHONPATH": str(ROOT), "TF_CONFIG": line.removeprefix("TF_CONFIG ")},
+            env={
+                **os.environ,
+                **QUIET_CPU,
+                "PYTHONPATH": str(ROOT),
+                "TF_CONFIG": line.removeprefix("TF_CONFIG "),
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -81,7 +86,9 @@ def test_a_worker_that_dies_before_training_begins_is_lost(tmp_path: Path) -> No
     assert not list(tmp_path.glob("run/step-*"))
 
 
-def test_a_worker_that_dies_in_the_first_resumed_epoch_where_its_metrics_are_read_is_lost(tmp_path: Path) -> None:
+def test_a_worker_that_dies_in_the_first_resumed_epoch_where_its_metrics_are_read_is_lost(
+    tmp_path: Path,
+) -> None:
     training = Training(tmp_path, 2)
     training.preempt(Strike("batch 1 2", (0,)))
     result = training.start(Strike("done 1 5", (1,), signal="SIGKILL", settle=False))

@@ -69,7 +69,9 @@ def test_a_worker_under_notice_writes_in_its_place_before_its_own_deadline(tmp_p
     assert events["commit"][-1]["time"] < ends_at + BEFORE_IT_IS_KNOWN, describe(result.outputs)
 
 
-def test_another_survivor_takes_the_part_over_and_the_worker_under_notice_adds_its_own(tmp_path: Path) -> None:
+def test_another_survivor_takes_the_part_over_and_the_worker_under_notice_adds_its_own(
+    tmp_path: Path,
+) -> None:
     training = Training(tmp_path, 3)
     result = lose(training, doomed=2, dies=1)
     assert "worker(s) 0 write the checkpoint" in result.outputs[0]
