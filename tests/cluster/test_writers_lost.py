@@ -4,7 +4,7 @@
 |---|---|---|---|
 | the only writer, no deadline known | the worker under notice, worker 0 | TensorFlow's heartbeat | ..._in_its_place |
 | the only writer, which is worker 0 | the worker under notice | the service, at once | ..._in_its_place |
-| the only writer, before it is known | the worker under notice | its own deadline | ..._before_the_loss_is_known |
+| the only writer | the worker under notice | its own deadline, earlier | ..._before_the_loss_is_known |
 | one of two writers | the other one, and who is under notice | TensorFlow's heartbeat | ..._another_survivor_... |
 | the committer, when all has been written | the worker under notice commits | the service | ..._only_commits_... |
 """
