@@ -278,10 +278,22 @@ def _status_of_loss(error: BaseException) -> int | None:
         said = error.__context__ if str(error.__context__.message) in str(error) else error
     if not isinstance(said, tf.errors.OpError) or not internals.says_a_worker_is_gone(said):
         return None
-    if internals.tasks_of_cluster() < 2:
+    if not _is_of_a_cluster():
         return None
     _tell_loss(str(said.message))
     return EXIT_WORKER_LOST
+
+
+def _is_of_a_cluster() -> bool:
+    try:
+        jobs = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec().as_dict()
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+    ):  # TF_CONFIG is what the program was given, whatever that is.
+        return False
+    return sum(len(jobs.get(job, ())) for job in ("chief", "worker")) > 1
 
 
 def _service_is_out_of_reach(error: BaseException) -> bool:

@@ -147,7 +147,7 @@ class Supervision:
         coordinator: Coordinator = (
             LocalCoordinator()
             if self._place.members == 1
-            else ServiceCoordinator(self._place.member, self._place.members)
+            else ServiceCoordinator(self._place.member, self._place.members, self._place.jobs)
         )
         self._propagation = Propagation(coordinator, remote=self._place.workers)
         self._events = EventLog(self._place.member)

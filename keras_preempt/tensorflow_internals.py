@@ -120,21 +120,19 @@ class CoordinationKeys:
             return True
         return all(state is not None for state in states)
 
-    def tasks_gone(self) -> list[bool]:
-        """For each process that trains in this cluster, the chief first, whether it has failed or cannot be reached.
+    def tasks_gone(self, jobs: Sequence[tuple[str, int]]) -> list[bool]:
+        """For each task of these jobs, in their order, whether it has failed or cannot be reached.
 
         That is so ten seconds after the death of one (the heartbeat's timeout), and at once for the one that hosts
-        the service. Blocks for as long as that one is frozen.
+        the service, which is taken for the first. Blocks for as long as that one is frozen.
         """
-        server = self._context.get_server_def()
-        sizes = {} if server is None else {str(job.name): len(job.tasks) for job in server.cluster.job}
-        jobs = [(name, sizes[name]) for name in ("chief", "worker") if sizes.get(name)]
+        number = sum(tasks for _, tasks in jobs)
         try:
-            states = self._context.get_task_states(jobs)
+            states = self._context.get_task_states(list(jobs))
         except tf.errors.DeadlineExceededError:
-            return [False] * sum(size for _, size in jobs)
+            return [False] * number
         except tf.errors.OpError:
-            return [number == 0 for number in range(sum(size for _, size in jobs))]
+            return [task == 0 for task in range(number)]
         return [state is not None for state in states]
 
 
@@ -159,12 +157,6 @@ def says_a_worker_is_gone(error: tf.errors.OpError) -> bool:
 def says_the_service_is_out_of_reach(error: tf.errors.OpError) -> bool:
     """Whether an error says that the coordination service does not answer: then any further call may wait for ever."""
     return isinstance(error, tf.errors.DeadlineExceededError) and says_a_worker_is_gone(error)
-
-
-def tasks_of_cluster() -> int:
-    """How many processes the cluster has of which this one is a part; 0 if it is of none. Asks nobody."""
-    server = _context().get_server_def()
-    return 0 if server is None else sum(len(job.tasks) for job in server.cluster.job)
 
 
 def remote_jobs() -> tuple[tuple[str, int], ...]:

@@ -91,10 +91,6 @@ def test_an_error_says_that_a_worker_is_gone_under_each_of_its_names(
     assert internals.says_the_service_is_out_of_reach(error) == out_of_reach
 
 
-def test_a_process_of_no_cluster_has_no_tasks() -> None:
-    assert internals.tasks_of_cluster() == 0, _changed("Context.get_server_def is set without a cluster")
-
-
 def test_preemption_is_told_as_the_op_of_tensorflow_tells_it() -> None:
     internals.check_preemption(None)
     with pytest.raises(tf.errors.AbortedError, match=r"Task /job:worker/task:1 was preempted\.") as raised:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from keras_preempt import tensorflow_internals as internals
@@ -28,14 +28,16 @@ class ServiceCoordinator:
     Args:
         member: The index of this process in the cluster, chief first.
         members: The number of processes in the cluster.
+        jobs: The jobs that these are the tasks of, in their order; all workers if none are named.
 
     Raises:
         CoordinationLost: The service is not running in this process.
     """
 
-    def __init__(self, member: int, members: int) -> None:
+    def __init__(self, member: int, members: int, jobs: Sequence[tuple[str, int]] = ()) -> None:
         self.member = member
         self.members = members
+        self._jobs = tuple(jobs) or (("worker", members),)
         self._keys = internals.CoordinationKeys()
         self._silent = False
         if not self._keys.available():
@@ -73,7 +75,7 @@ class ServiceCoordinator:
     def gone(self) -> frozenset[int]:
         """See `Coordinator.gone`."""
         try:
-            found = self._answered(self._keys.tasks_gone)
+            found = self._answered(lambda: self._keys.tasks_gone(self._jobs))
         except CoordinationLost:
             found = [member == 0 for member in range(self.members)]  # Who hosts the service does not answer.
         return frozenset(member for member, gone in enumerate(found) if gone and member != self.member)

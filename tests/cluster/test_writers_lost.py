@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.failpoints import VARIABLE
+from keras_preempt.saving import COMMIT_PATIENCE
 from tests.cluster.harness import ClusterResult, describe
 from tests.cluster.training import PREEMPTED, Strike, Training
 
@@ -50,6 +51,8 @@ def test_a_worker_under_notice_whose_writer_dies_writes_in_its_place(doomed: int
     assert f"worker(s) {doomed} write the checkpoint" in result.outputs[doomed]
     (commit,) = training.events(doomed)[-1]["commit"]
     assert commit["missing"] == [1 - doomed]
+    waited = commit["time"] - training.events(doomed)[-1]["notice"][0]["received_at"]
+    assert waited < COMMIT_PATIENCE, "it was not known to be gone, but only late"
     # Nothing is left of the attempt that failed.
     assert len(list(training.directory.glob("step-*/*"))) == 1
     goes_on(training, {1 - doomed})
