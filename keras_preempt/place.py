@@ -20,12 +20,14 @@ class Place:
         member: Its index, from 0; the chief, or else worker 0, is 0 and hosts the coordination service.
         members: The number of processes.
         task: What TensorFlow calls it, such as "/job:worker/task:1"; empty for one process.
+        jobs: The jobs that the processes are the tasks of, in their order, each with its number of tasks.
         workers: The remote workers that it computes on; none unless it coordinates some, as with TPUStrategy.
     """
 
     member: int = 0
     members: int = 1
     task: str = ""
+    jobs: tuple[tuple[str, int], ...] = ()
     workers: RemoteWorkers = _NONE
 
 
@@ -62,4 +64,5 @@ def place_in(resolver: Any) -> Place:
             f"Expected this process to be one of the training workers {order}. Received: {here}. "
             "Set the task of TF_CONFIG to a 'chief' or a 'worker'."
         )
-    return Place(order.index(here), len(order), f"/job:{here[0]}/task:{here[1]}")
+    sizes = tuple((job, len(jobs[job])) for job in ("chief", "worker") if jobs.get(job))
+    return Place(order.index(here), len(order), f"/job:{here[0]}/task:{here[1]}", sizes)

@@ -38,6 +38,7 @@ from keras_preempt.identity import describe, setup_of
 from keras_preempt.interval import Interval
 from keras_preempt.listening import Listening
 from keras_preempt.milestones import Milestones
+from keras_preempt.peers import Peers
 from keras_preempt.place import Place, place
 from keras_preempt.platform import GENERIC
 from keras_preempt.progress import transfer
@@ -55,6 +56,8 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
 from keras_preempt.tensorboard_points import Points
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+from keras_preempt.waiting import longest_wait
+from keras_preempt.worker_lost import says_a_loss
 
 logger = logging.getLogger("keras_preempt")
 
@@ -120,7 +123,8 @@ class Supervision:
             self._begin(model, first, last)
         except BaseException as error:
             # Before the session is there, the workers tell each other of errors in `startup`.
-            raised = self._settle(error) if hasattr(self, "session") else error
+            told_here = hasattr(self, "session") or says_a_loss(error, self._place.workers)
+            raised = self._settle(error) if told_here else error
             self._close(f"{type(error).__name__} at the start: {error}")
             if raised is not error:
                 raise raised from error
@@ -143,7 +147,7 @@ class Supervision:
         coordinator: Coordinator = (
             LocalCoordinator()
             if self._place.members == 1
-            else ServiceCoordinator(self._place.member, self._place.members)
+            else ServiceCoordinator(self._place.member, self._place.members, self._place.jobs)
         )
         self._propagation = Propagation(coordinator, remote=self._place.workers)
         self._events = EventLog(self._place.member)
@@ -212,6 +216,8 @@ class Supervision:
             self._retention,
             self._events,
             self._points.saved,
+            Peers(coordinator),
+            self._patience,
         )
         self._saves = Saves(
             self.session, saver, self._schedule, start.incarnation, self._place.members, self.runtime.pace
@@ -285,6 +291,8 @@ class Supervision:
         """
         position = self.session.position(epoch, phase, batch)
         self._passed(position)
+        assert self._listening is not None
+        self._listening.look_again()
         if self._epoch_began is not None and self._epoch_began[0] == self.runtime.entered - 1:
             self.runtime.pace.paused(time.monotonic() - self._epoch_began[1])
         if self._rehearsal is not None and self.runtime.every_boundary:
@@ -308,7 +316,8 @@ class Supervision:
                 )
         else:
             saved = self._save(plan, position)
-            self._call_save_fn()
+            with leaving.whatever_happens("Calling save_fn"):
+                self._call_save_fn()
             self._leave(saved, position)
         self._look_again(position)
         if phase == "epoch":
@@ -358,8 +367,12 @@ class Supervision:
         self._status.finished = True
 
     def set_deadline(self, deadline: float | None) -> None:
-        """Cuts every call to the storage so that it is over by then; seconds since 1970, None for no limit."""
+        """Cuts every call to the storage so that it is over by then; monotonic seconds, None for no limit."""
         self._store.deadline = deadline
+
+    def _patience(self) -> float | None:
+        left = self.runtime.left
+        return None if left is None else longest_wait(left, self.runtime.pace.save_seconds)
 
     def _save(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         self._status.aligned_at = time.time()
@@ -383,18 +396,23 @@ class Supervision:
     def _leave(self, saved: Saved, position: Position) -> NoReturn:
         assert self._events is not None
         code = self._termination.exit_code if saved.name is not None else EXIT_NOT_SAVED
-        self._events.emit("exit", code=code, saved=saved.name)
-        self.session.leave()
+        with leaving.whatever_happens("Telling how this process ends"):
+            self._events.emit("exit", code=code, saved=saved.name)
+        with leaving.whatever_happens("A callback that writes what it holds back"):
+            self.session.leave()
         self._status.committed = saved.name
         self._status.saved = saved.name is not None
         self._status.exit_code = code
-        began = time.time()
-        self.runtime.leave(finished=False)
-        self._status.spent("exit", time.time() - began)
+        began = time.monotonic()
+        with leaving.whatever_happens("Leaving the other workers"):
+            self.runtime.leave(finished=False)
+        self._status.spent("exit", time.monotonic() - began)
         if saved.name is None:
             self._saves.tell_loss(position, uncertain=saved.uncertain)
-        self._close("preempted")
-        leaving.wait_for_workers(self._termination, self._place, self.runtime.notices)
+        with leaving.whatever_happens("Ending what was started for the fit"):
+            self._close("preempted")
+        with leaving.whatever_happens("Waiting for the workers"):
+            leaving.wait_for_workers(self._termination, self._place, self.runtime.notices)
         what = f"its checkpoint is {saved.name or 'NOT saved'}. Call fit again to resume."
         leaving.leave(self._termination, code, what)
 

@@ -120,6 +120,44 @@ class CoordinationKeys:
             return True
         return all(state is not None for state in states)
 
+    def tasks_gone(self, jobs: Sequence[tuple[str, int]]) -> list[bool]:
+        """For each task of these jobs, in their order, whether it has failed or cannot be reached.
+
+        That is so ten seconds after the death of one (the heartbeat's timeout), and at once for the one that hosts
+        the service, which is taken for the first. Blocks for as long as that one is frozen.
+        """
+        number = sum(tasks for _, tasks in jobs)
+        try:
+            states = self._context.get_task_states(list(jobs))
+        except tf.errors.DeadlineExceededError:
+            return [False] * number
+        except tf.errors.OpError:
+            return [task == 0 for task in range(number)]
+        return [state is not None for state in states]
+
+
+_LOST = re.compile(
+    r"/tensorflow\.CoordinationService/|different incarnation|heartbeat timeout|stopped sending heartbeats"
+)
+"""What TensorFlow's own texts say when a worker cannot be reached, was restarted alone, or was given up by the others.
+
+Seen in 2.21: "Collective ops is aborted by: Deadline Exceeded / RPC: /tensorflow.CoordinationService/Heartbeat" where
+worker 0 does not answer; "unexpectedly tried to connect with a different incarnation. It has likely restarted."; and,
+at a worker that comes back after its peers gave it up, "Unexpected heartbeat request from an already-in-error task".
+"""
+
+
+def says_a_worker_is_gone(error: tf.errors.OpError) -> bool:
+    """Whether an error of TensorFlow's says that another worker is gone, under whichever of its codes."""
+    if isinstance(error, (tf.errors.AbortedError, tf.errors.DeadlineExceededError)):
+        return _LOST.search(str(error.message)) is not None
+    return isinstance(error, tf.errors.UnavailableError)
+
+
+def says_the_service_is_out_of_reach(error: tf.errors.OpError) -> bool:
+    """Whether an error says that the coordination service does not answer: then any further call may wait for ever."""
+    return isinstance(error, tf.errors.DeadlineExceededError) and says_a_worker_is_gone(error)
+
 
 def remote_jobs() -> tuple[tuple[str, int], ...]:
     """The jobs that this process was connected to by `tf.config.experimental_connect_to_cluster`.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from dataclasses import replace
 
 from keras_preempt import grace
 from keras_preempt.notices import Notice
@@ -33,7 +34,7 @@ class Fit:
         measured: Whether a save was measured before the notice.
 
     Attributes:
-        now: Seconds since 1970.
+        now: Seconds, by every clock.
         steps: Steps trained.
         committed_steps: Steps that the newest checkpoint has.
         had_room: Whether there was time to train on after the first save.
@@ -70,7 +71,7 @@ class Fit:
 
     def notify(self, notice: Notice) -> None:
         first = not self._standing
-        self._standing.add(notice)
+        self._standing.add(replace(notice, heard_at=notice.received_at))  # Both on the simulated clock.
         if first:
             self._notified = True
             # It comes in the middle of a step, which ends before anything is done.

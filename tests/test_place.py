@@ -42,13 +42,16 @@ def test_replicas_in_one_process_are_one_process() -> None:
 
 @pytest.mark.parametrize("task", [0, 1, 2])
 def test_workers_are_numbered_as_tensorflow_numbers_them(monkeypatch: pytest.MonkeyPatch, task: int) -> None:
-    assert in_cluster(monkeypatch, "worker", task, worker=3) == Place(task, 3, f"/job:worker/task:{task}")
+    assert in_cluster(monkeypatch, "worker", task, worker=3) == Place(
+        task, 3, f"/job:worker/task:{task}", (("worker", 3),)
+    )
 
 
 def test_the_chief_is_member_0_and_the_workers_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert in_cluster(monkeypatch, "chief", 0, worker=2, chief=1) == Place(0, 3, "/job:chief/task:0")
-    assert in_cluster(monkeypatch, "worker", 0, worker=2, chief=1) == Place(1, 3, "/job:worker/task:0")
-    assert in_cluster(monkeypatch, "worker", 1, worker=2, chief=1) == Place(2, 3, "/job:worker/task:1")
+    jobs = (("chief", 1), ("worker", 2))
+    assert in_cluster(monkeypatch, "chief", 0, worker=2, chief=1) == Place(0, 3, "/job:chief/task:0", jobs)
+    assert in_cluster(monkeypatch, "worker", 0, worker=2, chief=1) == Place(1, 3, "/job:worker/task:0", jobs)
+    assert in_cluster(monkeypatch, "worker", 1, worker=2, chief=1) == Place(2, 3, "/job:worker/task:1", jobs)
 
 
 def test_a_chief_and_one_worker_are_two(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ WHY = {
     "file size": "File too large",
     "permission": "Permission denied",
     "read-only": "Read-only file system",
-    "removed": "which was there before. Received: nothing",
+    "removed": "removed, emptied or unmounted",
     "emptied": "removed, emptied or unmounted",
 }
 
