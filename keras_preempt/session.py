@@ -15,13 +15,14 @@ import numpy as np
 
 from keras_preempt import keras_internals
 from keras_preempt.alignment import Position
+from keras_preempt.backend.keras.own_optimizers import steps_done
 from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.keras_internals import InputFeed, RunningFit
 from keras_preempt.regrouping import Regrouped, regroup_checkpoint
 from keras_preempt.saving import Content
-from keras_preempt.state import inputs, plain, py_dataset, randomness
+from keras_preempt.state import inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
 from keras_preempt.tensorflow_internals import reshuffles_while_drawn
@@ -41,7 +42,7 @@ class Session:
         member: The number of this worker.
 
     Attributes:
-        logs: The logs of the last execution.
+        logs: The logs of the last execution, as callbacks are given them.
         restored_name: The folder of the checkpoint that was restored; empty if none was.
         regrouped: What came of a checkpoint of other workers or replicas; None if none was restored.
         steps_at_start: Optimizer steps done before this fit ran its first one.
@@ -74,7 +75,8 @@ class Session:
         self.input_seconds = 0.0
         self._checked = False
         self.logs: Mapping[str, Any] | None = None
-        self.steps_at_start = keras_internals.steps_done(model)
+        self._restored_logs: Any = None
+        self.steps_at_start = steps_done(model)
 
     # -- Positions ----------------------------------------------------------------------------------
 
@@ -83,7 +85,7 @@ class Session:
         if self._resume is not None:
             where = self._resume.where
             return Position(where["epoch"], where["phase"], where["batch"], where["step"])
-        return Position(epoch, phase, batch, keras_internals.steps_done(self._model))
+        return Position(epoch, phase, batch, steps_done(self._model))
 
     @property
     def epochs(self) -> int:
@@ -98,7 +100,7 @@ class Session:
     @property
     def steps_run(self) -> int:
         """Optimizer steps that this fit has run."""
-        return keras_internals.steps_done(self._model) - self.steps_at_start
+        return steps_done(self._model) - self.steps_at_start
 
     # -- Saving -------------------------------------------------------------------------------------
 
@@ -164,7 +166,7 @@ class Session:
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
-            "logs": plain.encode(None if self.logs is None else dict(self.logs), arrays, "logs"),
+            "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
         }
@@ -199,8 +201,8 @@ class Session:
         self._evaluation_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
         if phase == "validation":
             self._fit.feed.skip_next_epoch()
-        logs = plain.decode(state["logs"], loaded.local)
-        self.logs = logs
+        self._restored_logs = logs = step_logs.decode(state["logs"], loaded.local)
+        self.logs = step_logs.flat(logs)
         if phase in ("train", "validation") and logs:
             self._fit.logs_of_an_epoch_without_steps(logs)
         self._fit.start_at(max(epoch, self._fit.epochs) if state["stopped"] else epoch)
@@ -216,7 +218,7 @@ class Session:
             self._model_state.small(loaded.local),
         )
         self.restored_name = name
-        self.steps_at_start = keras_internals.steps_done(self._model)
+        self.steps_at_start = steps_done(self._model)
         return how
 
     def _regroup(self, found: LoadedFromOthers) -> Loaded:

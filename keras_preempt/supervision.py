@@ -25,6 +25,7 @@ from keras_preempt import (
     startup,
 )
 from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.backend.keras.traced_step import trace
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
@@ -156,8 +157,7 @@ class Supervision:
         setup = setup_of(model, fit.feed, strategy, self._place.members)
 
         def identity() -> dict[str, Any]:
-            if self._place.members == 1 and strategy.num_replicas_in_sync == 1:
-                keras_internals.build(model, fit.feed.element_spec)
+            fit.traced = trace(model, fit.feed.dataset)
             model_states.append(ModelState(model, strategy))
             return describe(model, model_states[0], fit, setup, self._begun_after)
 

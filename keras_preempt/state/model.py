@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import keras_internals
+from keras_preempt.backend.keras.own_optimizers import own_optimizers
 from keras_preempt.checkpoint.dtypes import NAMES
 from keras_preempt.state import attributes, host_values
 from keras_preempt.state.regroup import Rule, rule_of
@@ -60,7 +61,7 @@ class ModelState:
             ("optimizer", optimizer_variables),
             ("metrics", model.metrics_variables),
         ]
-        for name, optimizer in attributes.own_optimizers(model).items():
+        for name, optimizer in own_optimizers(model).items():
             groups.append((f"optimizer/{name}", optimizer.variables))
         kept_equal |= {
             id(v) for group, variables in groups for v in variables if group.startswith("optimizer")
