@@ -25,6 +25,7 @@ from keras_preempt.saving import Content
 from keras_preempt.state import inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
+from keras_preempt.state.waiting import unclaimed
 from keras_preempt.tensorflow_internals import reshuffles_while_drawn
 
 logger = logging.getLogger("keras_preempt")
@@ -74,6 +75,7 @@ class Session:
         self.regrouped: Regrouped | None = None
         self.input_seconds = 0.0
         self._checked = False
+        self._nothing_trained = False
         self.logs: Mapping[str, Any] | None = None
         self._restored_logs: Any = None
         self.steps_at_start = steps_done(model)
@@ -106,6 +108,9 @@ class Session:
 
     def before_validation(self) -> None:
         """Keeps what the validation is about to change, so that a save during it starts it over."""
+        self.check_handed_over()
+        if not self._model_state.complete:
+            self._model_state.look_again()
         source = keras_internals.evaluation_iterator(self._model)
         if source is not None and (self._evaluation is None or not self._evaluation.belongs_to(source)):
             self._evaluation = InputFeed(source)
@@ -129,6 +134,18 @@ class Session:
             )
             self._callbacks.change_weights = True
 
+    def check_handed_over(self) -> None:
+        """Makes sure that every restored value has found its variable, once a step was run.
+
+        Raises:
+            UnclaimedValues: Some have not.
+        """
+        if not self._model_state.waiting or self._resume is not None or not self._fit.step_logs():
+            return
+        self._model_state.look_again()
+        if waiting := self._model_state.waiting:
+            raise unclaimed(waiting)
+
     @property
     def resuming(self) -> bool:
         """Whether nothing was trained since the checkpoint was restored."""
@@ -136,6 +153,8 @@ class Session:
 
     def capture(self, position: Position) -> Content:
         """Returns what a save at `position` holds beside the variables."""
+        if not self._model_state.complete:
+            self._model_state.look_again()
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
             captured = self._capture_small(self._draws_when_evaluated_next())
@@ -244,6 +263,8 @@ class Session:
             # State that cannot be saved is an error now, not when the machine is about to go.
             self._callbacks.capture({})
             self._checked = True
+            if self._fit.traced is not None and self._fit.traced.drop_if_outdated(self._model):
+                logger.debug("A callback has set a value of the model: its first step is traced again.")
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.where["phase"] in ("train", "validation"):
             self._restore_small(resumed, variables=True)
@@ -262,8 +283,9 @@ class Session:
             )
         self._restore_small(self._resume, variables=True)
         self._resume = None
+        self._nothing_trained = True
         # Keras has done so once before this hook, with averages of weights for one; that is to stay.
-        if isinstance(self._model.optimizer, keras.optimizers.Optimizer):
+        if isinstance(self._model.optimizer, keras.optimizers.Optimizer) and not self._model_state.waiting:
             self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
 
     def _restore_small(self, resume: _Resume, *, variables: bool) -> None:
@@ -282,6 +304,10 @@ class Session:
     def end(self) -> None:
         """Leaves the model as Keras expects it for its next fit."""
         self._fit.forget_start()
+        if self._nothing_trained:  # Its variables may come into being only now, as in an evaluation.
+            vars(self._model)["_keras_preempt_state"] = self._model_state
+        else:
+            self._model_state.wait_no_more()
 
 
 class _Captured:

@@ -158,7 +158,7 @@ class Supervision:
 
         def identity() -> dict[str, Any]:
             fit.traced = trace(model, fit.feed.dataset)
-            model_states.append(ModelState(model, strategy))
+            model_states.append(ModelState(model, strategy, complete=fit.traced is not None))
             return describe(model, model_states[0], fit, setup, self._begun_after)
 
         def prepare() -> None:
@@ -285,6 +285,7 @@ class Supervision:
         """
         position = self.session.position(epoch, phase, batch)
         self._passed(position)
+        self.session.check_handed_over()
         if self._epoch_began is not None and self._epoch_began[0] == self.runtime.entered - 1:
             self.runtime.pace.paused(time.monotonic() - self._epoch_began[1])
         if self._rehearsal is not None and self.runtime.every_boundary:
@@ -342,6 +343,7 @@ class Supervision:
         position = self.session.position(epochs_done, "end", 0)
         assert self._milestones is not None
         self._milestones.passed(position)
+        self.session.check_handed_over()
         if self._rehearsal is not None:
             self._rehearsal.finish(position)
         plan = self.runtime.finish(position)

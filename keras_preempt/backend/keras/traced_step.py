@@ -25,6 +25,9 @@ logger = logging.getLogger("keras_preempt")
 STEPS = ("multi_step_on_iterator", "execution")
 """What Keras, and the loop that repairs it on several replicas, call the `tf.function` in the train function."""
 
+_OF_KERAS = frozenset({"stop_training", "stop_evaluating", "stop_predicting", "built", "history"})
+"""Attributes of a model that Keras sets as it trains, and does not read in a step."""
+
 _DRAWS = re.compile(
     r"(?:Parameterized)?TruncatedNormal|Random(?!Dataset)\w+|Multinomial|NonDeterministicInts"
 )
@@ -35,12 +38,38 @@ _PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
 class TracedStep:
     """The trace that the first step of a fit uses.
 
-    Attributes:
+    Args:
+        model: The model.
         function: The traced function (a `tf.types.experimental.ConcreteFunction`).
+        fresh: Whether it was traced now, and not in an earlier fit.
+
+    Attributes:
+        function: The traced function.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, model: Any, function: Any, *, fresh: bool) -> None:
         self.function = function
+        self._train_function = model.train_function
+        self._read = _python_values(model) if fresh else None
+
+    def drop_if_outdated(self, model: Any) -> bool:
+        """Has the first step traced anew if Python values of the model are others than when it was traced.
+
+        A trace keeps the values that it has read. Callbacks may set some before the first step, which Keras would have
+        traced after that.
+
+        Args:
+            model: The model.
+
+        Returns:
+            Whether it was outdated.
+        """
+        if self._read is None or model.train_function is not self._train_function:
+            return False
+        outdated, self._read = self._read != _python_values(model), None
+        if outdated:
+            model.make_train_function(force=True)
+        return outdated
 
     def operations(self) -> Iterator[GraphOperation]:
         """Every operation of the step, those of the functions that it calls too."""
@@ -87,11 +116,25 @@ def trace(model: Any, dataset: Any) -> TracedStep | None:
     spec = iterator_spec(dataset)
     if spec is None:
         return None
+    traces = function.experimental_get_tracing_count()
     try:
-        return TracedStep(function.get_concrete_function(spec))
+        concrete = function.get_concrete_function(spec)
+        return TracedStep(model, concrete, fresh=function.experimental_get_tracing_count() > traces)
     except Exception as error:  # Whatever the user's own code raises: the first step raises it again.
         logger.debug("The training step could not be traced before training: %r", error)
         return None
+
+
+def _python_values(model: Any) -> dict[tuple[int, str], Any]:
+    """Plain values in public attributes of the model and its layers, which a trace reads as constants."""
+    return {
+        (number, name): value
+        for number, layer in enumerate(model._flatten_layers())
+        for name, value in [*vars(layer).items(), ("trainable", layer.trainable)]
+        if isinstance(value, (bool, int, float, str, type(None)))
+        and not name.startswith("_")
+        and name not in _OF_KERAS
+    }
 
 
 def _step_of(train_function: Any) -> Any:
