@@ -27,6 +27,7 @@ from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.waiting import unclaimed
 from keras_preempt.tensorflow_internals import reshuffles_while_drawn
+from keras_preempt.training.start_errors import CAPTURING, RESTORING, explained
 
 logger = logging.getLogger("keras_preempt")
 
@@ -118,7 +119,7 @@ class Session:
         elif self._evaluation is not None and keras_internals.builds_before_evaluating(self._model):
             self._evaluation.looked_at()
         draws = self._evaluation_draws if self._evaluation is None else self._evaluation.draws
-        self._before_validation = self._capture_small(draws)
+        self._before_validation = self._capture_small(draws, validating=True)
         changes = self._callbacks.change_weights
         self._before_validation.overrides = self._model_state.capture_changed_by_validation(weights=changes)
         self._weights_before = None if changes else self._model_state.sample()
@@ -180,12 +181,13 @@ class Session:
         builds = keras_internals.builds_before_evaluating(self._model)
         return self._evaluation.draws_after_next_look() if builds else self._evaluation.draws
 
-    def _capture_small(self, evaluation_draws: list[int]) -> _Captured:
+    def _capture_small(self, evaluation_draws: list[int], *, validating: bool = False) -> _Captured:
         arrays: dict[str, np.ndarray] = {}
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
             "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
+            "epoch_logs": step_logs.encode(self._fit.epoch_logs() if validating else None, arrays, "epoch_logs"),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
         }
@@ -222,8 +224,11 @@ class Session:
             self._fit.feed.skip_next_epoch()
         self._restored_logs = logs = step_logs.decode(state["logs"], loaded.local)
         self.logs = step_logs.flat(logs)
-        if phase in ("train", "validation") and logs:
-            self._fit.logs_of_an_epoch_without_steps(logs)
+        of_epoch = step_logs.decode(state.get("epoch_logs"), loaded.local)  # Absent before release 0.2.
+        if phase == "validation" and of_epoch:
+            self._fit.logs_of_an_epoch_without_steps(of_epoch, of_step=False)
+        elif phase in ("train", "validation") and logs:
+            self._fit.logs_of_an_epoch_without_steps(logs, of_step=True)
         self._fit.start_at(max(epoch, self._fit.epochs) if state["stopped"] else epoch)
         self._resume = _Resume(
             dict(where),
@@ -255,19 +260,22 @@ class Session:
     def before_epoch(self) -> None:
         """First thing in on_epoch_begin: the other callbacks find the state that they left."""
         if self._resume is not None:
-            self._restore_small(self._resume, variables=False)
+            with explained(RESTORING):
+                self._restore_small(self._resume, variables=False)
 
     def after_epoch_begin(self) -> None:
         """Last thing in on_epoch_begin: a resumed epoch has begun before, so it must leave no trace."""
         if not self._checked:
             # State that cannot be saved is an error now, not when the machine is about to go.
-            self._callbacks.capture({})
+            with explained(CAPTURING):
+                self._callbacks.capture({})
             self._checked = True
             if self._fit.traced is not None and self._fit.traced.drop_if_outdated(self._model):
                 logger.debug("A callback has set a value of the model: its first step is traced again.")
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.where["phase"] in ("train", "validation"):
-            self._restore_small(resumed, variables=True)
+            with explained(RESTORING):
+                self._restore_small(resumed, variables=True)
         else:
             py_dataset.begin_epoch(self._fit.feed)
 

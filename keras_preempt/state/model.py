@@ -209,6 +209,15 @@ class ModelState:
             self._find()
         return any(each is used for each in self._real.values())
 
+    def holds(self, handle: Any) -> bool:
+        """Whether a resource is the state of one of these variables, which a save has.
+
+        Args:
+            handle: The handle of a `tf.Variable`; of a replica's own where there are several.
+        """
+        variables = [variable for variable in self._real.values() if not isinstance(variable, Waiting)]
+        return any(component.handle is handle for each in variables for component in self._components(each))
+
     def wait_no_more(self) -> None:
         """Gives up what waits for variables."""
         self._handover.end()

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations
+from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations, resource_of
 from keras_preempt.backend.tensorflow.iterator_spec import iterator_spec
 
 logger = logging.getLogger("keras_preempt")
@@ -90,7 +90,8 @@ class RandomOperation:
         where: The user's own line that made it, as "train_step (train.py:34)", or the layers that it is in.
         seeded: Whether it has a seed of its own or a global one; its sequence begins anew in every process
             all the same. True for a generator's, whose state is a variable.
-        resource: For an operation on a generator: the tensor that names its state; else None.
+        resource: For an operation on a `tf.random.Generator`: the handle of its state, which `ModelState.holds` knows
+            if it is saved; else None.
     """
 
     kind: str
@@ -175,7 +176,7 @@ def stateful_random_operations(traced: TracedStep) -> list[RandomOperation]:
                 operation.kind,
                 operation.python or f"the layers {operation.name.rpartition('/')[0]}",
                 not python and (not draws or any(seeds)),
-                None if draws or python else operation.operation.inputs[0],
+                None if draws or python else resource_of(operation),
             )
         )
     return found

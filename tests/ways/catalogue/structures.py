@@ -21,7 +21,8 @@ _OWN_OPTIMIZER = KerasFails(
 
 
 def _kept(run: Run, model: Any, optimizers: Any = ()) -> None:
-    run.keep(traces=model.traces[0])
+    if not model.run_eagerly:  # There, each step is Python's.
+        run.keep(traces=model.traces[0])
     for optimizer in optimizers:
         run.keep(**{f"{optimizer.name} {n}": v.numpy() for n, v in enumerate(optimizer.variables)})
 
