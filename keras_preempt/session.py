@@ -187,7 +187,9 @@ class Session:
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
             "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
-            "epoch_logs": step_logs.encode(self._fit.epoch_logs() if validating else None, arrays, "epoch_logs"),
+            "epoch_logs": step_logs.encode(
+                self._fit.epoch_logs() if validating else None, arrays, "epoch_logs"
+            ),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
         }
