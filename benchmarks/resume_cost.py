@@ -5,8 +5,9 @@ that second start as the process itself has noted it:
 
 - import: the start of Python, TensorFlow, Keras and this package;
 - cluster: until all workers have found each other;
-- build: model, optimizer and input pipeline are made; under a strategy, Keras draws a batch to look at;
-- restore: TensorFlow traces the train step, which makes what is to be restored; the workers agree on a checkpoint, read, verify and restore it;
+- build: model, optimizer and input pipeline are made, and TensorFlow traces the train step; under a strategy, Keras
+  draws a batch to look at;
+- restore: the workers agree on a checkpoint, read, verify and restore it;
 - replay: the input is brought back to where it was;
 - compile: TensorFlow compiles the train step, which its first call waits for;
 - first step: what a step takes later on (the median).
