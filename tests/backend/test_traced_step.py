@@ -78,6 +78,7 @@ def test_keras_calls_the_function_of_a_step_as_it_is_looked_for() -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"steps_per_execution": 2}, {"jit_compile": True}], ids=str)
 @pytest.mark.parametrize("data", ["dataset", "unknown length", "arrays"])
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_the_first_step_uses_the_trace(arguments: dict[str, Any], data: str) -> None:
     inputs = {"dataset": DATA, "unknown length": DATA.filter(lambda x: True), "arrays": X}[data]
     plain = Model()
@@ -101,7 +102,7 @@ def test_tracing_makes_what_training_makes_and_runs_nothing() -> None:
 
     model = Model(lambda self, x: x + self.generator.normal(tf.shape(x)))
     model.compile()
-    model.fit(DATA, verbose=0, callbacks=[AtStart(look)])
+    model.fit(DATA, verbose=0, shuffle=False, callbacks=[AtStart(look)])
     weights, slots, steps, state = seen
     assert (len(weights), slots) == (2, 6)
     assert steps == 0, "tracing has run a step"
@@ -138,7 +139,7 @@ def test_a_value_that_is_set_before_the_first_step_is_in_it() -> None:
         assert found[0].drop_if_outdated(model)
         assert not found[0].drop_if_outdated(model), "traced once more for nothing"
 
-    history = model.fit(DATA, verbose=0, callbacks=[AtStart(begin)])
+    history = model.fit(DATA, verbose=0, shuffle=False, callbacks=[AtStart(begin)])
     assert history.history["loss"] == [0.0]
 
 
