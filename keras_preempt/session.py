@@ -25,7 +25,7 @@ from keras_preempt.saving import Content
 from keras_preempt.state import inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
-from keras_preempt.state.waiting import unclaimed
+from keras_preempt.state.waiting import find_waiting, not_regrouped, unclaimed
 from keras_preempt.tensorflow_internals import reshuffles_while_drawn
 from keras_preempt.training.start_errors import CAPTURING, RESTORING, explained
 
@@ -257,7 +257,13 @@ class Session:
             steps_per_execution=feed.steps_per_execution,
             num_batches=feed.position(pending=False)["num_batches"],
         )
-        return self.regrouped.loaded
+        loaded = self.regrouped.loaded
+        _, later = find_waiting(
+            loaded.tensors, loaded.local, {**self._model_state.mirrored, **self._model_state.local}
+        )
+        if later:
+            raise not_regrouped(later)
+        return loaded
 
     def before_epoch(self) -> None:
         """First thing in on_epoch_begin: the other callbacks find the state that they left."""
