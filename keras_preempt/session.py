@@ -278,14 +278,25 @@ class Session:
             with explained(CAPTURING):
                 self._callbacks.capture({})
             self._checked = True
-            if self._fit.traced is not None and self._fit.traced.drop_if_outdated(self._model):
-                logger.debug("A callback has set a value of the model: its first step is traced again.")
+            self._trace_again_if_outdated()
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.where["phase"] in ("train", "validation"):
             with explained(RESTORING):
                 self._restore_small(resumed, variables=True)
         else:
             py_dataset.begin_epoch(self._fit.feed)
+
+    def _trace_again_if_outdated(self) -> None:
+        alone = self._setup.workers == 1
+        changed = (
+            [] if self._fit.traced is None else self._fit.traced.drop_if_outdated(self._model, alone=alone)
+        )
+        if changed and not alone:
+            logger.warning(
+                "A callback has set %s of the model after the training step was traced, which several workers do only "
+                "once: the step goes on with the values of before. Set them before fit.",
+                ", ".join(changed),
+            )
 
     def nothing_to_train(self) -> None:
         """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""

@@ -136,7 +136,7 @@ def test_a_value_that_is_set_before_the_first_step_is_in_it() -> None:
     def begin(model: Any, fit: Any) -> None:
         found.append(trace(model, fit.feed.dataset))
         model.factor = 0.0
-        assert found[0].drop_if_outdated(model)
+        assert found[0].drop_if_outdated(model) == ["factor"]
         assert not found[0].drop_if_outdated(model), "traced once more for nothing"
 
     history = model.fit(DATA, verbose=0, shuffle=False, callbacks=[AtStart(begin)])

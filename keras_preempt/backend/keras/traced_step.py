@@ -30,6 +30,7 @@ _OF_KERAS = frozenset({"stop_training", "stop_evaluating", "stop_predicting", "b
 
 _DRAWS = re.compile(
     r"(?:Parameterized)?TruncatedNormal|Random(?!Dataset)\w+|Multinomial|NonDeterministicInts"
+    r"|\w+CandidateSampler|SampleDistortedBoundingBox(?:V2)?"
 )
 _GENERATOR = re.compile(r"Rng\w+|Stateful(?!PartitionedCall)\w+")
 _PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
@@ -52,7 +53,7 @@ class TracedStep:
         self._train_function = model.train_function
         self._read = _python_values(model) if fresh else None
 
-    def drop_if_outdated(self, model: Any) -> bool:
+    def drop_if_outdated(self, model: Any, *, alone: bool = True) -> list[str]:
         """Has the first step traced anew if Python values of the model are others than when it was traced.
 
         A trace keeps the values that it has read. Callbacks may set some before the first step, which Keras would have
@@ -60,16 +61,21 @@ class TracedStep:
 
         Args:
             model: The model.
+            alone: Whether this process trains alone. One of several workers must not trace more often than the others,
+                since their traces count what they send each other: then nothing is dropped.
 
         Returns:
-            Whether it was outdated.
+            The names of the values; empty if there are none.
         """
         if self._read is None or model.train_function is not self._train_function:
-            return False
-        outdated, self._read = self._read != _python_values(model), None
-        if outdated:
+            return []
+        before, now, self._read = self._read, _python_values(model), None
+        changed = sorted(
+            {name for number, name in before.keys() | now.keys() if _differ(before, now, number, name)}
+        )
+        if changed and alone:
             model.make_train_function(force=True)
-        return outdated
+        return changed
 
     def operations(self) -> Iterator[GraphOperation]:
         """Every operation of the step, those of the functions that it calls too."""
@@ -136,6 +142,11 @@ def _python_values(model: Any) -> dict[tuple[int, str], Any]:
         and not name.startswith("_")
         and name not in _OF_KERAS
     }
+
+
+def _differ(before: dict[Any, Any], now: dict[Any, Any], number: int, name: str) -> bool:
+    missing = object()
+    return bool(before.get((number, name), missing) != now.get((number, name), missing))
 
 
 def _step_of(train_function: Any) -> Any:
