@@ -26,6 +26,7 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 from packaging.version import Version
 
+from keras_preempt.backend.keras.traced_step import TracedStep
 from keras_preempt.execution_loop import execution_loop
 from keras_preempt.requirements import NEWEST_KERAS, OLDEST_KERAS
 
@@ -435,7 +436,10 @@ class RunningFit:
         epochs: The number of epochs that it was asked for.
         initial_epoch: The first epoch that it was asked for, from 0.
         validation_data: What was passed as that.
+        traced: The training step, once it is traced and if it can be (`backend.keras.traced_step`).
     """
+
+    traced: TracedStep | None = None
 
     def __init__(self, model: Any, variables: Mapping[str, Any]) -> None:
         self._model = model
@@ -559,11 +563,34 @@ class RunningFit:
         if self._earlier_start:
             self._model._initial_epoch = self._earlier_start.pop()
 
-    def logs_of_an_epoch_without_steps(self, logs: Mapping[str, Any]) -> None:
+    def step_logs(self) -> Any:
+        """The logs of the last step as it returned them; None if this fit has run none.
+
+        Keras flattens them for callbacks, and tells by their keys whether an epoch's logs are those of its last step.
+        """
+        return self._local("logs")
+
+    def epoch_logs(self) -> Any:
+        """The training logs of the epoch whose validation is running; those of an earlier one outside of it."""
+        return self._local("epoch_logs")
+
+    def _local(self, name: str) -> Any:
+        frame, code = inspect.currentframe(), _code_of_fit()
+        while frame is not None:
+            if frame.f_code is code and frame.f_locals.get("self") is self._model:
+                return frame.f_locals.get(name) or None
+            frame = frame.f_back
+        return None
+
+    def logs_of_an_epoch_without_steps(self, logs: Any, *, of_step: bool) -> None:
         """Gives the resumed epoch its training logs if not one of its steps is left to run.
 
         Without this, Keras takes the epoch's logs from its last step, of which there is none, and the
         epoch's training metrics are missing from History and from every callback.
+
+        Args:
+            logs: What the last step returned, or the logs of the epoch.
+            of_step: Which of both: with those of a step, Keras looks whether the metrics have the same names.
         """
         original = self._model._get_metrics_result_or_logs
         replaced = vars(self._model).get("_get_metrics_result_or_logs")
@@ -577,7 +604,9 @@ class RunningFit:
             vars(self._model).pop("_get_metrics_result_or_logs", None)
             if replaced is not None:
                 vars(self._model)["_get_metrics_result_or_logs"] = replaced
-            return original(step_logs if step_logs else dict(logs))
+            if step_logs or of_step:
+                return original(step_logs or logs)
+            return logs
 
         vars(self._model)["_get_metrics_result_or_logs"] = once
 
@@ -591,7 +620,8 @@ def changed_names() -> list[str]:
         except KerasInternalsError:
             changed.append(function.path)
     variables = _code_of_fit().co_varnames
-    return changed + [f"the variable {name} of fit" for name in _FIT_LOCALS if name not in variables]
+    read = (*_FIT_LOCALS, "logs", "epoch_logs")
+    return changed + [f"the variable {name} of fit" for name in read if name not in variables]
 
 
 def _code_of_fit() -> CodeType:
@@ -895,35 +925,6 @@ def evaluation_iterator(model: Any) -> Any:
 def builds_before_evaluating(model: Any) -> bool:
     """Whether Keras draws a batch to build the model before every fit and evaluation."""
     return model._distribute_strategy is not None
-
-
-def build(model: Any, element_spec: Any) -> None:
-    """Makes the variables of model, optimizer and metrics, without running anything.
-
-    On one device Keras makes metrics and optimizer slots only in the first step. Under a strategy it has
-    made them before the callbacks are called.
-
-    Args:
-        model: A compiled model.
-        element_spec: The `element_spec` of the training dataset.
-    """
-
-    def leaf(spec: Any) -> Any:
-        return None if isinstance(spec, tf.OptionalSpec) else spec
-
-    model._symbolic_build(data_batch=keras.tree.map_structure(leaf, element_spec))
-
-
-def steps_done(model: Any) -> int:
-    """Optimizer steps since the model was compiled, of every `steps_per_execution` and accumulation.
-
-    Of a model with several optimizers: those of the one that has done most.
-    """
-    own = [value for value in vars(model).values() if isinstance(value, keras.optimizers.Optimizer)]
-    optimizers = {
-        id(o): o for o in (getattr(each, "inner_optimizer", each) for each in (model.optimizer, *own))
-    }
-    return max(int(optimizer._iterations.numpy()) for optimizer in optimizers.values())
 
 
 def layers_of(model: Any) -> list[Any]:

@@ -15,16 +15,19 @@ import numpy as np
 
 from keras_preempt import keras_internals
 from keras_preempt.alignment import Position
+from keras_preempt.backend.keras.own_optimizers import steps_done
 from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.keras_internals import InputFeed, RunningFit
 from keras_preempt.regrouping import Regrouped, regroup_checkpoint
 from keras_preempt.saving import Content
-from keras_preempt.state import inputs, plain, py_dataset, randomness
+from keras_preempt.state import inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
+from keras_preempt.state.waiting import find_waiting, not_regrouped, unclaimed
 from keras_preempt.tensorflow_internals import reshuffles_while_drawn
+from keras_preempt.training.start_errors import CAPTURING, RESTORING, explained
 
 logger = logging.getLogger("keras_preempt")
 
@@ -41,7 +44,7 @@ class Session:
         member: The number of this worker.
 
     Attributes:
-        logs: The logs of the last execution.
+        logs: The logs of the last execution, as callbacks are given them.
         restored_name: The folder of the checkpoint that was restored; empty if none was.
         regrouped: What came of a checkpoint of other workers or replicas; None if none was restored.
         steps_at_start: Optimizer steps done before this fit ran its first one.
@@ -73,8 +76,10 @@ class Session:
         self.regrouped: Regrouped | None = None
         self.input_seconds = 0.0
         self._checked = False
+        self._nothing_trained = False
         self.logs: Mapping[str, Any] | None = None
-        self.steps_at_start = keras_internals.steps_done(model)
+        self._restored_logs: Any = None
+        self.steps_at_start = steps_done(model)
 
     # -- Positions ----------------------------------------------------------------------------------
 
@@ -83,7 +88,7 @@ class Session:
         if self._resume is not None:
             where = self._resume.where
             return Position(where["epoch"], where["phase"], where["batch"], where["step"])
-        return Position(epoch, phase, batch, keras_internals.steps_done(self._model))
+        return Position(epoch, phase, batch, steps_done(self._model))
 
     @property
     def epochs(self) -> int:
@@ -98,12 +103,15 @@ class Session:
     @property
     def steps_run(self) -> int:
         """Optimizer steps that this fit has run."""
-        return keras_internals.steps_done(self._model) - self.steps_at_start
+        return steps_done(self._model) - self.steps_at_start
 
     # -- Saving -------------------------------------------------------------------------------------
 
     def before_validation(self) -> None:
         """Keeps what the validation is about to change, so that a save during it starts it over."""
+        self.check_handed_over()
+        if not self._model_state.complete:
+            self._model_state.look_again()
         source = keras_internals.evaluation_iterator(self._model)
         if source is not None and (self._evaluation is None or not self._evaluation.belongs_to(source)):
             self._evaluation = InputFeed(source)
@@ -111,7 +119,7 @@ class Session:
         elif self._evaluation is not None and keras_internals.builds_before_evaluating(self._model):
             self._evaluation.looked_at()
         draws = self._evaluation_draws if self._evaluation is None else self._evaluation.draws
-        self._before_validation = self._capture_small(draws)
+        self._before_validation = self._capture_small(draws, validating=True)
         changes = self._callbacks.change_weights
         self._before_validation.overrides = self._model_state.capture_changed_by_validation(weights=changes)
         self._weights_before = None if changes else self._model_state.sample()
@@ -127,6 +135,18 @@ class Session:
             )
             self._callbacks.change_weights = True
 
+    def check_handed_over(self) -> None:
+        """Makes sure that every restored value has found its variable, once a step was run.
+
+        Raises:
+            UnclaimedValues: Some have not.
+        """
+        if not self._model_state.waiting or self._resume is not None or not self._fit.step_logs():
+            return
+        self._model_state.look_again()
+        if waiting := self._model_state.waiting:
+            raise unclaimed(waiting)
+
     @property
     def resuming(self) -> bool:
         """Whether nothing was trained since the checkpoint was restored."""
@@ -134,6 +154,8 @@ class Session:
 
     def capture(self, position: Position) -> Content:
         """Returns what a save at `position` holds beside the variables."""
+        if not self._model_state.complete:
+            self._model_state.look_again()
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
             captured = self._capture_small(self._draws_when_evaluated_next())
@@ -159,12 +181,15 @@ class Session:
         builds = keras_internals.builds_before_evaluating(self._model)
         return self._evaluation.draws_after_next_look() if builds else self._evaluation.draws
 
-    def _capture_small(self, evaluation_draws: list[int]) -> _Captured:
+    def _capture_small(self, evaluation_draws: list[int], *, validating: bool = False) -> _Captured:
         arrays: dict[str, np.ndarray] = {}
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
-            "logs": plain.encode(None if self.logs is None else dict(self.logs), arrays, "logs"),
+            "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
+            "epoch_logs": step_logs.encode(
+                self._fit.epoch_logs() if validating else None, arrays, "epoch_logs"
+            ),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
         }
@@ -199,10 +224,13 @@ class Session:
         self._evaluation_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
         if phase == "validation":
             self._fit.feed.skip_next_epoch()
-        logs = plain.decode(state["logs"], loaded.local)
-        self.logs = logs
-        if phase in ("train", "validation") and logs:
-            self._fit.logs_of_an_epoch_without_steps(logs)
+        self._restored_logs = logs = step_logs.decode(state["logs"], loaded.local)
+        self.logs = step_logs.flat(logs)
+        of_epoch = step_logs.decode(state.get("epoch_logs"), loaded.local)  # Absent before release 0.2.
+        if phase == "validation" and of_epoch:
+            self._fit.logs_of_an_epoch_without_steps(of_epoch, of_step=False)
+        elif phase in ("train", "validation") and logs:
+            self._fit.logs_of_an_epoch_without_steps(logs, of_step=True)
         self._fit.start_at(max(epoch, self._fit.epochs) if state["stopped"] else epoch)
         self._resume = _Resume(
             dict(where),
@@ -216,7 +244,7 @@ class Session:
             self._model_state.small(loaded.local),
         )
         self.restored_name = name
-        self.steps_at_start = keras_internals.steps_done(self._model)
+        self.steps_at_start = steps_done(self._model)
         return how
 
     def _regroup(self, found: LoadedFromOthers) -> Loaded:
@@ -229,24 +257,46 @@ class Session:
             steps_per_execution=feed.steps_per_execution,
             num_batches=feed.position(pending=False)["num_batches"],
         )
-        return self.regrouped.loaded
+        loaded = self.regrouped.loaded
+        _, later = find_waiting(
+            loaded.tensors, loaded.local, {**self._model_state.mirrored, **self._model_state.local}
+        )
+        if later:
+            raise not_regrouped(later)
+        return loaded
 
     def before_epoch(self) -> None:
         """First thing in on_epoch_begin: the other callbacks find the state that they left."""
         if self._resume is not None:
-            self._restore_small(self._resume, variables=False)
+            with explained(RESTORING):
+                self._restore_small(self._resume, variables=False)
 
     def after_epoch_begin(self) -> None:
         """Last thing in on_epoch_begin: a resumed epoch has begun before, so it must leave no trace."""
         if not self._checked:
             # State that cannot be saved is an error now, not when the machine is about to go.
-            self._callbacks.capture({})
+            with explained(CAPTURING):
+                self._callbacks.capture({})
             self._checked = True
+            self._trace_again_if_outdated()
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.where["phase"] in ("train", "validation"):
-            self._restore_small(resumed, variables=True)
+            with explained(RESTORING):
+                self._restore_small(resumed, variables=True)
         else:
             py_dataset.begin_epoch(self._fit.feed)
+
+    def _trace_again_if_outdated(self) -> None:
+        alone = self._setup.workers == 1
+        changed = (
+            [] if self._fit.traced is None else self._fit.traced.drop_if_outdated(self._model, alone=alone)
+        )
+        if changed and not alone:
+            logger.warning(
+                "A callback has set %s of the model after the training step was traced, which several workers do only "
+                "once: the step goes on with the values of before. Set them before fit.",
+                ", ".join(changed),
+            )
 
     def nothing_to_train(self) -> None:
         """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""
@@ -260,8 +310,9 @@ class Session:
             )
         self._restore_small(self._resume, variables=True)
         self._resume = None
+        self._nothing_trained = True
         # Keras has done so once before this hook, with averages of weights for one; that is to stay.
-        if isinstance(self._model.optimizer, keras.optimizers.Optimizer):
+        if isinstance(self._model.optimizer, keras.optimizers.Optimizer) and not self._model_state.waiting:
             self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
 
     def _restore_small(self, resume: _Resume, *, variables: bool) -> None:
@@ -280,6 +331,10 @@ class Session:
     def end(self) -> None:
         """Leaves the model as Keras expects it for its next fit."""
         self._fit.forget_start()
+        if self._nothing_trained:  # Its variables may come into being only now, as in an evaluation.
+            vars(self._model)["_keras_preempt_state"] = self._model_state
+        else:
+            self._model_state.wait_no_more()
 
 
 class _Captured:

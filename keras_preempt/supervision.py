@@ -25,6 +25,7 @@ from keras_preempt import (
     startup,
 )
 from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.backend.keras.traced_step import trace
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
@@ -56,6 +57,7 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
 from keras_preempt.tensorboard_points import Points
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, explain
 from keras_preempt.waiting import longest_wait
 from keras_preempt.worker_lost import says_a_loss
 
@@ -110,6 +112,7 @@ class Supervision:
         # The number of the boundary, and when it was left.
         self._epoch_began: tuple[int, float] | None = None
         self._over = False
+        self._stage = LOOKING
         self._propagation = Propagation(LocalCoordinator())
         self._unguard: Callable[[], None] = _nothing
 
@@ -125,6 +128,7 @@ class Supervision:
             # Before the session is there, the workers tell each other of errors in `startup`.
             told_here = hasattr(self, "session") or says_a_loss(error, self._place.workers)
             raised = self._settle(error) if told_here else error
+            explain(raised, self._stage)
             self._close(f"{type(error).__name__} at the start: {error}")
             if raised is not error:
                 raise raised from error
@@ -160,10 +164,12 @@ class Supervision:
         setup = setup_of(model, fit.feed, strategy, self._place.members)
 
         def identity() -> dict[str, Any]:
-            if self._place.members == 1 and strategy.num_replicas_in_sync == 1:
-                keras_internals.build(model, fit.feed.element_spec)
-            model_states.append(ModelState(model, strategy))
-            return describe(model, model_states[0], fit, setup, self._begun_after)
+            self._stage = DESCRIBING
+            fit.traced = trace(model, fit.feed.dataset)
+            model_states.append(ModelState(model, strategy, complete=fit.traced is not None))
+            described = describe(model, model_states[0], fit, setup, self._begun_after)
+            self._stage = AGREEING
+            return described
 
         def prepare() -> None:
             self._store.prepare()
@@ -185,6 +191,7 @@ class Supervision:
         settings = {"retention": self._retention.to_json(), **({} if alone is None else alone.claim())}
         start = startup.begin(coordinator, _fits, self._store, prepare, identity, read, settings, claimed)
         self._incarnation = start.incarnation
+        self._stage = LOOKING
         described = architecture.describe(model)
         if self._place.member == 0:
             architecture.keep(self._store, start.incarnation, described)
@@ -229,6 +236,7 @@ class Supervision:
         self._promise(fit, coordinator)
         self._status.spent("startup", time.time() - began)
         if start.restored is not None:
+            self._stage = RESTORING
             seconds = restore(self.session, start, self._place.member, self._events)
             self._status.spent("restore", seconds)
             done = int(start.restored.manifest.position["epoch"])
@@ -238,6 +246,7 @@ class Supervision:
                     "pass another directory for another run.",
                     fit.epochs,
                 )
+        self._stage = LOOKING
         self._rehearsal = Rehearsal.from_environment(
             self._place.member, model_states[0], fit.feed, self.session, self._saves, callbacks.unsaved
         )
@@ -293,6 +302,7 @@ class Supervision:
         self._passed(position)
         assert self._listening is not None
         self._listening.look_again()
+        self.session.check_handed_over()
         if self._epoch_began is not None and self._epoch_began[0] == self.runtime.entered - 1:
             self.runtime.pace.paused(time.monotonic() - self._epoch_began[1])
         if self._rehearsal is not None and self.runtime.every_boundary:
@@ -351,6 +361,7 @@ class Supervision:
         position = self.session.position(epochs_done, "end", 0)
         assert self._milestones is not None
         self._milestones.passed(position)
+        self.session.check_handed_over()
         if self._rehearsal is not None:
             self._rehearsal.finish(position)
         plan = self.runtime.finish(position)
