@@ -435,10 +435,12 @@ class RunningFit:
         epochs: The number of epochs that it was asked for.
         initial_epoch: The first epoch that it was asked for, from 0.
         validation_data: What was passed as that.
+        before_evaluate: Called before each validation, before Keras makes an iterator for it.
     """
 
     def __init__(self, model: Any, variables: Mapping[str, Any]) -> None:
         self._model = model
+        self.before_evaluate: Callable[[], Any] = _nothing_to_note
         self._frame_callbacks = variables["callbacks"]
         self.feed = InputFeed(variables["epoch_iterator"])
         self.epochs: int = variables["epochs"]
@@ -530,6 +532,8 @@ class RunningFit:
                 if caller is None or caller.f_code is not code:
                     return original(*args, **kwargs)
                 with settled():
+                    if name == "evaluate":
+                        self.before_evaluate()
                     return original(*args, **kwargs)
 
             return called
@@ -640,6 +644,8 @@ class InputFeed:
         iterators: How many were made.
         look: Called with each new iterator before anything is drawn from it; what it returns is `untouched`.
         untouched: What `look` returned for `live`.
+        note: Called before each iterator is made; what it returns is added to `noted`.
+        noted: What `note` returned.
         at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
         made_before: How many iterators earlier fits of this process had made of the dataset.
 
@@ -661,6 +667,8 @@ class InputFeed:
         self.iterators = 0
         self.look: Callable[[Any], Any] = _look_away
         self.untouched: Any = None
+        self.note: Callable[[], Any] = _nothing_to_note
+        self.noted: list[Any] = []
         self.at_epoch: Any = None
         self._drawn: list[int] = []
         self._forgotten = 0
@@ -686,6 +694,7 @@ class InputFeed:
         """Makes the next iterator of the sequence."""
         self._drawn = self.draws
         self._forgotten = 0
+        self.noted.append(self.note())
         self.live = iter(self._dataset_of())
         self.iterators += 1
         self._count()
@@ -813,8 +822,14 @@ class InputFeed:
         return [*draws[:-1], draws[-1] + 1]
 
     def begin_with(self, draws: Sequence[int]) -> None:
-        """Takes the iterators made until now, at least one, for those of which so many batches were drawn."""
+        """Takes the iterators made until now for those, at least one, of which so many batches were drawn."""
+        self.iterators = len(draws)
         *self._drawn, self._forgotten = draws
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether Keras would draw its next batch from `live`, and not from a new iterator."""
+        return self._source._current_iterator is not None and self._source.steps_per_epoch is not None
 
     def resume(self, position: Mapping[str, Any], live: Any, *, batch: int | None) -> None:
         """Makes the next epoch go on from a position.
@@ -863,6 +878,10 @@ class InputFeed:
 
 def _look_away(iterator: Any) -> None:
     """Nobody is interested in new iterators."""
+
+
+def _nothing_to_note() -> None:
+    """Nobody is interested in when iterators are made."""
 
 
 def evaluation_iterator(model: Any) -> Any:

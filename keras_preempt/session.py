@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import keras
@@ -24,6 +25,7 @@ from keras_preempt.saving import Content
 from keras_preempt.state import inputs, plain, py_dataset, randomness
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
+from keras_preempt.state.shuffles import Counts, Shuffles
 from keras_preempt.tensorflow_internals import reshuffles_while_drawn
 
 logger = logging.getLogger("keras_preempt")
@@ -45,6 +47,7 @@ class Session:
         restored_name: The folder of the checkpoint that was restored; empty if none was.
         regrouped: What came of a checkpoint of other workers or replicas; None if none was restored.
         steps_at_start: Optimizer steps done before this fit ran its first one.
+        shuffles: Those of its training and validation data.
         input_seconds: How long it took to bring the input where it stood, in a restore.
     """
 
@@ -61,7 +64,11 @@ class Session:
         self._setup = setup
         self._member = member
         self._fit = fit
-        inputs.watch(fit.feed)
+        self.shuffles = Shuffles(fit.feed.dataset, fit.validation_data)
+        inputs.watch(fit.feed, self.shuffles)
+        fit.before_evaluate = self._before_evaluate
+        self._evaluated = _Evaluated([], [], looked=False, goes_on=False)
+        self._counts_before_validation: Counts | None = None
         self._model_state = model_state
         self._callbacks = callbacks
         self._evaluation: InputFeed | None = None
@@ -102,19 +109,45 @@ class Session:
 
     # -- Saving -------------------------------------------------------------------------------------
 
+    def _before_evaluate(self) -> None:
+        """Before Keras makes an iterator for a validation, to look at a batch or to go through all."""
+        self._counts_before_validation = self.shuffles.counts()
+        if self._evaluation is not None:
+            self._evaluated.goes_on = self._evaluation.goes_on
+
     def before_validation(self) -> None:
         """Keeps what the validation is about to change, so that a save during it starts it over."""
         source = keras_internals.evaluation_iterator(self._model)
         if source is not None and (self._evaluation is None or not self._evaluation.belongs_to(source)):
             self._evaluation = InputFeed(source)
-            inputs.draw_again(self._evaluation, self._evaluation_draws)
+            self._evaluation.note = self.shuffles.counts
+            self._draw_validations_again(self._evaluation)
         elif self._evaluation is not None and keras_internals.builds_before_evaluating(self._model):
             self._evaluation.looked_at()
         draws = self._evaluation_draws if self._evaluation is None else self._evaluation.draws
-        self._before_validation = self._capture_small(draws)
+        self._before_validation = self._capture_small(draws, self._counts_before_validation, looked=True)
         changes = self._callbacks.change_weights
         self._before_validation.overrides = self._model_state.capture_changed_by_validation(weights=changes)
         self._weights_before = None if changes else self._model_state.sample()
+
+    def _draw_validations_again(self, feed: InputFeed) -> None:
+        """Brings the validation data of a continued fit where it would be if the fit had not been interrupted."""
+        evaluated, before = self._evaluated, self._counts_before_validation
+        if not self._evaluation_draws:
+            return
+        if before is None or not evaluated.made_at or evaluated.made_at[-1] is None:
+            inputs.draw_again(feed, self._evaluation_draws)
+            return
+        # By now Keras has looked at a batch for a model that it does not know yet. In the fit as it was, it looked at
+        # one of an iterator that was there, or of a new one as well.
+        looks = keras_internals.builds_before_evaluating(self._model)
+        looked_anew = looks and not evaluated.goes_on
+        after = self.shuffles.counts() if looked_anew else before
+        made_at = list(evaluated.made_at)
+        if looked_anew and not evaluated.looked:
+            made_at.append(before)
+        inputs.draw_again(feed, self._evaluation_draws, self.shuffles, made_at)
+        self.shuffles.go_to(after)
 
     def validation_began(self) -> None:
         """The other callbacks have begun the validation: weights that one has changed would be saved as the weights."""
@@ -136,7 +169,9 @@ class Session:
         """Returns what a save at `position` holds beside the variables."""
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
-            captured = self._capture_small(self._draws_when_evaluated_next())
+            captured = self._capture_small(
+                self._draws_when_evaluated_next(), self.shuffles.counts(), looked=False
+            )
         arrays = dict(captured.arrays)
         feed = self._fit.feed
         place = feed.position(pending=position.phase == "train")
@@ -159,14 +194,22 @@ class Session:
         builds = keras_internals.builds_before_evaluating(self._model)
         return self._evaluation.draws_after_next_look() if builds else self._evaluation.draws
 
-    def _capture_small(self, evaluation_draws: list[int]) -> _Captured:
+    def _capture_small(
+        self, evaluation_draws: list[int], counts: Counts | None, *, looked: bool
+    ) -> _Captured:
         arrays: dict[str, np.ndarray] = {}
+        if self._evaluation is not None:
+            goes_on = self._evaluated.goes_on if looked else self._evaluation.goes_on
+            made_at = list(self._evaluation.noted)
+            self._evaluated = _Evaluated(list(self._evaluation.draws), made_at, looked, goes_on)
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
             "logs": plain.encode(None if self.logs is None else dict(self.logs), arrays, "logs"),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
+            "evaluated": self._evaluated.to_json(),
+            "shuffles": counts,
         }
         # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
         shared = self._callbacks.copies_of_weights(self._model_state.mirrored_weights())
@@ -191,12 +234,14 @@ class Session:
         self._callbacks.restore_files(state["callbacks"], loaded.local)
         self._model_state.restore(loaded.tensors, loaded.local)
         began = time.time()
+        training = batch if phase == "train" else None
         how = inputs.restore(
-            self._fit.feed, state["input"], loaded.local, batch=batch if phase == "train" else None
+            self._fit.feed, state["input"], loaded.local, batch=training, shuffles=self.shuffles
         )
         self.input_seconds = time.time() - began
         made = int(state["evaluation_iterators"])
         self._evaluation_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
+        self._evaluated = _Evaluated.from_json(state.get("evaluated", {}))
         if phase == "validation":
             self._fit.feed.skip_next_epoch()
         logs = plain.decode(state["logs"], loaded.local)
@@ -214,6 +259,7 @@ class Session:
             },
             self._model_state.small(loaded.tensors),
             self._model_state.small(loaded.local),
+            drawing=inputs.is_drawing(state["input"], batch=training),
         )
         self.restored_name = name
         self.steps_at_start = keras_internals.steps_done(self._model)
@@ -252,7 +298,8 @@ class Session:
         """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""
         if self._resume is None:
             return
-        validated = self._fit.validate_without_drawing(len(self._evaluation_draws))
+        counted = self._resume.state.get("shuffles") is not None and self.shuffles.readable
+        validated = None if counted else self._fit.validate_without_drawing(len(self._evaluation_draws))
         if validated is not None and reshuffles_while_drawn(validated):
             logger.warning(
                 "A later fit with the same validation data is not exact: it reshuffles while it is drawn, and this "
@@ -271,6 +318,7 @@ class Session:
             if not resume.told:
                 logger.warning("The callbacks differ: %s. Its state starts afresh.", difference)
         resume.told = True
+        self.shuffles.go_to(resume.state.get("shuffles"), drawing=resume.drawing)
         randomness.restore(resume.state["random"], resume.arrays)
 
     def leave(self) -> None:
@@ -294,6 +342,38 @@ class _Captured:
         self.overrides: dict[str, np.ndarray] = {}
 
 
+@dataclass
+class _Evaluated:
+    """What has happened to the validation data until now.
+
+    Attributes:
+        draws: How many batches were drawn of each iterator.
+        made_at: How far the shuffles were when each was made.
+        looked: Whether Keras has looked at a batch since the last validation; it does so under a strategy.
+        goes_on: Whether it takes that batch from the last of these iterators, and not from a new one.
+    """
+
+    draws: list[int]
+    made_at: list[Counts | None]
+    looked: bool
+    goes_on: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> _Evaluated:
+        return cls(
+            [int(batches) for batches in state.get("draws", ())],
+            [
+                None if counts is None else [int(each) for each in counts]
+                for counts in state.get("made_at", ())
+            ],
+            bool(state.get("looked", False)),
+            bool(state.get("goes_on", False)),
+        )
+
+
 class _Resume:
     """What is still to be handed over of a restored checkpoint."""
 
@@ -304,8 +384,11 @@ class _Resume:
         arrays: dict[str, np.ndarray],
         mirrored: dict[str, np.ndarray],
         local: dict[str, np.ndarray],
+        *,
+        drawing: bool,
     ) -> None:
         self.where = where
+        self.drawing = drawing
         self.state = state
         self.arrays = arrays
         self.mirrored = mirrored

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -36,8 +36,8 @@ _IGNORE_STATE = 1
 """TensorFlow's external_state_policy: the probe draws nothing, so that no other state is lost."""
 
 _SETTLED = (
+    "CacheDataset",
     "_BatchDataset",
-    "_EnumerateDataset",
     "_FilterDataset",
     "_MapDataset",
     "_OptionsDataset",
@@ -52,8 +52,12 @@ _SETTLED = (
     "_TakeDataset",
     "_TakeWhileDataset",
     "_WindowDataset",
+    "_ZipDataset",
 )
-"""Datasets of which an iterator makes one iterator of its input, and has made it when it hands out its first element."""
+"""Datasets of which an iterator makes all iterators of its inputs before it hands out its first element."""
+
+_KEEP_BETWEEN_ITERATORS = ("CacheDataset", "_VariantDataset")
+"""Datasets that hand out what an earlier iterator has drawn, or of which nothing is known."""
 
 
 class Unreadable(Exception):
@@ -71,8 +75,7 @@ class Reshuffling:
     """
 
     def __init__(self, dataset: Any) -> None:
-        probe = iter(_at_rest(dataset)) if _is_random(dataset) else _find(dataset)
-        self._probe = probe
+        self._probe = _iterator(dataset) if _is_random(dataset) else _find(dataset)
         # Finding it has made one iterator.
         self.advance_to(self.count() - _PER_ITERATOR)
 
@@ -103,10 +106,17 @@ def sources(dataset: Any) -> Iterator[tuple[Any, bool]]:
     """The parts of a pipeline that give each iterator another order, from its end to its beginning.
 
     Returns:
-        Each with whether it is *settled*: whether each iterator of the pipeline advances it by one, no later
-        than at its first element. Others are advanced while elements are drawn, as below a repetition.
+        Each with whether it is *settled*: whether an iterator of the pipeline advances it no more once it has handed
+        out its first element. Others are advanced while elements are drawn, as below a repetition.
     """
     yield from _sources(dataset, True)
+
+
+def keeps_an_order(dataset: Any) -> bool:
+    """Whether later iterators of a pipeline depend on what was drawn from earlier ones: a shuffle below a cache."""
+    if type(dataset).__name__ in _KEEP_BETWEEN_ITERATORS:
+        return not hasattr(dataset, "_inputs") or not dataset._inputs() or any(True for _ in sources(dataset))
+    return any(map(keeps_an_order, dataset._inputs()))
 
 
 def _sources(dataset: Any, settled: bool) -> Iterator[tuple[Any, bool]]:
@@ -127,12 +137,14 @@ def _rerandomizes(dataset: Any) -> bool:
     return bool(getattr(dataset, "_rerandomize_each_iteration", getattr(dataset, "_rerandomize", None)))
 
 
-def _at_rest(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset without what TensorFlow does to every pipeline to make it fast."""
+def _iterator(dataset: tf.data.Dataset) -> Any:
+    """An iterator without what TensorFlow does to make a pipeline fast, of which nothing is to be drawn."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
-    return dataset.with_options(options)
+    return iter(
+        dataset.with_options(options)
+    )._iterator_resource  # It does not keep the dataset, as the rest does.
 
 
 def _find(dataset: Any) -> Any:
@@ -144,10 +156,12 @@ def _find(dataset: Any) -> Any:
     for number in range(newest):
         name = f"{prefix}{number}"
         twin = _on_generator(dataset, name)
-        if _generator_of(twin) == name:  # Otherwise there is none of that name any more, and the twin has its own.
-            probes[name] = iter(twin)
+        if (
+            _generator_of(twin) == name
+        ):  # Otherwise there is none of that name any more, and the twin has its own.
+            probes[name] = _iterator(twin)
     before = {name: _count_in(_state(probe)) for name, probe in probes.items()}
-    iter(_at_rest(dataset))
+    _iterator(dataset)
     moved = [name for name, probe in probes.items() if _count_in(_state(probe)) != before[name]]
     # Each probe has advanced what it looks at.
     for name, probe in probes.items():
@@ -183,7 +197,7 @@ def _on_generator(dataset: Any, name: str) -> Any:
         output_types=[tf.int64],
         output_shapes=[[]],
     )
-    return _at_rest(tf.data.experimental.from_variant(variant, nothing.element_spec))
+    return tf.data.experimental.from_variant(variant, nothing.element_spec)
 
 
 def _generator_of(shuffled: Any) -> str:
@@ -203,16 +217,14 @@ def _generator_of(shuffled: Any) -> str:
     return str(names[0])
 
 
-def _state(iterator: Any) -> bytes:
-    saved = tf.raw_ops.SerializeIterator(
-        resource_handle=iterator._iterator_resource, external_state_policy=_IGNORE_STATE
-    )
+def _state(probe: Any) -> bytes:
+    saved = tf.raw_ops.SerializeIterator(resource_handle=probe, external_state_policy=_IGNORE_STATE)
     return bytes(tf.io.serialize_tensor(saved).numpy())
 
 
 def _set(probe: Any, count: int) -> None:
     saved = tf.io.parse_tensor(_with_count(_state(probe), count), tf.variant)
-    tf.raw_ops.DeserializeIterator(resource_handle=probe._iterator_resource, serialized=saved)
+    tf.raw_ops.DeserializeIterator(resource_handle=probe, serialized=saved)
 
 
 def _count_in(state: bytes) -> int:
@@ -264,7 +276,7 @@ def _parts(state: bytes) -> list[Any]:
 
 
 def _keys(part: Any) -> list[str]:
-    return part.metadata.decode(errors="replace").split("@@")[1:]
+    return str(part.metadata.decode(errors="replace")).split("@@")[1:]
 
 
 def _values(part: Any, count: int) -> list[Any]:
