@@ -93,6 +93,11 @@ class Session:
         return Position(epoch, phase, batch, keras_internals.steps_done(self._model))
 
     @property
+    def validation_data(self) -> Any:
+        """What the fit was given as that."""
+        return self._fit.validation_data
+
+    @property
     def epochs(self) -> int:
         """The number of epochs that this fit was asked for."""
         return self._fit.epochs

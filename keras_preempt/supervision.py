@@ -55,6 +55,7 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
 from keras_preempt.tensorboard_points import Points
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+from keras_preempt.training.promise import promise
 
 logger = logging.getLogger("keras_preempt")
 
@@ -191,12 +192,6 @@ class Supervision:
         milestones.started(start.incarnation, self._place.members)
         self._status.begin(self._place.member, start.incarnation, self._store.key)
         callbacks = CallbackStates(others)
-        if callbacks.unsaved:
-            logger.warning(
-                "The state of these callbacks is not kept over a restart: %s. If they have any, give them "
-                "get_state() and set_state(state).",
-                ", ".join(callbacks.unsaved),
-            )
         if start.restored is None and start.incarnation > 1:
             callbacks.begin_again_without_state()
         if self._place.member == 0:
@@ -220,7 +215,7 @@ class Supervision:
             self.runtime.notify(notice)
         self.runtime.start()
         self._termination = self._listening.hear_platform()
-        self._promise(fit, coordinator)
+        self._promise(fit, coordinator, callbacks)
         self._status.spent("startup", time.time() - began)
         if start.restored is not None:
             seconds = restore(self.session, start, self._place.member, self._events)
@@ -248,20 +243,24 @@ class Supervision:
             self._interval = Interval(self._schedule.seconds, self.runtime.call_periodic)
         self._status.began_training()
 
-    def _promise(self, fit: keras_internals.RunningFit, coordinator: Coordinator) -> None:
+    def _promise(
+        self, fit: keras_internals.RunningFit, coordinator: Coordinator, callbacks: CallbackStates
+    ) -> None:
         if coordinator.member != 0:
             return
-        exact, why = input_promise.promise(fit.feed, fit.validation_data)
-        if exact:
-            logger.info(
-                "Watching over %d %s in %s. After a preemption: bit-identical; the input continues %s.",
-                len(self._place.workers) or coordinator.members,
-                "remote worker(s)" if self._place.workers else "worker(s)",
-                self._store.url,
-                why,
-            )
-        else:
-            logger.warning("NOT exact after a preemption: %s.", why)
+        promised = promise(
+            input_promise.promise(fit.feed, fit.validation_data),
+            self.session.shuffles,
+            callbacks=callbacks.unsaved,
+        )
+        logger.log(
+            logging.WARNING if promised.doubts else logging.INFO,
+            "Watching over %d %s in %s. %s",
+            len(self._place.workers) or coordinator.members,
+            "remote worker(s)" if self._place.workers else "worker(s)",
+            self._store.url,
+            promised,
+        )
 
     def _claim(
         self, callbacks: list[keras.callbacks.Callback], first: keras.callbacks.Callback

@@ -8,8 +8,8 @@ state that the iterator had when it was *new*, from which its batches are drawn 
 drawn again; exact if the pipeline gives the same elements again (seeded shuffles), at the cost of its own
 running time. Of a `keras.utils.PyDataset` only the epoch that was interrupted is drawn again: see `py_dataset`.
 
-Where it is known how far the shuffles of the pipeline had come when an iterator was made (see `shuffles`), a replay begins
-with the iterator that training goes on with, and it does not matter who else has made iterators of them.
+Where it is known how far the shuffles of the pipeline had come when an iterator was made (see `shuffles`), a replay
+begins with the iterator that training goes on with, and it does not matter who else has made iterators of them.
 """
 
 from __future__ import annotations
