@@ -23,7 +23,7 @@ END = "<!-- ways: end -->"
 #: The tables in their order: a heading, and the modules of the catalogue that it is made of.
 TABLES = {
     "Input": ("basics", "inputs_tfdata", "inputs_augmented", "inputs_python"),
-    "Models": ("models", "optimizers"),
+    "Models": ("models", "structures", "optimizers"),
     "Fits": ("fits", "several_fits", "tuning"),
     "Callbacks beside ours": ("callbacks",),
 }

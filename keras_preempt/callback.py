@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 import keras
 
-from keras_preempt import environment, keras_internals, log
+from keras_preempt import environment, log
+from keras_preempt.backend.keras.own_optimizers import steps_done
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.store import open_store
 from keras_preempt.keras_repairs import enable_multi_worker_fit
@@ -180,7 +181,7 @@ class PreemptionCallback(keras.callbacks.Callback):
     def after_train_end(self) -> None:
         """The other callbacks have ended training too: the next fit is another one."""
         if self._turn is not None:
-            self._turn.ended(keras_internals.steps_done(self.model))
+            self._turn.ended(steps_done(self.model))
             self._turn = None
 
     def after_epoch_begin(self) -> None:

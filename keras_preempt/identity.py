@@ -25,7 +25,8 @@ def describe(
     """Returns the identity that `checkpoint.identity` keeps in run.json and compares at every start.
 
     `epochs` is not part of it: a finished run may be given more. The setup is kept as well, but another number of
-    workers or replicas is no other run.
+    workers or replicas is no other run. Of a model that makes variables only while it trains, those are described that
+    exist, and the description says that it is not complete.
 
     Args:
         model: The model that is fitted.
@@ -40,6 +41,7 @@ def describe(
         "run_id": uuid.uuid4().hex,
         "model": [v for v in variables if not v["name"].startswith("optimizer/")],
         "optimizer": [v for v in variables if v["name"].startswith("optimizer/")],
+        **({} if model_state.complete else {"complete": False}),
         "optimizer_class": type(model.optimizer).__name__,
         "setup": setup.to_json(),
         "config": {

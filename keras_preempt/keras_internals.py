@@ -26,6 +26,7 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 from packaging.version import Version
 
+from keras_preempt.backend.keras.traced_step import TracedStep
 from keras_preempt.execution_loop import execution_loop
 from keras_preempt.requirements import NEWEST_KERAS, OLDEST_KERAS
 
@@ -436,7 +437,10 @@ class RunningFit:
         initial_epoch: The first epoch that it was asked for, from 0.
         validation_data: What was passed as that.
         before_evaluate: Called before each validation, before Keras makes an iterator for it.
+        traced: The training step, once it is traced and if it can be (`backend.keras.traced_step`).
     """
+
+    traced: TracedStep | None = None
 
     def __init__(self, model: Any, variables: Mapping[str, Any]) -> None:
         self._model = model
@@ -564,11 +568,26 @@ class RunningFit:
         if self._earlier_start:
             self._model._initial_epoch = self._earlier_start.pop()
 
-    def logs_of_an_epoch_without_steps(self, logs: Mapping[str, Any]) -> None:
+    def step_logs(self) -> Any:
+        """The logs of the last step as it returned them; None if this fit has run none.
+
+        Keras flattens them for callbacks, and tells by their keys whether an epoch's logs are those of its last step.
+        """
+        frame, code = inspect.currentframe(), _code_of_fit()
+        while frame is not None:
+            if frame.f_code is code and frame.f_locals.get("self") is self._model:
+                return frame.f_locals.get("logs") or None
+            frame = frame.f_back
+        return None
+
+    def logs_of_an_epoch_without_steps(self, logs: Any) -> None:
         """Gives the resumed epoch its training logs if not one of its steps is left to run.
 
         Without this, Keras takes the epoch's logs from its last step, of which there is none, and the
         epoch's training metrics are missing from History and from every callback.
+
+        Args:
+            logs: What the last step returned.
         """
         original = self._model._get_metrics_result_or_logs
         replaced = vars(self._model).get("_get_metrics_result_or_logs")
@@ -577,7 +596,7 @@ class RunningFit:
             vars(self._model).pop("_get_metrics_result_or_logs", None)
             if replaced is not None:
                 vars(self._model)["_get_metrics_result_or_logs"] = replaced
-            return original(step_logs if step_logs else dict(logs))
+            return original(step_logs if step_logs else logs)
 
         vars(self._model)["_get_metrics_result_or_logs"] = once
 
@@ -892,35 +911,6 @@ def evaluation_iterator(model: Any) -> Any:
 def builds_before_evaluating(model: Any) -> bool:
     """Whether Keras draws a batch to build the model before every fit and evaluation."""
     return model._distribute_strategy is not None
-
-
-def build(model: Any, element_spec: Any) -> None:
-    """Makes the variables of model, optimizer and metrics, without running anything.
-
-    On one device Keras makes metrics and optimizer slots only in the first step. Under a strategy it has
-    made them before the callbacks are called.
-
-    Args:
-        model: A compiled model.
-        element_spec: The `element_spec` of the training dataset.
-    """
-
-    def leaf(spec: Any) -> Any:
-        return None if isinstance(spec, tf.OptionalSpec) else spec
-
-    model._symbolic_build(data_batch=keras.tree.map_structure(leaf, element_spec))
-
-
-def steps_done(model: Any) -> int:
-    """Optimizer steps since the model was compiled, of every `steps_per_execution` and accumulation.
-
-    Of a model with several optimizers: those of the one that has done most.
-    """
-    own = [value for value in vars(model).values() if isinstance(value, keras.optimizers.Optimizer)]
-    optimizers = {
-        id(o): o for o in (getattr(each, "inner_optimizer", each) for each in (model.optimizer, *own))
-    }
-    return max(int(optimizer._iterations.numpy()) for optimizer in optimizers.values())
 
 
 def layers_of(model: Any) -> list[Any]:

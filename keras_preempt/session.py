@@ -16,16 +16,18 @@ import numpy as np
 
 from keras_preempt import keras_internals
 from keras_preempt.alignment import Position
+from keras_preempt.backend.keras.own_optimizers import steps_done
 from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.keras_internals import InputFeed, RunningFit
 from keras_preempt.regrouping import Regrouped, regroup_checkpoint
 from keras_preempt.saving import Content
-from keras_preempt.state import inputs, plain, py_dataset, randomness
+from keras_preempt.state import inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Counts, Shuffles
+from keras_preempt.state.waiting import unclaimed
 from keras_preempt.tensorflow_internals import reshuffles_while_drawn
 
 logger = logging.getLogger("keras_preempt")
@@ -43,7 +45,7 @@ class Session:
         member: The number of this worker.
 
     Attributes:
-        logs: The logs of the last execution.
+        logs: The logs of the last execution, as callbacks are given them.
         restored_name: The folder of the checkpoint that was restored; empty if none was.
         regrouped: What came of a checkpoint of other workers or replicas; None if none was restored.
         steps_at_start: Optimizer steps done before this fit ran its first one.
@@ -80,8 +82,10 @@ class Session:
         self.regrouped: Regrouped | None = None
         self.input_seconds = 0.0
         self._checked = False
+        self._nothing_trained = False
         self.logs: Mapping[str, Any] | None = None
-        self.steps_at_start = keras_internals.steps_done(model)
+        self._restored_logs: Any = None
+        self.steps_at_start = steps_done(model)
 
     # -- Positions ----------------------------------------------------------------------------------
 
@@ -90,7 +94,7 @@ class Session:
         if self._resume is not None:
             where = self._resume.where
             return Position(where["epoch"], where["phase"], where["batch"], where["step"])
-        return Position(epoch, phase, batch, keras_internals.steps_done(self._model))
+        return Position(epoch, phase, batch, steps_done(self._model))
 
     @property
     def validation_data(self) -> Any:
@@ -110,7 +114,7 @@ class Session:
     @property
     def steps_run(self) -> int:
         """Optimizer steps that this fit has run."""
-        return keras_internals.steps_done(self._model) - self.steps_at_start
+        return steps_done(self._model) - self.steps_at_start
 
     # -- Saving -------------------------------------------------------------------------------------
 
@@ -122,6 +126,9 @@ class Session:
 
     def before_validation(self) -> None:
         """Keeps what the validation is about to change, so that a save during it starts it over."""
+        self.check_handed_over()
+        if not self._model_state.complete:
+            self._model_state.look_again()
         source = keras_internals.evaluation_iterator(self._model)
         if source is not None and (self._evaluation is None or not self._evaluation.belongs_to(source)):
             self._evaluation = InputFeed(source)
@@ -165,6 +172,18 @@ class Session:
             )
             self._callbacks.change_weights = True
 
+    def check_handed_over(self) -> None:
+        """Makes sure that every restored value has found its variable, once a step was run.
+
+        Raises:
+            UnclaimedValues: Some have not.
+        """
+        if not self._model_state.waiting or self._resume is not None or not self._fit.step_logs():
+            return
+        self._model_state.look_again()
+        if waiting := self._model_state.waiting:
+            raise unclaimed(waiting)
+
     @property
     def resuming(self) -> bool:
         """Whether nothing was trained since the checkpoint was restored."""
@@ -172,6 +191,8 @@ class Session:
 
     def capture(self, position: Position) -> Content:
         """Returns what a save at `position` holds beside the variables."""
+        if not self._model_state.complete:
+            self._model_state.look_again()
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
             captured = self._capture_small(
@@ -210,7 +231,7 @@ class Session:
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
-            "logs": plain.encode(None if self.logs is None else dict(self.logs), arrays, "logs"),
+            "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
             "evaluated": self._evaluated.to_json(),
@@ -249,8 +270,8 @@ class Session:
         self._evaluated = _Evaluated.from_json(state.get("evaluated", {}))
         if phase == "validation":
             self._fit.feed.skip_next_epoch()
-        logs = plain.decode(state["logs"], loaded.local)
-        self.logs = logs
+        self._restored_logs = logs = step_logs.decode(state["logs"], loaded.local)
+        self.logs = step_logs.flat(logs)
         if phase in ("train", "validation") and logs:
             self._fit.logs_of_an_epoch_without_steps(logs)
         self._fit.start_at(max(epoch, self._fit.epochs) if state["stopped"] else epoch)
@@ -267,7 +288,7 @@ class Session:
             drawing=inputs.is_drawing(state["input"], batch=training),
         )
         self.restored_name = name
-        self.steps_at_start = keras_internals.steps_done(self._model)
+        self.steps_at_start = steps_done(self._model)
         return how
 
     def _regroup(self, found: LoadedFromOthers) -> Loaded:
@@ -293,6 +314,8 @@ class Session:
             # State that cannot be saved is an error now, not when the machine is about to go.
             self._callbacks.capture({})
             self._checked = True
+            if self._fit.traced is not None and self._fit.traced.drop_if_outdated(self._model):
+                logger.debug("A callback has set a value of the model: its first step is traced again.")
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.where["phase"] in ("train", "validation"):
             self._restore_small(resumed, variables=True)
@@ -312,8 +335,9 @@ class Session:
             )
         self._restore_small(self._resume, variables=True)
         self._resume = None
+        self._nothing_trained = True
         # Keras has done so once before this hook, with averages of weights for one; that is to stay.
-        if isinstance(self._model.optimizer, keras.optimizers.Optimizer):
+        if isinstance(self._model.optimizer, keras.optimizers.Optimizer) and not self._model_state.waiting:
             self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
 
     def _restore_small(self, resume: _Resume, *, variables: bool) -> None:
@@ -333,6 +357,10 @@ class Session:
     def end(self) -> None:
         """Leaves the model as Keras expects it for its next fit."""
         self._fit.forget_start()
+        if self._nothing_trained:  # Its variables may come into being only now, as in an evaluation.
+            vars(self._model)["_keras_preempt_state"] = self._model_state
+        else:
+            self._model_state.wait_no_more()
 
 
 class _Captured:

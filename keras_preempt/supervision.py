@@ -25,6 +25,8 @@ from keras_preempt import (
     startup,
 )
 from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.backend.keras.random_generators import unsaved_generators
+from keras_preempt.backend.keras.traced_step import stateful_random_operations, trace
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
@@ -157,9 +159,8 @@ class Supervision:
         setup = setup_of(model, fit.feed, strategy, self._place.members)
 
         def identity() -> dict[str, Any]:
-            if self._place.members == 1 and strategy.num_replicas_in_sync == 1:
-                keras_internals.build(model, fit.feed.element_spec)
-            model_states.append(ModelState(model, strategy))
+            fit.traced = trace(model, fit.feed.dataset)
+            model_states.append(ModelState(model, strategy, complete=fit.traced is not None))
             return describe(model, model_states[0], fit, setup, self._begun_after)
 
         def prepare() -> None:
@@ -215,7 +216,7 @@ class Supervision:
             self.runtime.notify(notice)
         self.runtime.start()
         self._termination = self._listening.hear_platform()
-        self._promise(fit, coordinator, callbacks)
+        self._promise(fit, coordinator, callbacks, model_states[0])
         self._status.spent("startup", time.time() - began)
         if start.restored is not None:
             seconds = restore(self.session, start, self._place.member, self._events)
@@ -244,14 +245,20 @@ class Supervision:
         self._status.began_training()
 
     def _promise(
-        self, fit: keras_internals.RunningFit, coordinator: Coordinator, callbacks: CallbackStates
+        self,
+        fit: keras_internals.RunningFit,
+        coordinator: Coordinator,
+        callbacks: CallbackStates,
+        model_state: ModelState,
     ) -> None:
         if coordinator.member != 0:
             return
         promised = promise(
             input_promise.promise(fit.feed, fit.validation_data),
             self.session.shuffles,
-            callbacks=callbacks.unsaved,
+            [] if fit.traced is None else stateful_random_operations(fit.traced),
+            [] if fit.traced is None else unsaved_generators(fit.traced, model_state.holds),
+            callbacks.unsaved,
         )
         logger.log(
             logging.WARNING if promised.doubts else logging.INFO,
@@ -284,6 +291,7 @@ class Supervision:
         """
         position = self.session.position(epoch, phase, batch)
         self._passed(position)
+        self.session.check_handed_over()
         if self._epoch_began is not None and self._epoch_began[0] == self.runtime.entered - 1:
             self.runtime.pace.paused(time.monotonic() - self._epoch_began[1])
         if self._rehearsal is not None and self.runtime.every_boundary:
@@ -341,6 +349,7 @@ class Supervision:
         position = self.session.position(epochs_done, "end", 0)
         assert self._milestones is not None
         self._milestones.passed(position)
+        self.session.check_handed_over()
         if self._rehearsal is not None:
             self._rehearsal.finish(position)
         plan = self.runtime.finish(position)

@@ -35,8 +35,9 @@ def check_or_create(store: Store, identity: Mapping[str, Any]) -> dict[str, Any]
     Args:
         store: the directory.
         identity: ``{"format": 1, "run_id": str, "model": [{"name", "shape", "dtype"}, ...], "optimizer": [the
-            same], "optimizer_class": str, "setup": Setup.to_json(), "config": {field: value}}``. `run_id` is not
-            compared, and of the setup only what another number of workers does not change: see `setup`.
+            same], "optimizer_class": str, "setup": Setup.to_json(), "config": {field: value}}``, with
+            ``"complete": False`` where the model makes more variables while it trains. `run_id` is not compared, and
+            of the setup only what another number of workers does not change: see `setup`.
 
     Returns:
         The identity that is stored; its `run_id` is the one that the first start gave it.
@@ -104,9 +105,12 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[s
     found: list[str] = []
     if stored["optimizer_class"] != wanted["optimizer_class"]:
         found.append(_difference("optimizer class", stored["optimizer_class"], wanted["optimizer_class"]))
+    old_is_complete, new_is_complete = (bool(each.get("complete", True)) for each in (stored, wanted))
     for group in ("model", "optimizer"):
         old, new = _variables(stored[group]), _variables(wanted[group])
         for name in sorted(old.keys() | new.keys()):
+            if (name not in old and not old_is_complete) or (name not in new and not new_is_complete):
+                continue  # A variable that is made only while the model trains: its checkpoint is held against it.
             if old.get(name) != new.get(name):
                 found.append(
                     _difference(f"{group} variable {name}", old.get(name, _ABSENT), new.get(name, _ABSENT))

@@ -18,9 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import keras_internals
+from keras_preempt.backend.keras.own_optimizers import own_optimizers
 from keras_preempt.checkpoint.dtypes import NAMES
 from keras_preempt.state import attributes, host_values
+from keras_preempt.state.handover import Handover
 from keras_preempt.state.regroup import Rule, rule_of
+from keras_preempt.state.waiting import Waiting
 
 _GLOBAL_SEED = "keras/global_seed"
 
@@ -32,23 +35,35 @@ _SAMPLED = 8
 
 
 class ModelState:
-    """The variables of a built, compiled model.
+    """The variables of a compiled model.
 
     Args:
-        model: The model. Optimizer and metrics must be built.
+        model: The model.
         strategy: The strategy that it trains under.
+        complete: Whether all of its variables exist by now.
 
     Attributes:
         mirrored: Variables that every replica holds alike, by name.
         local: Variables that can differ between replicas, by name.
+        complete: Whether all of its variables existed from the start. Otherwise `look_again` finds the later ones,
+            and restored values wait for them.
     """
 
-    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    def __init__(
+        self, model: keras.Model, strategy: tf.distribute.Strategy, *, complete: bool = True
+    ) -> None:
         self._model = model
         self._strategy = strategy
+        self.complete = complete
+        self._small: set[str] = set()
+        self._handover = Handover(self._components)
+        self._find()
+
+    def _find(self) -> None:
+        model, strategy = self._model, self._strategy
         self.mirrored: dict[str, Any] = {}
         self.local: dict[str, Any] = {}
-        self._small: set[str] = set()
+        self._small.clear()
         seen: set[int] = set()
         # Scales of float8 "train" by being overwritten, on each replica with what it has seen itself.
         kept_equal = {
@@ -60,7 +75,7 @@ class ModelState:
             ("optimizer", optimizer_variables),
             ("metrics", model.metrics_variables),
         ]
-        for name, optimizer in attributes.own_optimizers(model).items():
+        for name, optimizer in own_optimizers(model).items():
             groups.append((f"optimizer/{name}", optimizer.variables))
         kept_equal |= {
             id(v) for group, variables in groups for v in variables if group.startswith("optimizer")
@@ -84,6 +99,9 @@ class ModelState:
                 counts = id(variable) not in kept_equal and 4 * math.prod(variable.shape) <= SMALL
                 if group == "metrics" or counts or keras_internals.is_seed_state(variable):
                     self._small.add(name)
+        self._real = {**self.mirrored, **self.local}
+        self.mirrored.update(self._handover.mirrored)
+        self.local.update(self._handover.local)
 
     def _unique(self, name: str) -> str:
         number, unique = 1, name
@@ -150,18 +168,50 @@ class ModelState:
     def restore(self, mirrored: Mapping[str, np.ndarray], local: Mapping[str, np.ndarray]) -> None:
         """Assigns the captured values, replica by replica. Names that are not captured are left alone.
 
+        Values whose variables do not exist yet wait for them, and are handed over before these are first used.
         The arrays must not be changed any more: variables may go on reading them.
         """
+        if self._handover.keep(mirrored, local, self._real):
+            self._find()
+            awaited = set(self.waiting)
+            there = [variable for name, variable in self._real.items() if name not in awaited]
+            self._handover.watch(there, self.look_again)
         for name, variable in self.mirrored.items():
-            if name in mirrored:
+            if name in mirrored and not isinstance(variable, Waiting):
                 host_values.assign(self._components(variable), mirrored[name])
         # Made only where the checkpoint has it: making it draws from Python's random numbers.
         has_seed = any(name.startswith(f"{_GLOBAL_SEED}@") for name in local)
         for name, variable in self._local_now(create_seed=has_seed).items():
             for index, component in enumerate(self._components(variable)):
                 key = f"{name}@{index}"
-                if key in local:
+                if key in local and not isinstance(variable, Waiting):
                     host_values.assign([component], local[key])
+
+    @property
+    def waiting(self) -> list[str]:
+        """Names of restored values whose variables do not exist yet."""
+        return self._handover.names
+
+    def look_again(self, used: Any = None) -> bool:
+        """Finds the variables that have come into being since, and hands restored values over to them.
+
+        Args:
+            used: A variable that is about to be used for the first time.
+
+        Returns:
+            Whether that is a variable of this model by now.
+
+        Raises:
+            UnclaimedValues: A variable is not the one that was saved, or was used before that could be told.
+        """
+        self._find()
+        if self._handover.hand_over(self._real, used):
+            self._find()
+        return any(each is used for each in self._real.values())
+
+    def wait_no_more(self) -> None:
+        """Gives up what waits for variables."""
+        self._handover.end()
 
     def small(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Selects the captured values that a callback or Keras may touch before the first step.
@@ -210,7 +260,14 @@ class ModelState:
         seed = keras_internals.global_seed_state(create=create_seed)
         return self.local if seed is None else {**self.local, _GLOBAL_SEED: seed}
 
+    def holds(self, component: tf.Variable) -> bool:
+        """Whether a replica's variable is among those that a checkpoint holds."""
+        everything = [*self.mirrored.values(), *self.local.values()]
+        return any(component is each for variable in everything for each in self._components(variable))
+
     def _components(self, variable: Any) -> tuple[Any, ...]:
+        if isinstance(variable, Waiting):
+            return variable.components
         return tuple(self._strategy.experimental_local_results(variable.value))
 
 

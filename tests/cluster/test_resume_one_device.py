@@ -2,10 +2,10 @@
 
 | case | data | the signal comes in |
 |---|---|---|
-| one device | finite | the first step (compiling), mid-epoch, the last step of an epoch, validation begin |
+| one device | finite | the first step is traced, mid-epoch, the last step of an epoch, validation begin |
 | one device | repeat | mid-epoch, after the validation |
 | one device | unknown length | the last step of an epoch (ended), mid-validation |
-| mirrored, 2 replicas | finite | the first step, mid-validation |
+| mirrored, 2 replicas | finite | the first step is traced, mid-validation |
 | mirrored, 2 replicas | repeat | the last step of an epoch, epoch begin |
 | one device, 4 steps an execution (6 an epoch) | finite | mid-epoch, in the execution that is not full |
 | chaos: every kind of process | every data | every moment |

@@ -108,8 +108,8 @@ class Training:
             json.dumps([hold[k] for k in ("boundary", "epoch", "phase", "batch", "step")]) for hold in holds
         }
         assert len(stops) == 1, f"the workers stopped at different places: {stops}"
-        begun = all(strike.at.startswith(("batch", "tracing")) for strike in strikes)
-        settled = all(strike.settle for strike in strikes)
+        begun = all(strike.at.startswith("batch") for strike in strikes)
+        settled = all(strike.settle and strike.at != "tracing" for strike in strikes)
         for output in result.outputs:
             _, struck, after = output.partition("STRUCK")
             shown = f"after the notice\n{describe(result.outputs)}"

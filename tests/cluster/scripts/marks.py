@@ -55,11 +55,11 @@ class Marks(keras.callbacks.Callback):
                 continue
             print(f"STRUCK {text}", flush=True)
             os.kill(os.getpid(), number)
-            if strike["settle"]:
+            if strike["settle"] and text != "tracing":  # That comes before there is anything to agree on.
                 self._await("plan", self._earlier["plan"] + 1)
 
     def tracing(self) -> None:
-        """To be called where a training step is compiled."""
+        """To be called where a training step is traced, which a fit that is watched over does as it begins."""
         if self._training:
             self._training = False
             self.mark("tracing")
@@ -75,6 +75,7 @@ class Marks(keras.callbacks.Callback):
             time.sleep(0.01)  # A file cannot be waited for, only looked at.
 
     def on_train_begin(self, logs=None):
+        self._training = True
         self.mark("train_begin")
 
     def on_epoch_begin(self, epoch, logs=None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue.basics import BATCH, dataset, samples
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Refused, Way
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -239,15 +239,22 @@ WAYS = (
         "own-optimizers",
         "a GAN: optimizers of its own besides the one of `compile`",
         _adversarial,
-        dict.fromkeys(EVERYWHERE, Exact("they are built before `fit`")),
+        EVERYWHERE,
     ),
     Way(
         "own-optimizers-unbuilt",
-        "the same, with an optimizer that nothing has built before `fit`",
+        "the same, with optimizers that nothing has built before `fit`",
         _adversarial_unbuilt,
-        dict.fromkeys(
-            EVERYWHERE, Refused("what such an optimizer will keep is not known yet", r"optimizer.build")
-        ),
+        {
+            ONE: Exact(),
+            **dict.fromkeys(
+                (MIRRORED, WORKERS),
+                KerasFails(
+                    "what an optimizer makes within a replica's step cannot be used in it",
+                    "must feed a value for placeholder",
+                ),
+            ),
+        },
     ),
     Way("recurrent", "a recurrent layer with dropout", _recurrent, EVERYWHERE),
     Way("augmenting", "random augmentation layers in the model", _augmenting, EVERYWHERE),

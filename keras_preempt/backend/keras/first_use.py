@@ -1,0 +1,96 @@
+"""Tells of variables of Keras before they are read or assigned to for the first time.
+
+A model that trains eagerly makes its variables while its first step runs, each just before it is used. What is restored
+has to be there between the two.
+
+Verified with Keras 3.8.0 to 3.15.1.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.backend.common.variables import AutocastScope
+
+_lock = threading.RLock()
+_watches: list[weakref.ref[FirstUse]] = []
+
+
+class FirstUse:
+    """Calls a function with each variable that comes into being, before anything uses it, for as long as it is held.
+
+    Args:
+        known: The variables that exist already.
+        look: Called with the variable; returns whether it need not be called with this one again. Runs outside of
+            graphs, and reads variables as they are.
+    """
+
+    def __init__(self, known: Iterable[Any], look: Callable[[Any], bool]) -> None:
+        self._known = {
+            id(variable): variable for variable in known
+        }  # Held, so that no other gets the id of one.
+        self._look = look
+        self._looking = False
+        self._own = weakref.ref(self, _forget)
+        with _lock:
+            _watches.append(self._own)
+            if len(_watches) == 1:
+                _install()
+
+    def stop(self) -> None:
+        """Ends it. Can be called twice."""
+        _forget(self._own)
+
+    def used(self, variable: Any) -> None:
+        """A variable is about to be used."""
+        if id(variable) in self._known or self._looking or in_stateless_scope() or variable._value is None:
+            return
+        with _lock:
+            self._looking = True
+            try:
+                with tf.init_scope(), AutocastScope(None):
+                    if self._look(variable):
+                        self._known[id(variable)] = variable
+            finally:
+                self._looking = False
+
+
+def _forget(watch: weakref.ref[FirstUse]) -> None:
+    with _lock:
+        if watch in _watches:
+            _watches.remove(watch)
+            if not _watches:
+                _uninstall()
+
+
+def _told(variable: Any) -> None:
+    for reference in list(_watches):
+        if (watch := reference()) is not None:
+            watch.used(variable)
+
+
+def _install() -> None:
+    value, assign = keras.Variable.value, keras.Variable.assign
+
+    @functools.wraps(assign)
+    def told_assign(self: Any, new: Any) -> Any:
+        _told(self)
+        return assign(self, new)
+
+    def told_value(self: Any) -> Any:
+        _told(self)
+        return value.fget(self)
+
+    keras.Variable.value = property(told_value, doc=value.__doc__)
+    keras.Variable.assign = told_assign
+
+
+def _uninstall() -> None:
+    del keras.Variable.value, keras.Variable.assign

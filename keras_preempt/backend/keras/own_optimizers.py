@@ -1,0 +1,73 @@
+"""The optimizers that a model holds besides the one of `compile`, as in a GAN, and the steps that all of them count.
+
+Verified with Keras 3.8.0 to 3.15.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+
+
+def attributes(owner: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of an object, and what its lists and dictionaries hold, each with its name."""
+    for name, value in list(vars(owner).items()):
+        if name.startswith("_self_"):
+            continue  # TensorFlow's own list of the attributes.
+        if isinstance(value, Mapping):
+            yield from ((f"{name}/{key}", each) for key, each in value.items())
+        elif isinstance(value, (list, tuple)):
+            yield from ((f"{name}/{number}", each) for number, each in enumerate(value))
+        else:
+            yield name, value
+
+
+def own_optimizers(model: Any) -> dict[str, keras.optimizers.Optimizer]:
+    """Returns the optimizers that the model holds besides the one of `compile`, by attribute.
+
+    Those of models inside it are among them as soon as they are built, which they are when training applies them.
+    """
+    found = _held(model, known=_of_compile(model))
+    known = _of_compile(model) | {id(optimizer) for optimizer in found.values()}
+    for layer in model._flatten_layers(include_self=False):
+        for name, optimizer in _held(layer, known).items():
+            if optimizer.built:
+                known.add(id(optimizer))
+                path, number = f"{layer.name}/{name}", 1
+                while path in found:
+                    number += 1
+                    path = f"{layer.name}/{name}#{number}"
+                found[path] = optimizer
+    return found
+
+
+def _of_compile(model: Any) -> set[int]:
+    return {id(model.optimizer), id(getattr(model.optimizer, "inner_optimizer", None))}
+
+
+def _held(owner: Any, known: set[int]) -> dict[str, keras.optimizers.Optimizer]:
+    held: dict[str, keras.optimizers.Optimizer] = {}
+    seen = set(known)
+    for name, value in attributes(owner):
+        if isinstance(value, keras.optimizers.Optimizer) and id(value) not in seen:
+            seen.add(id(value))
+            held[name] = value
+    return held
+
+
+def steps_done(model: Any) -> int:
+    """Optimizer steps since the model was compiled, of every `steps_per_execution` and accumulation.
+
+    Of a model with several optimizers: those of the one that has done most. Optimizers of models inside it count only
+    where the model's own have done nothing: a part that was trained before keeps the count of that.
+    """
+    own = _held(model, known=_of_compile(model))
+    done = _most([model.optimizer, *own.values()])
+    return done or _most(own_optimizers(model).values())
+
+
+def _most(optimizers: Iterable[Any]) -> int:
+    inner = [getattr(each, "inner_optimizer", each) for each in optimizers if each is not None]
+    return max((int(optimizer._iterations.numpy()) for optimizer in inner), default=0)

@@ -1,0 +1,181 @@
+"""The training step of a fit, traced before its first step by Keras' own function.
+
+On one device Keras makes optimizer slots, compiled metrics and layers that are built late only when it traces the
+first step. A restore needs them before that. Tracing early makes exactly what training makes, runs nothing, draws
+nothing of the data, and costs nothing: the first step finds the trace and uses it.
+
+Verified with Keras 3.8.0 to 3.15.1.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations
+from keras_preempt.backend.tensorflow.iterator_spec import iterator_spec
+
+logger = logging.getLogger("keras_preempt")
+
+STEPS = ("multi_step_on_iterator", "execution")
+"""What Keras, and the loop that repairs it on several replicas, call the `tf.function` in the train function."""
+
+_OF_KERAS = frozenset({"stop_training", "stop_evaluating", "stop_predicting", "built", "history"})
+"""Attributes of a model that Keras sets as it trains, and does not read in a step."""
+
+_DRAWS = re.compile(
+    r"(?:Parameterized)?TruncatedNormal|Random(?!Dataset)\w+|Multinomial|NonDeterministicInts"
+)
+_GENERATOR = re.compile(r"Rng\w+|Stateful(?!PartitionedCall)\w+")
+_PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
+
+
+class TracedStep:
+    """The trace that the first step of a fit uses.
+
+    Args:
+        model: The model.
+        function: The traced function (a `tf.types.experimental.ConcreteFunction`).
+        fresh: Whether it was traced now, and not in an earlier fit.
+
+    Attributes:
+        function: The traced function.
+    """
+
+    def __init__(self, model: Any, function: Any, *, fresh: bool) -> None:
+        self.function = function
+        self._train_function = model.train_function
+        self._read = _python_values(model) if fresh else None
+
+    def drop_if_outdated(self, model: Any) -> bool:
+        """Has the first step traced anew if Python values of the model are others than when it was traced.
+
+        A trace keeps the values that it has read. Callbacks may set some before the first step, which Keras would have
+        traced after that.
+
+        Args:
+            model: The model.
+
+        Returns:
+            Whether it was outdated.
+        """
+        if self._read is None or model.train_function is not self._train_function:
+            return False
+        outdated, self._read = self._read != _python_values(model), None
+        if outdated:
+            model.make_train_function(force=True)
+        return outdated
+
+    def operations(self) -> Iterator[GraphOperation]:
+        """Every operation of the step, those of the functions that it calls too."""
+        return operations(self.function.graph)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The variables that the step reads or changes, each replica's own, in the order of their first use."""
+        return list(self.function.graph.variables)
+
+
+@dataclass(frozen=True)
+class RandomOperation:
+    """An operation of the step that draws from a state that is not among the variables of a model.
+
+    Attributes:
+        kind: What TensorFlow calls it: "RandomStandardNormal", "RngReadAndSkip", "EagerPyFunc", and so on.
+        where: The user's own line that made it, as "train_step (train.py:34)", or the layers that it is in.
+        seeded: Whether it has a seed of its own or a global one; its sequence begins anew in every process
+            all the same. True for a generator's, whose state is a variable.
+        resource: For an operation on a generator: the tensor that names its state; else None.
+    """
+
+    kind: str
+    where: str
+    seeded: bool
+    resource: Any = None
+
+
+def trace(model: Any, dataset: Any) -> TracedStep | None:
+    """Traces the training step of a running fit, as its first step would.
+
+    Args:
+        model: The model; Keras has made its train function.
+        dataset: The training data, as the strategy distributes it.
+
+    Returns:
+        The trace; None if the model trains eagerly, has a train function of its own, or cannot be traced, which its
+        first step will then say in Keras' own words.
+    """
+    function = _step_of(model.train_function)
+    if function is None or model.run_eagerly or tf.config.functions_run_eagerly():
+        return None
+    spec = iterator_spec(dataset)
+    if spec is None:
+        return None
+    traces = function.experimental_get_tracing_count()
+    try:
+        concrete = function.get_concrete_function(spec)
+        return TracedStep(model, concrete, fresh=function.experimental_get_tracing_count() > traces)
+    except Exception as error:  # Whatever the user's own code raises: the first step raises it again.
+        logger.debug("The training step could not be traced before training: %r", error)
+        return None
+
+
+def _python_values(model: Any) -> dict[tuple[int, str], Any]:
+    """Plain values in public attributes of the model and its layers, which a trace reads as constants."""
+    return {
+        (number, name): value
+        for number, layer in enumerate(model._flatten_layers())
+        for name, value in [*vars(layer).items(), ("trainable", layer.trainable)]
+        if isinstance(value, (bool, int, float, str, type(None)))
+        and not name.startswith("_")
+        and name not in _OF_KERAS
+    }
+
+
+def _step_of(train_function: Any) -> Any:
+    """The `tf.function` that a train function calls with an iterator; None if there is none."""
+    if isinstance(train_function, tf.types.experimental.PolymorphicFunction):
+        return train_function
+    code, cells = getattr(train_function, "__code__", None), getattr(train_function, "__closure__", None)
+    if code is None or cells is None:
+        return None
+    within = dict(zip(code.co_freevars, cells, strict=True))
+    for name in STEPS:
+        try:
+            found = within[name].cell_contents
+        except (KeyError, ValueError):
+            continue
+        if isinstance(found, tf.types.experimental.PolymorphicFunction):
+            return found
+    return None
+
+
+def stateful_random_operations(traced: TracedStep) -> list[RandomOperation]:
+    """Names the operations of a step whose draws a restart may not repeat.
+
+    `keras.random` with a `SeedGenerator` is not among them: its state is a variable of the model. Neither is
+    `tf.random.stateless_*`.
+
+    Args:
+        traced: The step.
+    """
+    found = []
+    for operation in traced.operations():
+        draws, python = _DRAWS.fullmatch(operation.kind), _PYTHON.fullmatch(operation.kind)
+        if not draws and not python and not _GENERATOR.fullmatch(operation.kind):
+            continue
+        seeds = (operation.attribute("seed"), operation.attribute("seed2"))
+        found.append(
+            RandomOperation(
+                operation.kind,
+                operation.python or f"the layers {operation.name.rpartition('/')[0]}",
+                not python and (not draws or any(seeds)),
+                None if draws or python else operation.operation.inputs[0],
+            )
+        )
+    return found

@@ -1,0 +1,90 @@
+"""Every operation of a traced function, those of the functions that it calls too, and the Python line each comes from.
+
+Verified with TensorFlow 2.16.1 to 2.21.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+_DEEPEST = 100  # functions that call functions; a recursive one has been seen by then
+
+
+@dataclass(frozen=True)
+class GraphOperation:
+    """One operation of a traced function.
+
+    Attributes:
+        kind: What TensorFlow calls it, such as "RandomUniform".
+        name: Its name in the graph, which begins with the names of the layers it is in.
+        operation: The `tf.Operation` itself.
+    """
+
+    kind: str
+    name: str
+    operation: Any
+
+    def attribute(self, name: str) -> Any:
+        """Returns an attribute of the operation; None if it has none of the name."""
+        try:
+            return self.operation.get_attr(name)
+        except ValueError:
+            return None
+
+    @property
+    def python(self) -> str:
+        """The line of the user's own code that made it, as "train_step (train.py:34)"; empty if there is none."""
+        for frame in reversed(list(getattr(self.operation, "traceback", None) or ())):
+            if not _is_installed(frame.filename):
+                return f"{frame.name} ({os.path.basename(frame.filename)}:{frame.lineno})"
+        return ""
+
+
+def operations(graph: Any) -> Iterator[GraphOperation]:
+    """Walks through a graph and the functions that it calls, each once.
+
+    Args:
+        graph: The graph of a traced `tf.function`.
+    """
+    yield from _operations(graph, set(), _DEEPEST)
+
+
+def _operations(graph: Any, seen: set[str], depth: int) -> Iterator[GraphOperation]:
+    for operation in graph.get_operations():
+        yield GraphOperation(operation.type, operation.name, operation)
+        for attribute in operation.node_def.attr.values():
+            called = [attribute.func] if attribute.HasField("func") else attribute.list.func
+            for function in called:
+                if function.name in seen or depth == 0:
+                    continue
+                seen.add(function.name)
+                inner = _graph_of(graph, function.name)
+                if inner is not None:
+                    yield from _operations(inner, seen, depth - 1)
+
+
+def _graph_of(graph: Any, name: str) -> Any:
+    """The graph of a function that a graph calls; None for one that has no Python graph, such as a gradient's."""
+    find = getattr(graph, "_get_function", None)
+    return None if find is None else getattr(find(name), "graph", None)
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    folders = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    for module in ("tensorflow", "keras", "keras_preempt"):
+        if (file := getattr(sys.modules.get(module), "__file__", None)) is not None:
+            folders.add(os.path.dirname(file))
+    folders |= set(site.getsitepackages()) if hasattr(site, "getsitepackages") else set()
+    return tuple(os.path.join(folder, "") for folder in folders)
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith((*_installed(), "<")) or f"{os.sep}site-packages{os.sep}" in file

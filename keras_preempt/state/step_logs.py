@@ -1,0 +1,64 @@
+"""The logs of a training step, as the step returned them: nested, and in tensors.
+
+Keras compares their keys with those of the model's metrics to tell whether an epoch has the logs of its last step or
+the results of its metrics, which on several replicas are other numbers. What callbacks are given is flattened, and
+says no more which of them it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_preempt.state import plain
+
+
+def encode(logs: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Returns logs as JSON data, with the arrays among them added to `arrays`.
+
+    Args:
+        logs: What a training step has returned, or what `decode` has; None for none.
+        arrays: Gets the arrays, under names that begin with "logs".
+
+    Raises:
+        TypeError: There is something else among them than numbers, tensors, strings and structures of these.
+    """
+    return plain.encode(_values(logs), arrays, "logs")
+
+
+def decode(encoded: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Returns the logs, in tensors where they were."""
+    return _tensors(plain.decode(encoded, arrays))
+
+
+def flat(logs: Any) -> dict[str, Any]:
+    """Returns logs as callbacks are given them: those in dictionaries within beside the others, numbers as floats."""
+    found: dict[str, Any] = {}
+    for name, value in logs.items() if isinstance(logs, Mapping) else ():
+        if isinstance(value, Mapping):
+            found.update(flat(value))
+        else:
+            found[name] = float(value) if np.ndim(value) == 0 and not isinstance(value, str) else value
+    return found
+
+
+def _values(logs: Any) -> Any:
+    if isinstance(logs, Mapping):
+        return {name: _values(value) for name, value in logs.items()}
+    if isinstance(logs, (list, tuple)):
+        return type(logs)([_values(value) for value in logs]) if type(logs) in (list, tuple) else logs
+    if isinstance(logs, (tf.Tensor, tf.Variable, keras.Variable)):
+        return np.asarray(logs)[()]  # A number, where it is one: it then stands in the JSON.
+    return logs
+
+
+def _tensors(logs: Any) -> Any:
+    if isinstance(logs, dict):
+        return {name: _tensors(value) for name, value in logs.items()}
+    if isinstance(logs, (list, tuple)):
+        return type(logs)([_tensors(value) for value in logs])
+    return tf.convert_to_tensor(logs) if isinstance(logs, (np.ndarray, np.generic)) else logs
