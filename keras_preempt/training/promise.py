@@ -14,7 +14,9 @@ from typing import Any, Protocol
 from keras_preempt.state.input_promise import InputPromise
 from keras_preempt.state.shuffles import Shuffles
 
-_ITS_OWN_RANDOM_NUMBERS = "Draw with keras.random, and give it a keras.random.SeedGenerator that is an attribute of the model or of a layer"
+_ITS_OWN_RANDOM_NUMBERS = (
+    "Draw with keras.random and a keras.random.SeedGenerator that the model or its layer holds"
+)
 
 
 class RandomOperation(Protocol):
