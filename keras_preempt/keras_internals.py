@@ -665,6 +665,7 @@ class InputFeed:
         untouched: What `look` returned for `live`.
         note: Called before each iterator is made; what it returns is added to `noted`.
         noted: What `note` returned.
+        making: Whether it is making one now.
         at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
         made_before: How many iterators earlier fits of this process had made of the dataset.
 
@@ -688,6 +689,7 @@ class InputFeed:
         self.untouched: Any = None
         self.note: Callable[[], Any] = _nothing_to_note
         self.noted: list[Any] = []
+        self.making = False
         self.at_epoch: Any = None
         self._drawn: list[int] = []
         self._forgotten = 0
@@ -714,7 +716,9 @@ class InputFeed:
         self._drawn = self.draws
         self._forgotten = 0
         self.noted.append(self.note())
+        self.making = True
         self.live = iter(self._dataset_of())
+        self.making = False
         self.iterators += 1
         self._count()
         self.untouched = self.look(self.live)

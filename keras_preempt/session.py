@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import keras
@@ -17,6 +16,7 @@ import numpy as np
 from keras_preempt import keras_internals
 from keras_preempt.alignment import Position
 from keras_preempt.backend.keras.own_optimizers import steps_done
+from keras_preempt.backend.tensorflow import iterators_made
 from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.checkpoint.setup import Setup
@@ -27,6 +27,7 @@ from keras_preempt.state import inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Counts, Shuffles
+from keras_preempt.state.validations import Validated
 from keras_preempt.state.waiting import unclaimed
 from keras_preempt.tensorflow_internals import reshuffles_while_drawn
 
@@ -68,8 +69,11 @@ class Session:
         self._fit = fit
         self.shuffles = Shuffles(fit.feed.dataset, fit.validation_data)
         inputs.watch(fit.feed, self.shuffles)
+        self._told_of_iterators = self._over = False
+        fragile = self.shuffles.fragile
+        self._unwatch = iterators_made.watch(fragile, self._iterator_made) if fragile else None
         fit.before_evaluate = self._before_evaluate
-        self._evaluated = _Evaluated([], [], looked=False, goes_on=False)
+        self._validated = Validated()
         self._counts_before_validation: Counts | None = None
         self._model_state = model_state
         self._callbacks = callbacks
@@ -118,11 +122,22 @@ class Session:
 
     # -- Saving -------------------------------------------------------------------------------------
 
+    def _iterator_made(self) -> None:
+        """Somebody makes an iterator of the training data, which reshuffles while it is drawn."""
+        if self._fit.feed.making or self._told_of_iterators or self._over:
+            return
+        self._told_of_iterators = True
+        logger.warning(
+            "NOT exact after a preemption from here until the training data is begun anew: something else than this "
+            "fit makes an iterator of it, and it is reshuffled while it is drawn, ahead of training, so that the two "
+            "change each other's order. Shuffle without .repeat() and steps_per_epoch, or go through another dataset."
+        )
+
     def _before_evaluate(self) -> None:
         """Before Keras makes an iterator for a validation, to look at a batch or to go through all."""
         self._counts_before_validation = self.shuffles.counts()
         if self._evaluation is not None:
-            self._evaluated.goes_on = self._evaluation.goes_on
+            self._validated.goes_on = self._evaluation.goes_on
 
     def before_validation(self) -> None:
         """Keeps what the validation is about to change, so that a save during it starts it over."""
@@ -133,7 +148,11 @@ class Session:
         if source is not None and (self._evaluation is None or not self._evaluation.belongs_to(source)):
             self._evaluation = InputFeed(source)
             self._evaluation.note = self.shuffles.counts
-            self._draw_validations_again(self._evaluation)
+            looks = keras_internals.builds_before_evaluating(self._model)
+            before = self._counts_before_validation
+            self._validated.draw_again(
+                self._evaluation, self._evaluation_draws, self.shuffles, before, looks=looks
+            )
         elif self._evaluation is not None and keras_internals.builds_before_evaluating(self._model):
             self._evaluation.looked_at()
         draws = self._evaluation_draws if self._evaluation is None else self._evaluation.draws
@@ -141,25 +160,6 @@ class Session:
         changes = self._callbacks.change_weights
         self._before_validation.overrides = self._model_state.capture_changed_by_validation(weights=changes)
         self._weights_before = None if changes else self._model_state.sample()
-
-    def _draw_validations_again(self, feed: InputFeed) -> None:
-        """Brings the validation data of a continued fit where it would be if the fit had not been interrupted."""
-        evaluated, before = self._evaluated, self._counts_before_validation
-        if not self._evaluation_draws:
-            return
-        if before is None or not evaluated.made_at or evaluated.made_at[-1] is None:
-            inputs.draw_again(feed, self._evaluation_draws)
-            return
-        # By now Keras has looked at a batch for a model that it does not know yet. In the fit as it was, it looked at
-        # one of an iterator that was there, or of a new one as well.
-        looks = keras_internals.builds_before_evaluating(self._model)
-        looked_anew = looks and not evaluated.goes_on
-        after = self.shuffles.counts() if looked_anew else before
-        made_at = list(evaluated.made_at)
-        if looked_anew and not evaluated.looked:
-            made_at.append(before)
-        inputs.draw_again(feed, self._evaluation_draws, self.shuffles, made_at)
-        self.shuffles.go_to(after)
 
     def validation_began(self) -> None:
         """The other callbacks have begun the validation: weights that one has changed would be saved as the weights."""
@@ -225,16 +225,15 @@ class Session:
     ) -> _Captured:
         arrays: dict[str, np.ndarray] = {}
         if self._evaluation is not None:
-            goes_on = self._evaluated.goes_on if looked else self._evaluation.goes_on
-            made_at = list(self._evaluation.noted)
-            self._evaluated = _Evaluated(list(self._evaluation.draws), made_at, looked, goes_on)
+            goes_on = self._validated.goes_on if looked else self._evaluation.goes_on
+            self._validated = Validated(list(self._evaluation.noted), looked, goes_on)
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
             "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
-            "evaluated": self._evaluated.to_json(),
+            "validated": self._validated.to_json(),
             "shuffles": counts,
         }
         # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
@@ -267,7 +266,7 @@ class Session:
         self.input_seconds = time.time() - began
         made = int(state["evaluation_iterators"])
         self._evaluation_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
-        self._evaluated = _Evaluated.from_json(state.get("evaluated", {}))
+        self._validated = Validated.from_json(state.get("validated", {}))
         if phase == "validation":
             self._fit.feed.skip_next_epoch()
         self._restored_logs = logs = step_logs.decode(state["logs"], loaded.local)
@@ -356,6 +355,9 @@ class Session:
 
     def end(self) -> None:
         """Leaves the model as Keras expects it for its next fit."""
+        self._over = True
+        if self._unwatch is not None:
+            self._unwatch()
         self._fit.forget_start()
         if self._nothing_trained:  # Its variables may come into being only now, as in an evaluation.
             vars(self._model)["_keras_preempt_state"] = self._model_state
@@ -373,38 +375,6 @@ class _Captured:
         self.arrays = arrays
         self.mirrored = mirrored
         self.overrides: dict[str, np.ndarray] = {}
-
-
-@dataclass
-class _Evaluated:
-    """What has happened to the validation data until now.
-
-    Attributes:
-        draws: How many batches were drawn of each iterator.
-        made_at: How far the shuffles were when each was made.
-        looked: Whether Keras has looked at a batch since the last validation; it does so under a strategy.
-        goes_on: Whether it takes that batch from the last of these iterators, and not from a new one.
-    """
-
-    draws: list[int]
-    made_at: list[Counts | None]
-    looked: bool
-    goes_on: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> _Evaluated:
-        return cls(
-            [int(batches) for batches in state.get("draws", ())],
-            [
-                None if counts is None else [int(each) for each in counts]
-                for counts in state.get("made_at", ())
-            ],
-            bool(state.get("looked", False)),
-            bool(state.get("goes_on", False)),
-        )
 
 
 class _Resume:

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt import tensorflow_internals as internals
-from keras_preempt.backend.tensorflow import reshuffling
+from keras_preempt.backend.tensorflow import iterators_made, reshuffling
 from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, keeps_an_order, reshuffling_of, sources
 
 N = 32
@@ -176,6 +176,36 @@ def test_only_a_cache_above_a_shuffle_keeps_an_order() -> None:
     assert keeps_an_order(shuffled().batch(2).cache().prefetch(1))
     assert not keeps_an_order(tf.data.Dataset.range(N).cache().shuffle(N, seed=1).batch(2))
     assert not keeps_an_order(shuffled().repeat().batch(2))
+
+
+def _through_strategy(data: tf.data.Dataset) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    next(iter(strategy.experimental_distribute_dataset(data.batch(4))))
+
+
+def _in_thread(data: tf.data.Dataset) -> None:
+    thread = threading.Thread(target=order, args=(data.take(2),))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "go_through", [order, lambda data: next(iter(data.skip(1).batch(2))), _through_strategy, _in_thread]
+)
+def test_whoever_makes_an_iterator_of_a_watched_shuffle_is_noticed(go_through: Callable[[Any], Any]) -> None:
+    data, other = shuffled(), shuffled()
+    made: list[str] = []
+    end = iterators_made.watch({id(data)}, lambda: made.append("made"))
+    try:
+        go_through(other)
+        assert not made
+        go_through(data)
+        assert made, _changed("iterators are made in another way")
+    finally:
+        end()
+    made.clear()
+    go_through(data)
+    assert not made, "the watch has not ended"
 
 
 def test_what_cannot_be_found_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:

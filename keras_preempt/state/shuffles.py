@@ -30,6 +30,7 @@ class Shuffles:
         shared_while_drawn: Whether one that training and validation share gets further while batches are drawn, and
             not only when an iterator is made.
         shared: Whether training and validation share one.
+        fragile: Identities of those of the training data that nobody else must advance while an iterator lasts.
     """
 
     def __init__(self, training: Any, validation: Any) -> None:
@@ -38,6 +39,9 @@ class Shuffles:
         shuffles = [reshuffling_of(dataset) for dataset, _ in self._own.values()]
         self._shuffles: list[Reshuffling] = [each for each in shuffles if each is not None]
         self.readable = len(self._shuffles) == len(shuffles)
+        self.fragile = frozenset(
+            key for key, (_, settled) in trained.items() if not settled or not self.readable
+        )
         both = trained.keys() & validated.keys()
         self.shared = bool(both)
         self.shared_while_drawn = any(not (trained[key][1] and validated[key][1]) for key in both)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue.basics import BATCH, model, samples
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Way
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Warned, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -100,6 +100,17 @@ def _looked_at(look: Callable[[Any, Any], None], data: Callable[[Any], Any] = _o
 
     job.__module__ = __name__
     return job
+
+
+def _looked_at_repeated(run: Run) -> None:
+    repeated = _batched(_once(_whole()).repeat())
+    run.fit(model(run), repeated, steps_per_epoch=6, epochs=4, callbacks=[_onlooker(_loop, repeated)])
+
+
+def _split_repeated(run: Run) -> None:
+    shuffled = _once(_whole())
+    data, held_out = _batched(shuffled.skip(HELD_OUT).repeat()), _batched(shuffled.take(HELD_OUT))
+    run.fit(model(run), data, validation_data=held_out, steps_per_epoch=4, epochs=4)
 
 
 def _in_another_thread(run: Run) -> None:
@@ -206,6 +217,30 @@ WAYS = (
         _in_another_thread,
         EVERYWHERE,
         strikes=("batch 9", "epoch 1", "batch 3"),
+    ),
+    Way(
+        "split-repeated",
+        "`take` and `skip` of one shuffled dataset, with `.repeat()` after it",
+        _split_repeated,
+        dict.fromkeys(
+            EVERYWHERE,
+            Warned(
+                "a repetition reshuffles ahead of training, at a moment left to chance. Split before the shuffle",
+                "NOT exact.*share a shuffle that is repeated",
+            ),
+        ),
+    ),
+    Way(
+        "loop-over-repeated",
+        "a callback that goes through shuffled training data with `.repeat()`",
+        _looked_at_repeated,
+        dict.fromkeys(
+            EVERYWHERE,
+            Warned(
+                "a repetition reshuffles ahead of training, at a moment left to chance. Leave out `.repeat()`",
+                "NOT exact.*something else than this fit makes an iterator",
+            ),
+        ),
     ),
     Way(
         "several-fits-one-split",
