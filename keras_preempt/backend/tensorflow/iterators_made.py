@@ -27,7 +27,7 @@ def watch(shuffles: Collection[int], told: Callable[[], None]) -> Callable[[], N
     """
     kinds = [_owner(kind) for kind in (tf.data.Dataset, tf.distribute.DistributedDataset)]
     kinds += [_owner(_distributed())]
-    before = {kind: vars(kind)["__iter__"] for kind in kinds}
+    before: dict[Any, Any] = {kind: vars(kind)["__iter__"] for kind in kinds}
     for kind, original in before.items():
         kind.__iter__ = _observed(original, shuffles, told)
 
@@ -50,7 +50,7 @@ def _observed(
     return make
 
 
-def _owner(kind: type) -> type:
+def _owner(kind: type) -> Any:
     """The class that defines how iterators of a class are made."""
     return next(each for each in kind.__mro__ if "__iter__" in vars(each))
 
