@@ -256,7 +256,7 @@ class Supervision:
         promised = promise(
             input_promise.promise(fit.feed, fit.validation_data),
             self.session.shuffles,
-            [] if fit.traced is None else stateful_random_operations(fit.traced),
+            None if fit.traced is None else stateful_random_operations(fit.traced),
             [] if fit.traced is None else unsaved_generators(fit.traced, model_state.holds),
             callbacks.unsaved,
         )

@@ -44,6 +44,10 @@ AGAINST: dict[str, tuple[Promise, str]] = {
     ),
     "a generator": (promise(CERTAIN, unsaved_generators=["StateVar:0"]), "StateVar:0"),
     "python code in the step": (promise(CERTAIN, operations=[Operation("EagerPyFunc")]), "runs Python code"),
+    "a step that cannot be looked at": (
+        promise(CERTAIN, operations=None),
+        "exact if the training step, which",
+    ),
     "a callback": (promise(CERTAIN, callbacks=["Counts"]), "Counts. Give them get_state"),
 }
 
@@ -58,7 +62,12 @@ def test_bit_identical_is_not_said_when_anything_speaks_against_it(what: str) ->
 @pytest.mark.parametrize("what", AGAINST)
 def test_not_exact_is_said_only_of_what_is_certain(what: str) -> None:
     promised, _ = AGAINST[what]
-    certain = what not in ("a callback", "python code in the step", "python code in the data")
+    certain = what not in (
+        "a callback",
+        "a step that cannot be looked at",
+        "python code in the step",
+        "python code in the data",
+    )
     assert str(promised).startswith("NOT exact after a preemption: exact except: ") == certain
 
 

@@ -18,6 +18,11 @@ _ITS_OWN_RANDOM_NUMBERS = (
     "Draw with keras.random and a keras.random.SeedGenerator that the model or its layer holds"
 )
 
+_UNSEEN = (
+    "the training step, which cannot be looked at before it runs, draws random numbers from keras.random alone, or from "
+    "generators that are attributes of the model"
+)
+
 
 class RandomOperation(Protocol):
     """An operation of the training step that draws from a state of its own, or runs Python code."""
@@ -85,7 +90,7 @@ class Promise:
 def promise(
     data: InputPromise,
     shuffles: Shuffles | None = None,
-    operations: Iterable[RandomOperation] = (),
+    operations: Iterable[RandomOperation] | None = (),
     unsaved_generators: Collection[str] = (),
     callbacks: Sequence[str] = (),
 ) -> Promise:
@@ -94,14 +99,15 @@ def promise(
     Args:
         data: Of the training and validation data.
         shuffles: Those of the training and the validation data.
-        operations: The random operations of the training step, and those that run Python code.
+        operations: The random operations of the training step, and those that run Python code; None if it cannot be
+            looked at, as in an eager fit.
         unsaved_generators: Names of the random generators that the step uses and that are not in a checkpoint.
         callbacks: Names of those whose state is not kept.
     """
     doubts = [Doubt(what, cure) for what, cure in data.doubts]
     if shuffles is not None:
         doubts += _doubts_of_shuffles(shuffles)
-    doubts += _doubts_of_step(operations, unsaved_generators)
+    doubts += _doubts_of_step(operations or (), unsaved_generators)
     if callbacks:
         doubts.append(
             Doubt(
@@ -111,7 +117,8 @@ def promise(
                 certain=False,
             )
         )
-    return Promise(tuple(doubts), data.condition, data.how)
+    conditions = [data.condition, _UNSEEN if operations is None else ""]
+    return Promise(tuple(doubts), " and ".join(filter(None, conditions)), data.how)
 
 
 def _doubts_of_shuffles(shuffles: Shuffles) -> list[Doubt]:
