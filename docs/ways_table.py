@@ -22,7 +22,7 @@ END = "<!-- ways: end -->"
 
 #: The tables in their order: a heading, and the modules of the catalogue that it is made of.
 TABLES = {
-    "Input": ("basics", "inputs_tfdata", "inputs_augmented", "inputs_python"),
+    "Input": ("basics", "inputs_tfdata", "shared_shuffles", "inputs_augmented", "inputs_python"),
     "Models": ("models", "structures", "optimizers"),
     "Fits": ("fits", "several_fits", "tuning"),
     "Callbacks beside ours": ("callbacks",),

@@ -436,6 +436,7 @@ class RunningFit:
         epochs: The number of epochs that it was asked for.
         initial_epoch: The first epoch that it was asked for, from 0.
         validation_data: What was passed as that.
+        before_evaluate: Called before each validation, before Keras makes an iterator for it.
         traced: The training step, once it is traced and if it can be (`backend.keras.traced_step`).
     """
 
@@ -443,6 +444,7 @@ class RunningFit:
 
     def __init__(self, model: Any, variables: Mapping[str, Any]) -> None:
         self._model = model
+        self.before_evaluate: Callable[[], Any] = _nothing_to_note
         self._frame_callbacks = variables["callbacks"]
         self.feed = InputFeed(variables["epoch_iterator"])
         self.epochs: int = variables["epochs"]
@@ -533,6 +535,8 @@ class RunningFit:
                 if not _is_called_by_fit(code):
                     return original(*args, **kwargs)
                 with settled():
+                    if name == "evaluate":
+                        self.before_evaluate()
                     return original(*args, **kwargs)
 
             return called
@@ -692,6 +696,9 @@ class InputFeed:
         iterators: How many were made.
         look: Called with each new iterator before anything is drawn from it; what it returns is `untouched`.
         untouched: What `look` returned for `live`.
+        note: Called before each iterator is made; what it returns is added to `noted`.
+        noted: What `note` returned.
+        making: Whether it is making one now.
         at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
         made_before: How many iterators earlier fits of this process had made of the dataset.
 
@@ -713,6 +720,9 @@ class InputFeed:
         self.iterators = 0
         self.look: Callable[[Any], Any] = _look_away
         self.untouched: Any = None
+        self.note: Callable[[], Any] = _nothing_to_note
+        self.noted: list[Any] = []
+        self.making = False
         self.at_epoch: Any = None
         self._drawn: list[int] = []
         self._forgotten = 0
@@ -738,7 +748,10 @@ class InputFeed:
         """Makes the next iterator of the sequence."""
         self._drawn = self.draws
         self._forgotten = 0
+        self.noted.append(self.note())
+        self.making = True
         self.live = iter(self._dataset_of())
+        self.making = False
         self.iterators += 1
         self._count()
         self.untouched = self.look(self.live)
@@ -865,8 +878,14 @@ class InputFeed:
         return [*draws[:-1], draws[-1] + 1]
 
     def begin_with(self, draws: Sequence[int]) -> None:
-        """Takes the iterators made until now, at least one, for those of which so many batches were drawn."""
+        """Takes the iterators made until now for those, at least one, of which so many batches were drawn."""
+        self.iterators = len(draws)
         *self._drawn, self._forgotten = draws
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether Keras would draw its next batch from `live`, and not from a new iterator."""
+        return self._source._current_iterator is not None and self._source.steps_per_epoch is not None
 
     def resume(self, position: Mapping[str, Any], live: Any, *, batch: int | None) -> None:
         """Makes the next epoch go on from a position.
@@ -915,6 +934,10 @@ class InputFeed:
 
 def _look_away(iterator: Any) -> None:
     """Nobody is interested in new iterators."""
+
+
+def _nothing_to_note() -> None:
+    """Nobody is interested in when iterators are made."""
 
 
 def evaluation_iterator(model: Any) -> Any:

@@ -16,6 +16,7 @@ from keras_preempt.state import input_promise
 from keras_preempt.state.model import ModelState
 from keras_preempt.step_record import StepRecord
 from keras_preempt.tensorflow_internals import hidden_sources
+from keras_preempt.training.promise import promise
 
 
 class Rehearsal:
@@ -67,8 +68,9 @@ class Rehearsal:
         if drill is not None:
             drill.begin(lambda: saves.step_in_flight)
         if record is not None:
-            exact, why = input_promise.promise(feed)
-            record.begin(session.steps_at_start, session.restored_name, exact, why, unsaved)
+            data = promise(input_promise.promise(feed, session.validation_data), session.shuffles)
+            why = "; and ".join(str(doubt) for doubt in data.doubts)
+            record.begin(session.steps_at_start, session.restored_name, not data.doubts, why, unsaved)
         return cls(drill, record, session)
 
     @property

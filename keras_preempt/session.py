@@ -16,6 +16,7 @@ import numpy as np
 from keras_preempt import keras_internals
 from keras_preempt.alignment import Position
 from keras_preempt.backend.keras.own_optimizers import steps_done
+from keras_preempt.backend.tensorflow import iterators_made
 from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.checkpoint.setup import Setup
@@ -25,6 +26,8 @@ from keras_preempt.saving import Content
 from keras_preempt.state import inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
+from keras_preempt.state.shuffles import Counts, Shuffles
+from keras_preempt.state.validations import Validated
 from keras_preempt.state.waiting import find_waiting, not_regrouped, unclaimed
 from keras_preempt.tensorflow_internals import reshuffles_while_drawn
 from keras_preempt.training.start_errors import CAPTURING, RESTORING, explained
@@ -48,6 +51,7 @@ class Session:
         restored_name: The folder of the checkpoint that was restored; empty if none was.
         regrouped: What came of a checkpoint of other workers or replicas; None if none was restored.
         steps_at_start: Optimizer steps done before this fit ran its first one.
+        shuffles: Those of its training and validation data.
         input_seconds: How long it took to bring the input where it stood, in a restore.
     """
 
@@ -64,7 +68,14 @@ class Session:
         self._setup = setup
         self._member = member
         self._fit = fit
-        inputs.watch(fit.feed)
+        self.shuffles = Shuffles(fit.feed.dataset, fit.validation_data)
+        inputs.watch(fit.feed, self.shuffles)
+        self._told_of_iterators = self._over = False
+        fragile = self.shuffles.fragile
+        self._unwatch = iterators_made.watch(fragile, self._iterator_made) if fragile else None
+        fit.before_evaluate = self._before_evaluate
+        self._validated = Validated()
+        self._counts_before_validation: Counts | None = None
         self._model_state = model_state
         self._callbacks = callbacks
         self._evaluation: InputFeed | None = None
@@ -91,6 +102,11 @@ class Session:
         return Position(epoch, phase, batch, steps_done(self._model))
 
     @property
+    def validation_data(self) -> Any:
+        """What the fit was given as that."""
+        return self._fit.validation_data
+
+    @property
     def epochs(self) -> int:
         """The number of epochs that this fit was asked for."""
         return self._fit.epochs
@@ -107,6 +123,23 @@ class Session:
 
     # -- Saving -------------------------------------------------------------------------------------
 
+    def _iterator_made(self) -> None:
+        """Somebody makes an iterator of the training data, which reshuffles while it is drawn."""
+        if self._fit.feed.making or self._told_of_iterators or self._over:
+            return
+        self._told_of_iterators = True
+        logger.warning(
+            "NOT exact after a preemption from here until the training data is begun anew: something else than this "
+            "fit makes an iterator of it, and it is reshuffled while it is drawn, ahead of training, so that the two "
+            "change each other's order. Shuffle without .repeat() and steps_per_epoch, or go through another dataset."
+        )
+
+    def _before_evaluate(self) -> None:
+        """Before Keras makes an iterator for a validation, to look at a batch or to go through all."""
+        self._counts_before_validation = self.shuffles.counts()
+        if self._evaluation is not None:
+            self._validated.goes_on = self._evaluation.goes_on
+
     def before_validation(self) -> None:
         """Keeps what the validation is about to change, so that a save during it starts it over."""
         self.check_handed_over()
@@ -115,11 +148,16 @@ class Session:
         source = keras_internals.evaluation_iterator(self._model)
         if source is not None and (self._evaluation is None or not self._evaluation.belongs_to(source)):
             self._evaluation = InputFeed(source)
-            inputs.draw_again(self._evaluation, self._evaluation_draws)
+            self._evaluation.note = self.shuffles.counts
+            looks = keras_internals.builds_before_evaluating(self._model)
+            before = self._counts_before_validation
+            self._validated.draw_again(
+                self._evaluation, self._evaluation_draws, self.shuffles, before, looks=looks
+            )
         elif self._evaluation is not None and keras_internals.builds_before_evaluating(self._model):
             self._evaluation.looked_at()
         draws = self._evaluation_draws if self._evaluation is None else self._evaluation.draws
-        self._before_validation = self._capture_small(draws, validating=True)
+        self._before_validation = self._capture_small(draws, self._counts_before_validation, looked=True)
         changes = self._callbacks.change_weights
         self._before_validation.overrides = self._model_state.capture_changed_by_validation(weights=changes)
         self._weights_before = None if changes else self._model_state.sample()
@@ -158,7 +196,9 @@ class Session:
             self._model_state.look_again()
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
-            captured = self._capture_small(self._draws_when_evaluated_next())
+            captured = self._capture_small(
+                self._draws_when_evaluated_next(), self.shuffles.counts(), looked=False
+            )
         arrays = dict(captured.arrays)
         feed = self._fit.feed
         place = feed.position(pending=position.phase == "train")
@@ -181,17 +221,22 @@ class Session:
         builds = keras_internals.builds_before_evaluating(self._model)
         return self._evaluation.draws_after_next_look() if builds else self._evaluation.draws
 
-    def _capture_small(self, evaluation_draws: list[int], *, validating: bool = False) -> _Captured:
+    def _capture_small(
+        self, evaluation_draws: list[int], counts: Counts | None, *, looked: bool
+    ) -> _Captured:
         arrays: dict[str, np.ndarray] = {}
+        if self._evaluation is not None:
+            goes_on = self._validated.goes_on if looked else self._evaluation.goes_on
+            self._validated = Validated(list(self._evaluation.noted), looked, goes_on)
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
             "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
-            "epoch_logs": step_logs.encode(
-                self._fit.epoch_logs() if validating else None, arrays, "epoch_logs"
-            ),
+            "epoch_logs": step_logs.encode(self._fit.epoch_logs() if looked else None, arrays, "epoch_logs"),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
+            "validated": self._validated.to_json(),
+            "shuffles": counts,
         }
         # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
         shared = self._callbacks.copies_of_weights(self._model_state.mirrored_weights())
@@ -216,12 +261,14 @@ class Session:
         self._callbacks.restore_files(state["callbacks"], loaded.local)
         self._model_state.restore(loaded.tensors, loaded.local)
         began = time.time()
+        training = batch if phase == "train" else None
         how = inputs.restore(
-            self._fit.feed, state["input"], loaded.local, batch=batch if phase == "train" else None
+            self._fit.feed, state["input"], loaded.local, batch=training, shuffles=self.shuffles
         )
         self.input_seconds = time.time() - began
         made = int(state["evaluation_iterators"])
         self._evaluation_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
+        self._validated = Validated.from_json(state.get("validated", {}))
         if phase == "validation":
             self._fit.feed.skip_next_epoch()
         self._restored_logs = logs = step_logs.decode(state["logs"], loaded.local)
@@ -242,6 +289,7 @@ class Session:
             },
             self._model_state.small(loaded.tensors),
             self._model_state.small(loaded.local),
+            drawing=inputs.is_drawing(state["input"], batch=training),
         )
         self.restored_name = name
         self.steps_at_start = steps_done(self._model)
@@ -302,7 +350,8 @@ class Session:
         """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""
         if self._resume is None:
             return
-        validated = self._fit.validate_without_drawing(len(self._evaluation_draws))
+        counted = self._resume.state.get("shuffles") is not None and self.shuffles.readable
+        validated = None if counted else self._fit.validate_without_drawing(len(self._evaluation_draws))
         if validated is not None and reshuffles_while_drawn(validated):
             logger.warning(
                 "A later fit with the same validation data is not exact: it reshuffles while it is drawn, and this "
@@ -322,6 +371,7 @@ class Session:
             if not resume.told:
                 logger.warning("The callbacks differ: %s. Its state starts afresh.", difference)
         resume.told = True
+        self.shuffles.go_to(resume.state.get("shuffles"), drawing=resume.drawing)
         randomness.restore(resume.state["random"], resume.arrays)
 
     def leave(self) -> None:
@@ -330,6 +380,9 @@ class Session:
 
     def end(self) -> None:
         """Leaves the model as Keras expects it for its next fit."""
+        self._over = True
+        if self._unwatch is not None:
+            self._unwatch()
         self._fit.forget_start()
         if self._nothing_trained:  # Its variables may come into being only now, as in an evaluation.
             vars(self._model)["_keras_preempt_state"] = self._model_state
@@ -359,8 +412,11 @@ class _Resume:
         arrays: dict[str, np.ndarray],
         mirrored: dict[str, np.ndarray],
         local: dict[str, np.ndarray],
+        *,
+        drawing: bool,
     ) -> None:
         self.where = where
+        self.drawing = drawing
         self.state = state
         self.arrays = arrays
         self.mirrored = mirrored

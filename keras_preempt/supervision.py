@@ -25,7 +25,8 @@ from keras_preempt import (
     startup,
 )
 from keras_preempt.alignment import Kind, Plan, Position
-from keras_preempt.backend.keras.traced_step import trace
+from keras_preempt.backend.keras.random_generators import unsaved_generators
+from keras_preempt.backend.keras.traced_step import stateful_random_operations, trace
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
@@ -57,6 +58,7 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
 from keras_preempt.tensorboard_points import Points
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+from keras_preempt.training.promise import promise
 from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, explain
 from keras_preempt.waiting import longest_wait
 from keras_preempt.worker_lost import says_a_loss
@@ -202,12 +204,6 @@ class Supervision:
         milestones.started(start.incarnation, self._place.members)
         self._status.begin(self._place.member, start.incarnation, self._store.key)
         callbacks = CallbackStates(others)
-        if callbacks.unsaved:
-            logger.warning(
-                "The state of these callbacks is not kept over a restart: %s. If they have any, give them "
-                "get_state() and set_state(state).",
-                ", ".join(callbacks.unsaved),
-            )
         if start.restored is None and start.incarnation > 1:
             callbacks.begin_again_without_state()
         if self._place.member == 0:
@@ -233,7 +229,7 @@ class Supervision:
             self.runtime.notify(notice)
         self.runtime.start()
         self._termination = self._listening.hear_platform()
-        self._promise(fit, coordinator)
+        self._promise(fit, coordinator, callbacks, model_states[0])
         self._status.spent("startup", time.time() - began)
         if start.restored is not None:
             self._stage = RESTORING
@@ -263,20 +259,30 @@ class Supervision:
             self._interval = Interval(self._schedule.seconds, self.runtime.call_periodic)
         self._status.began_training()
 
-    def _promise(self, fit: keras_internals.RunningFit, coordinator: Coordinator) -> None:
+    def _promise(
+        self,
+        fit: keras_internals.RunningFit,
+        coordinator: Coordinator,
+        callbacks: CallbackStates,
+        model_state: ModelState,
+    ) -> None:
         if coordinator.member != 0:
             return
-        exact, why = input_promise.promise(fit.feed, fit.validation_data)
-        if exact:
-            logger.info(
-                "Watching over %d %s in %s. After a preemption: bit-identical; the input continues %s.",
-                len(self._place.workers) or coordinator.members,
-                "remote worker(s)" if self._place.workers else "worker(s)",
-                self._store.url,
-                why,
-            )
-        else:
-            logger.warning("NOT exact after a preemption: %s.", why)
+        promised = promise(
+            input_promise.promise(fit.feed, fit.validation_data),
+            self.session.shuffles,
+            None if fit.traced is None else stateful_random_operations(fit.traced),
+            [] if fit.traced is None else unsaved_generators(fit.traced, model_state.holds),
+            callbacks.unsaved,
+        )
+        logger.log(
+            logging.WARNING if promised.doubts else logging.INFO,
+            "Watching over %d %s in %s. %s",
+            len(self._place.workers) or coordinator.members,
+            "remote worker(s)" if self._place.workers else "worker(s)",
+            self._store.url,
+            promised,
+        )
 
     def _claim(
         self, callbacks: list[keras.callbacks.Callback], first: keras.callbacks.Callback

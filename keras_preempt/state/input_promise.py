@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -21,94 +22,150 @@ _VARIABLE = re.compile(r"Assign\w*VariableOp|Rng\w+|Stateful\w+|LookupTableInser
 _PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
 
 
-def promise(feed: InputFeed, validation: object = None) -> tuple[bool, str]:
+@dataclass(frozen=True)
+class InputPromise:
+    """How exactly the data of a fit continues.
+
+    Attributes:
+        doubts: What a restart cannot repeat, and what to do about it.
+        condition: What it depends on that cannot be seen, as the end of "exact if ..."; empty for nothing.
+        how: How the training data continues, as the end of "the input continues ...".
+    """
+
+    doubts: tuple[tuple[str, str], ...]
+    condition: str
+    how: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is known to speak against it."""
+        return not self.doubts
+
+    def __str__(self) -> str:
+        """Why, or why not, in words."""
+        if self.doubts:
+            return "; and ".join(f"{what}. {cure}" for what, cure in self.doubts)
+        return self.how if not self.condition else f"{self.how}; exact if {self.condition}"
+
+
+def promise(feed: InputFeed, validation: object = None) -> InputPromise:
     """Says before training how exactly the input will continue after a restart.
 
     Args:
         feed: The training data.
         validation: The `validation_data` of the fit, as it was passed; it is drawn afresh in each validation.
-
-    Returns:
-        Whether it will be exact as far as can be seen, and why or why not, in words.
     """
     several = not isinstance(feed.dataset, tf.data.Dataset)
     parts = [part for pipeline in pipelines_of(feed.dataset) for part in ingredients(pipeline)]
+    validated = [part for pipeline in pipelines_of(validation) for part in ingredients(pipeline)]
     found = [
         *_doubts(parts, "training data"),
         *_doubts_of_source(feed, several),
+        *_doubts(validated, "validation data"),
         *_doubts_of_validation(validation),
     ]
-    if found:
-        return False, "; and ".join(found)
-    in_python = any(_PYTHON.fullmatch(part.name) for part in parts)
-    condition = "; exact if its Python code gives the same data again" if in_python else ""
-    if in_python or several:
-        return True, f"by replay: the batches already used are drawn again and dropped{condition}"
-    return True, "from the saved state of its iterator, or by replay where TensorFlow cannot save that"
+    in_python = _in_python(parts)
+    whose = [
+        data
+        for data, python in (("training data", in_python), ("validation data", _in_python(validated)))
+        if python
+    ]
+    condition = (
+        f"the Python code of the {' and of the '.join(whose)} gives the same again when it is asked again"
+        if whose
+        else ""
+    )
+    how = (
+        "by replay: the batches already used are drawn again and dropped"
+        if in_python or several
+        else "from the saved state of its iterator, or by replay where TensorFlow cannot save that"
+    )
+    return InputPromise(tuple(found), condition, how)
+
+
+def _in_python(parts: Sequence[Ingredient]) -> bool:
+    return any(_PYTHON.fullmatch(part.name) for part in parts)
 
 
 def has_python_code(feed: InputFeed) -> bool:
     """Whether Python code makes the training data, as far as can be seen; where nothing can be, it is said so."""
     pipelines = pipelines_of(feed.dataset)
-    parts = (part for pipeline in pipelines for part in ingredients(pipeline))
-    return not pipelines or any(_PYTHON.fullmatch(part.name) for part in parts)
+    return not pipelines or _in_python([part for pipeline in pipelines for part in ingredients(pipeline)])
 
 
-def _doubts(parts: Sequence[Ingredient], data: str) -> Iterator[str]:
+_STATELESS = (
+    "use tf.random.stateless_* there, with a number for each sample as its seed, as from "
+    "tf.data.Dataset.zip((data, tf.data.Dataset.random(seed=...)))"
+)
+
+
+def _doubts(parts: Sequence[Ingredient], data: str) -> Iterator[tuple[str, str]]:
     shuffles = [part for part in parts if part.seeded is False and _gives_order(part)]
     if shuffles:
         yield (
             f"{len(shuffles)} shuffle(s) of the {data} have no seed, so that a restart cannot repeat the "
-            "order of the epochs after it. Pass shuffle(..., seed=...), or call "
-            "keras.utils.set_random_seed before the dataset is made"
+            "order of the epochs after it",
+            "Pass shuffle(..., seed=...), or call keras.utils.set_random_seed before the dataset is made",
         )
     if not all(part.ordered for part in parts):
         yield (
             f"the {data} comes in the order in which it is ready (deterministic=False), which is another one "
-            "each time. Leave out deterministic=False"
+            "each time",
+            "Leave out deterministic=False",
         )
-    draws = [part for part in parts if part.function and _DRAWS.match(part.name)]
-    drawn = [part for part in draws if not _gives_order(part) and (not part.seeded or part.parallel)]
-    kept = [part for part in parts if part.function and _VARIABLE.fullmatch(part.name)]
-    if drawn or kept:
-        where = ", ".join(sorted({part.function for part in drawn or kept}))
-        what = (
-            "random operations that have no seed or are run in parallel"
-            if drawn
-            else "a variable, such as that of a random generator or of a layer"
-        )
+    draws = [part for part in parts if part.function and _DRAWS.match(part.name) and not _gives_order(part)]
+    without_seed = {part.function for part in draws if not part.seeded}
+    parallel = {part.function for part in draws if part.seeded and part.parallel}
+    kept = {part.function for part in parts if part.function and _VARIABLE.fullmatch(part.name)}
+    if without_seed:
         yield (
-            f"the {data} is changed by {what} (in {where}), whose state cannot be saved. Use "
-            "tf.random.stateless_* there, with a number for each sample as its seed, as from "
-            "tf.data.Dataset.zip((data, tf.data.Dataset.random(seed=...)))"
+            f"the {data} is changed by random operations without a seed (in {_listed(without_seed)}), whose state "
+            "cannot be saved",
+            "Call keras.utils.set_random_seed before the dataset is made, and leave out num_parallel_calls in the map "
+            f"that draws; or {_STATELESS}",
         )
+    if parallel:
+        yield (
+            f"the {data} is changed by random operations that are run in parallel (in {_listed(parallel)}), which "
+            "sample gets which number being left to chance",
+            f"Leave out num_parallel_calls in the map that draws; or {_STATELESS}",
+        )
+    if kept:
+        yield (
+            f"the {data} is changed by a variable, such as that of a random generator or of a layer (in "
+            f"{_listed(kept)}), whose state cannot be saved",
+            f"Move random layers into the model, where their seeds are saved; or {_STATELESS}",
+        )
+
+
+def _listed(functions: set[str]) -> str:
+    return ", ".join(sorted(functions))
 
 
 def _gives_order(part: Ingredient) -> bool:
     return part.name in ("ShuffleDataset", "RandomDataset", "RandomShuffle")
 
 
-def _doubts_of_source(feed: InputFeed, several: bool) -> Iterator[str]:
+def _doubts_of_source(feed: InputFeed, several: bool) -> Iterator[tuple[str, str]]:
     if several and feed.batches is None:
         yield (
             "the length of the training data is not known, so that Keras finds its end by a step that fails, and with "
-            "several replicas it is left to chance which of them count that step. Tell the length, by "
-            "dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass steps_per_epoch"
+            "several replicas it is left to chance which of them count that step",
+            "Tell the length, by dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass steps_per_epoch",
         )
     if several and feed.is_generator:
         yield (
             "Keras takes batches from the Python generator to build the model on several replicas, an unknown number "
-            "ahead, and drops them. Pass a tf.data.Dataset or a keras.utils.PyDataset"
+            "ahead, and drops them",
+            "Pass a tf.data.Dataset or a keras.utils.PyDataset",
         )
     if found := py_dataset.doubt(feed):
         yield found
 
 
-def _doubts_of_validation(data: object) -> Iterator[str]:
-    if isinstance(data, tf.data.Dataset):
-        yield from _doubts([*ingredients(data)], "validation data")
-    elif isinstance(data, Generator):
+def _doubts_of_validation(data: object) -> Iterator[tuple[str, str]]:
+    if isinstance(data, Generator):
         yield (
-            "each validation goes on in the Python generator an unknown number of batches after the one before. Pass "
-            "a tf.data.Dataset or a keras.utils.PyDataset as validation_data"
+            "each validation goes on in the Python generator an unknown number of batches after the one before",
+            "Pass a tf.data.Dataset or a keras.utils.PyDataset as validation_data",
         )

@@ -7,6 +7,9 @@ state that the iterator had when it was *new*, from which its batches are drawn 
 *replay* from the beginning: the same number of iterators is made, and the batches drawn from the last one are
 drawn again; exact if the pipeline gives the same elements again (seeded shuffles), at the cost of its own
 running time. Of a `keras.utils.PyDataset` only the epoch that was interrupted is drawn again: see `py_dataset`.
+
+Where it is known how far the shuffles of the pipeline had come when an iterator was made (see `shuffles`), a replay
+begins with the iterator that training goes on with, and it does not matter who else has made iterators of them.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from keras_preempt.backend.tensorflow.reshuffling import keeps_an_order
 from keras_preempt.keras_internals import InputFeed
 from keras_preempt.progress import progress
 from keras_preempt.state import py_dataset, randomness
 from keras_preempt.state.input_promise import has_python_code
+from keras_preempt.state.shuffles import Counts, Shuffles
 from keras_preempt.tensorflow_internals import (
     iterator_state,
     keeps_every_shuffle,
@@ -55,10 +60,17 @@ _STATE = "input/state"
 _UNTOUCHED = "input/untouched"
 
 
-def watch(feed: InputFeed) -> None:
-    """Keeps the state of each new iterator of the feed, if it can have any: a few kilobytes, once an epoch."""
+def watch(feed: InputFeed, shuffles: Shuffles | None = None) -> None:
+    """Keeps the state of each new iterator of the feed, if it can have any: a few kilobytes, once an epoch.
+
+    Args:
+        feed: The input of the fit.
+        shuffles: Those of the fit, if it is to be known how far they were when an iterator was made.
+    """
     if not never_has_state(feed.dataset):
         feed.look = iterator_state
+    if shuffles is not None:
+        feed.note = shuffles.counts
 
 
 def capture(
@@ -73,6 +85,8 @@ def capture(
         inside: Whether the training of an epoch has begun and not ended.
     """
     captured: dict[str, Any] = {"position": dict(position), "way": "replay"}
+    if feed.noted and feed.noted[-1] is not None:
+        captured["made_at"] = feed.noted if _needs_all(feed, known=True) else feed.noted[-1:]
     if (epoch := py_dataset.capture(feed, arrays, inside=inside)) is not None:
         captured["epoch"] = epoch
     if feed.live is None or feed.untouched is None:
@@ -105,7 +119,12 @@ def _too_much(feed: InputFeed) -> str | None:
 
 
 def restore(
-    feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, np.ndarray], *, batch: int | None
+    feed: InputFeed,
+    captured: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    *,
+    batch: int | None,
+    shuffles: Shuffles | None = None,
 ) -> str:
     """Makes the feed go on from a captured position.
 
@@ -114,6 +133,7 @@ def restore(
         captured: From `capture`.
         arrays: The arrays beside it.
         batch: The step of the epoch to go on with; None if the position is not inside an epoch's training.
+        shuffles: Those of the fit. Where they stand afterwards is not where they stood: see `is_drawing`.
 
     Returns:
         How it was done, in words.
@@ -122,8 +142,11 @@ def restore(
         ValueError: The saved state does not fit the pipeline, or the pipeline ends before the position.
     """
     position = captured["position"]
-    _check_sharing(feed, int(position.get("made_before", 0)))
     made, drawn = int(position["iterators"]), int(position["batches"])
+    made_at: list[Counts | None] = list(captured.get("made_at", ()))
+    known = shuffles is not None and shuffles.readable and bool(made_at) and made_at[-1] is not None
+    if not known and (shuffles is None or not shuffles.readable or made > 0):
+        _check_sharing(feed, int(position.get("made_before", 0)))
     if captured.get("epoch") is not None:
         py_dataset.restore(feed, captured["epoch"], arrays)
     if made == 0:
@@ -132,6 +155,8 @@ def restore(
     began = time.monotonic()
     # An execution of several steps may have drawn less than it was asked for, but not nothing.
     required = 0 if batch is None else drawn - feed.steps_per_execution + 1
+    if shuffles is not None and known:
+        shuffles.go_to(made_at[-1])
     if captured["way"] in ("state", "new"):
         live = feed.new()
         feed.untouched = arrays[_UNTOUCHED].tobytes()
@@ -141,7 +166,7 @@ def restore(
             how = f"from the iterator's saved state, {_size(len(state))}"
         else:
             restore_iterator(live, feed.untouched)
-            draws = drawn if batch is not None or position["current"] or _needs_all(feed) else 0
+            draws = drawn if batch is not None or position["current"] or _needs_all(feed, known=known) else 0
             _draw(live, [draws], required, lambda: live)
             how = f"from the state of the epoch's new iterator and {_again(draws, began)}"
     elif captured.get("epoch") is not None:
@@ -149,16 +174,45 @@ def restore(
         _draw(live, [drawn if batch is not None else 0], required, lambda: live)
         how = f"by replay of its epoch: {_again(drawn if batch is not None else 0, began)}"
     else:
-        all_of_it = _needs_all(feed)
+        all_of_it = _needs_all(feed, known=known)
         before = [int(batches) if all_of_it else 0 for batches in position["drawn_before"][: made - 1]]
         draws = drawn if batch is not None or position["current"] or all_of_it else 0
+        if shuffles is not None and known:
+            first = 0 if all_of_it and len(made_at) == made else len(made_at) - 1
+            before = before[len(before) - (len(made_at) - 1 - first) :]
+            following = _each_at(feed, shuffles, made_at[first:])
+        else:
+            following = feed.new
         drawn_from = randomness.fingerprint()
-        live = _draw(feed.new(), [*before, draws], required, feed.new)
+        live = _draw(following(), [*before, draws], required, following)
         if randomness.fingerprint() != drawn_from:
             logger.warning("NOT exact: %s.", _GLOBAL)
-        how = f"by replay of {made} iterators and {_again(sum(before) + draws, began)}"
+        how = f"by replay of {len(before) + 1} iterators and {_again(sum(before) + draws, began)}"
+    feed.noted = made_at
     feed.resume(position, live, batch=batch)
     return how
+
+
+def _each_at(feed: InputFeed, shuffles: Shuffles, made_at: Sequence[Counts | None]) -> Callable[[], Any]:
+    """Makes one iterator after the other, each with the shuffles as far as they were then."""
+    left = iter(made_at)
+
+    def following() -> Any:
+        shuffles.go_to(next(left))
+        return feed.new()
+
+    return following
+
+
+def is_drawing(captured: Mapping[str, Any], *, batch: int | None) -> bool:
+    """Whether batches of an iterator that goes on are being drawn after a restore.
+
+    Args:
+        captured: From `capture`.
+        batch: The step of the epoch to go on with; None if the position is not inside an epoch's training.
+    """
+    position = captured["position"]
+    return int(position["batches"]) > 0 and (batch is not None or bool(position["current"]))
 
 
 def _check_sharing(feed: InputFeed, made_before: int) -> None:
@@ -173,25 +227,49 @@ def _check_sharing(feed: InputFeed, made_before: int) -> None:
         )
 
 
-def draw_again(feed: InputFeed, draws: Sequence[int]) -> None:
+def draw_again(
+    feed: InputFeed,
+    draws: Sequence[int],
+    shuffles: Shuffles | None = None,
+    made_at: Sequence[Counts | None] = (),
+) -> None:
     """Makes the iterators of earlier validations, and draws from them what was drawn where later ones depend on it.
 
     Args:
         feed: The input of the validations of a fit, of which nothing was drawn yet.
         draws: How many batches were drawn of each iterator.
+        shuffles: Those of the fit, if it is known how far they were when the iterators were made.
+        made_at: How far, for each of them.
     """
     if not draws:
         return
-    matters = feed.is_generator or any(map(reshuffles_while_drawn, pipelines_of(feed.dataset)))
-    _draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
+    if shuffles is not None:
+        if _validation_needs_all(feed):
+            following = _each_at(feed, shuffles, made_at)
+            _draw(following(), list(draws), 0, following)
+        feed.noted = list(made_at)
+    else:
+        matters = feed.is_generator or any(map(reshuffles_while_drawn, pipelines_of(feed.dataset)))
+        _draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
     feed.begin_with(draws)
 
 
-def _needs_all(feed: InputFeed) -> bool:
-    """Whether the batches of earlier iterators have to be drawn as well, for the later ones to be the same."""
+def _validation_needs_all(feed: InputFeed) -> bool:
+    return feed.is_generator or any(map(keeps_an_order, pipelines_of(feed.dataset)))
+
+
+def _needs_all(feed: InputFeed, *, known: bool) -> bool:
+    """Whether the batches of earlier iterators have to be drawn as well, for the later ones to be the same.
+
+    Args:
+        feed: The input of the fit.
+        known: Whether it is known how far the shuffles were when an iterator was made.
+    """
     # What Keras makes of arrays draws its order in a random operation, of which this is not known.
-    unknown = feed.undistributed is None or has_python_code(feed)
-    return unknown or any(map(reshuffles_while_drawn, pipelines_of(feed.dataset)))
+    if feed.undistributed is None or has_python_code(feed):
+        return True
+    depends = keeps_an_order if known else reshuffles_while_drawn
+    return any(map(depends, pipelines_of(feed.dataset)))
 
 
 def _draw(live: Any, draws: Sequence[int], required: int, following: Callable[[], Any]) -> Any:

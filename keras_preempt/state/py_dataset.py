@@ -68,8 +68,8 @@ def restore(feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, n
         feed.begin_epoch_once()
 
 
-def doubt(feed: InputFeed) -> str:
-    """Says why a restart may see other data; empty if nothing was found.
+def doubt(feed: InputFeed) -> tuple[str, str] | None:
+    """Says why a restart may see other data, and what to do about it; None if nothing was found.
 
     A batch is asked for twice, which must not make a difference.
     """
@@ -77,21 +77,22 @@ def doubt(feed: InputFeed) -> str:
         feed.py_dataset is not None and keeps_its_state(feed.py_dataset)
     ):
         return (
-            f"{name} has on_epoch_begin or on_epoch_end, and what these change is lost in a restart. Give it "
-            "get_state(), which returns plain data, and set_state(state); and do not pass steps_per_epoch"
+            f"{name} has on_epoch_begin or on_epoch_end, and what these change is lost in a restart",
+            "Give it get_state(), which returns plain data, and set_state(state); and do not pass steps_per_epoch",
         )
     if feed.py_dataset is None:
-        return ""
+        return None
     python, numpy = random.getstate(), np.random.get_state()
     first, second = (_bytes_of(feed.py_dataset[0]) for _ in range(2))
     random.setstate(python)
     np.random.set_state(numpy)
     if first == second:
-        return ""
+        return None
     return (
         f"{type(feed.py_dataset).__name__} gave two different batches when it was asked for the first one twice, so "
-        "that a restart cannot ask for the same ones again. Seed what is random in __getitem__ with its index and "
-        "the number of the epoch, as in np.random.default_rng((epoch, index))"
+        "that a restart cannot ask for the same ones again",
+        "Seed what is random in __getitem__ with its index and the number of the epoch, as in "
+        "np.random.default_rng((epoch, index))",
     )
 
 

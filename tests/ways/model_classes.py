@@ -88,6 +88,23 @@ class WithPlainVariables(Subclassed):
         return super().train_step((x / tf.cast(self.seen, x.dtype) + self.generator.normal(tf.shape(x)), y))
 
 
+class DrawsFromTensorFlow(Subclassed):
+    """Draws from an operation whose state nobody holds."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        return super().train_step((x + tf.random.normal(tf.shape(x), stddev=0.1), y))
+
+
+class DrawsFromGlobalGenerator(Subclassed):
+    """Draws from a generator that is not an attribute of the model."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        noise = tf.random.get_global_generator().normal(tf.shape(x), stddev=0.1)
+        return super().train_step((x + noise, y))
+
+
 class Adversarial(keras.Model):
     """Two networks with an optimizer each, as Keras' GAN example has them; the one of compile is not used."""
 

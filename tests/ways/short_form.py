@@ -21,11 +21,15 @@ SHORT_FORM: dict[str, tuple[str, ...]] = {
     "py-dataset-kept": (ONE,),
     "generator": (ONE,),
     "random-generator": (ONE,),
+    # One shuffle below two pipelines: counts of its seed generator, with and without a replay.
+    "split-shuffle": (ONE,),
+    "loop-over-two-shuffles": (MIRRORED,),
     # Models: variables of every kind.
     "several-outputs": (ONE,),
     "custom-train-step": (ONE,),
     "unbuilt-sequential": (ONE,),
     "plain-variables": (ONE,),
+    "random-op-in-step": (ONE,),
     "own-optimizers-unbuilt": (ONE,),
     "vae": (ONE,),
     "gan": (ONE,),

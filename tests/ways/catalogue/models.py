@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue.basics import BATCH, dataset, samples
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Way
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Warned, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -113,6 +113,15 @@ def _plain_variables(run: Run) -> None:
         model.compile("adam", loss=_loss(), metrics=["accuracy"])
     run.fit(model, dataset())
     run.keep(steps=int(model.seen.numpy()), drawn=model.generator.state.numpy())
+
+
+def _drawn_outside(run: Run, kind: str) -> None:
+    from tests.ways import model_classes
+
+    with run.scope():
+        model = getattr(model_classes, kind)()
+        model.compile("adam", loss=_loss(), metrics=["accuracy"])
+    run.fit(model, dataset())
 
 
 def _adversarial(run: Run) -> None:
@@ -234,6 +243,29 @@ WAYS = (
         "`tf.Variable` and `tf.random.Generator` attributes of a model",
         _plain_variables,
         dict.fromkeys(EVERYWHERE, Exact()),
+    ),
+    Way(
+        "random-op-in-step",
+        "a `train_step` with `tf.random.normal`",
+        lambda run: _drawn_outside(run, "DrawsFromTensorFlow"),
+        dict.fromkeys(
+            EVERYWHERE,
+            Warned(
+                "its sequence begins anew in each process. Use `keras.random` with a `SeedGenerator`",
+                r"NOT exact.*RandomStandardNormal in train_step.*keras\.random\.SeedGenerator",
+            ),
+        ),
+    ),
+    Way(
+        "global-generator-in-step",
+        "a `train_step` with a `tf.random.Generator` that is not the model's",
+        lambda run: _drawn_outside(run, "DrawsFromGlobalGenerator"),
+        {
+            ONE: Warned(
+                "no checkpoint holds it. Make it an attribute of the model",
+                r"NOT exact.*random generator that no checkpoint holds",
+            )
+        },
     ),
     Way(
         "own-optimizers",

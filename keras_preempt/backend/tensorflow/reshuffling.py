@@ -1,0 +1,287 @@
+"""How far the reshuffling of a dataset has come: read it, set it.
+
+`Dataset.shuffle` gives each new iterator another order. What it takes the orders from, a *seed generator*, belongs
+to the shuffle and not to a pipeline: all pipelines that pass the shuffle, all iterators that anybody makes of them, and
+all copies that a distribution strategy makes share it. Its whole state is a count, which no public function
+tells. Two things make it readable at the price of a few kilobytes and a millisecond. An iterator of a shuffle, once it
+is saved, holds the count of its seed generator at that moment. And a second shuffle, of nothing, can be made on the
+seed generator of the first if the generator's name in TensorFlow's resource manager is known. The name is found by
+trying: of all names that there can be, it is the one whose count moves when the dataset gets an iterator.
+
+`Dataset.random(rerandomize_each_iteration=True)` works alike.
+
+Verified with TensorFlow 2.16.2 to 2.21.0; `tests/test_tensorflow_canaries.py` has the canaries.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
+
+_COUNT = "epoch_num_random_samples"
+"""The key of the count in the state of an iterator."""
+
+_PER_ITERATOR = 2
+"""By how much an iterator advances the count: it takes two numbers."""
+
+_MOST_NAMES = 4000
+"""Names that are tried; more would take seconds. A shuffle inside a function takes a name at each call of it."""
+
+_IGNORE_STATE = 1
+"""TensorFlow's external_state_policy: the probe draws nothing, so that no other state is lost."""
+
+_SETTLED = (
+    "CacheDataset",
+    "_BatchDataset",
+    "_FilterDataset",
+    "_MapDataset",
+    "_OptionsDataset",
+    "_PaddedBatchDataset",
+    "_ParallelBatchDataset",
+    "_ParallelMapDataset",
+    "_PrefetchDataset",
+    "_RebatchDataset",
+    "_ShardDataset",
+    "_ShuffleDataset",
+    "_SkipDataset",
+    "_TakeDataset",
+    "_TakeWhileDataset",
+    "_WindowDataset",
+    "_ZipDataset",
+)
+"""Datasets of which an iterator makes all iterators of its inputs before it hands out its first element."""
+
+_KEEP_BETWEEN_ITERATORS = ("CacheDataset", "_VariantDataset")
+"""Datasets that hand out what an earlier iterator has drawn, or of which nothing is known."""
+
+
+class Unreadable(Exception):
+    """The seed generator of a shuffle was not found."""
+
+
+class Reshuffling:
+    """The seed generator of one shuffle.
+
+    Args:
+        dataset: What `Dataset.shuffle` or `Dataset.random` has returned.
+
+    Raises:
+        Unreadable: Its seed generator was not found.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._probe = _iterator(dataset) if _is_random(dataset) else _find(dataset)
+        # Finding it has made one iterator.
+        self.advance_to(self.count() - _PER_ITERATOR)
+
+    def count(self) -> int:
+        """How far it has come: two for each iterator that was ever made."""
+        return _count_in(_state(self._probe))
+
+    def advance_to(self, count: int) -> None:
+        """Sets the count, forwards or backwards: the next iterator gets the order that comes then."""
+        _set(self._probe, count)
+
+
+_known: weakref.WeakKeyDictionary[Any, Reshuffling | None] = weakref.WeakKeyDictionary()
+"""By shuffled dataset; None for those whose seed generator was not found."""
+
+
+def reshuffling_of(dataset: Any) -> Reshuffling | None:
+    """The seed generator of a shuffle; None if it cannot be read."""
+    if dataset not in _known:
+        try:
+            _known[dataset] = Reshuffling(dataset)
+        except (Unreadable, tf.errors.OpError, AttributeError, ValueError, TypeError):
+            _known[dataset] = None
+    return _known[dataset]
+
+
+def sources(dataset: Any) -> Iterator[tuple[Any, bool]]:
+    """The parts of a pipeline that give each iterator another order, from its end to its beginning.
+
+    Returns:
+        Each with whether it is *settled*: whether an iterator of the pipeline advances it no more once it has handed
+        out its first element. Others are advanced while elements are drawn, as below a repetition.
+    """
+    yield from _sources(dataset, True)
+
+
+def keeps_an_order(dataset: Any) -> bool:
+    """Whether later iterators of a pipeline depend on what was drawn from earlier ones: a shuffle below a cache."""
+    if type(dataset).__name__ in _KEEP_BETWEEN_ITERATORS:
+        return not hasattr(dataset, "_inputs") or not dataset._inputs() or any(True for _ in sources(dataset))
+    return any(map(keeps_an_order, dataset._inputs()))
+
+
+def _sources(dataset: Any, settled: bool) -> Iterator[tuple[Any, bool]]:
+    name = type(dataset).__name__
+    if (name == "_ShuffleDataset" and dataset._reshuffle_each_iteration is not False) or (
+        name == "_RandomDataset" and _rerandomizes(dataset)
+    ):
+        yield dataset, settled
+    for upstream in dataset._inputs():
+        yield from _sources(upstream, settled and name in _SETTLED)
+
+
+def _is_random(dataset: Any) -> bool:
+    return type(dataset).__name__ == "_RandomDataset"
+
+
+def _rerandomizes(dataset: Any) -> bool:
+    return bool(getattr(dataset, "_rerandomize_each_iteration", getattr(dataset, "_rerandomize", None)))
+
+
+def _iterator(dataset: tf.data.Dataset) -> Any:
+    """An iterator without what TensorFlow does to make a pipeline fast, of which nothing is to be drawn."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    return iter(
+        dataset.with_options(options)
+    )._iterator_resource  # It does not keep the dataset, as the rest does.
+
+
+def _find(dataset: Any) -> Any:
+    """An iterator over nothing, on the seed generator of a shuffle, of which one iterator more was made."""
+    probes = {}
+    newest, prefix = _newest_name(dataset)
+    if newest > _MOST_NAMES:
+        raise Unreadable(f"{newest} shuffles were made in this process")
+    for number in range(newest):
+        name = f"{prefix}{number}"
+        twin = _on_generator(dataset, name)
+        if (
+            _generator_of(twin) == name
+        ):  # Otherwise there is none of that name any more, and the twin has its own.
+            probes[name] = _iterator(twin)
+    before = {name: _count_in(_state(probe)) for name, probe in probes.items()}
+    _iterator(dataset)
+    moved = [name for name, probe in probes.items() if _count_in(_state(probe)) != before[name]]
+    # Each probe has advanced what it looks at.
+    for name, probe in probes.items():
+        if name not in moved:
+            _set(probe, before[name] - _PER_ITERATOR)
+    if len(moved) != 1:
+        for name in moved:
+            _set(probes[name], before[name] - _PER_ITERATOR)
+        raise Unreadable(f"{len(moved)} of {len(probes)} seed generators were its own")
+    _set(probes[moved[0]], before[moved[0]])
+    return probes[moved[0]]
+
+
+def _newest_name(dataset: Any) -> tuple[int, str]:
+    """The number and the beginning of the name that a seed generator made now gets."""
+    name = _generator_of(tf.data.Dataset.range(0).shuffle(1, seed=1))
+    found = re.fullmatch(r"(.*\D)(\d+)", name)
+    if found is None:
+        raise Unreadable(f"seed generators have names like {name!r}")
+    return int(found[2]), found[1]
+
+
+def _on_generator(dataset: Any, name: str) -> Any:
+    """A shuffle of nothing on the seed generator of that name, or on a new one where there is none."""
+    nothing = tf.data.Dataset.range(0)
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=name)
+    variant = tf.raw_ops.ShuffleDatasetV3(
+        input_dataset=tf.data.experimental.to_variant(nothing),
+        buffer_size=1,
+        seed=dataset._seed,
+        seed2=dataset._seed2,
+        seed_generator=handle,
+        output_types=[tf.int64],
+        output_shapes=[[]],
+    )
+    return tf.data.experimental.from_variant(variant, nothing.element_spec)
+
+
+def _generator_of(shuffled: Any) -> str:
+    """The name of the seed generator of a shuffle of nothing."""
+    serialized = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=tf.data.experimental.to_variant(shuffled), external_state_policy=_IGNORE_STATE
+    )
+    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    names = [
+        handle.name
+        for node in graph.node
+        if node.op == "Const"
+        for handle in node.attr["value"].tensor.resource_handle_val
+    ]
+    if len(names) != 1:
+        raise Unreadable(f"a shuffle has {len(names)} seed generators")
+    return str(names[0])
+
+
+def _state(probe: Any) -> bytes:
+    saved = tf.raw_ops.SerializeIterator(resource_handle=probe, external_state_policy=_IGNORE_STATE)
+    return bytes(tf.io.serialize_tensor(saved).numpy())
+
+
+def _set(probe: Any, count: int) -> None:
+    saved = tf.io.parse_tensor(_with_count(_state(probe), count), tf.variant)
+    tf.raw_ops.DeserializeIterator(resource_handle=probe, serialized=saved)
+
+
+def _count_in(state: bytes) -> int:
+    for part in _parts(state):
+        keys = _keys(part)
+        if _COUNT in keys:
+            return int(_values(part, len(keys))[keys.index(_COUNT)])
+    raise Unreadable(f"the state of a shuffle has no {_COUNT}")
+
+
+def _with_count(state: bytes, count: int) -> bytes:
+    whole = tensor_pb2.TensorProto.FromString(state)
+    parts = _parts(state)
+    for part in parts:
+        keys = _keys(part)
+        if _COUNT in keys:
+            values = _values(part, len(keys))
+            values[keys.index(_COUNT)] = tf.constant(count, tf.int64)
+            compressed = tf.raw_ops.CompressElement(components=values)
+            part.tensors[0].CopyFrom(
+                tensor_pb2.TensorProto.FromString(tf.io.serialize_tensor(compressed).numpy())
+            )
+    changed = tensor_pb2.TensorProto(dtype=whole.dtype, tensor_shape=whole.tensor_shape, variant_val=parts)
+    return bytes(changed.SerializeToString())
+
+
+def _parts(state: bytes) -> list[Any]:
+    """The parts of an iterator's state, one for each dataset of its pipeline: keys, and one element of values."""
+    whole = tensor_pb2.TensorProto.FromString(state)
+    if whole.variant_val:
+        return list(whole.variant_val)
+    # All lengths first, then all parts.
+    content, sizes = whole.tensor_content, []
+    at = 0
+    for _ in range(whole.tensor_shape.dim[0].size):
+        size = shift = 0
+        while True:
+            byte, at = content[at], at + 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        sizes.append(size)
+    parts = []
+    for size in sizes:
+        parts.append(tensor_pb2.VariantTensorDataProto.FromString(content[at : at + size]))
+        at += size
+    return parts
+
+
+def _keys(part: Any) -> list[str]:
+    return str(part.metadata.decode(errors="replace")).split("@@")[1:]
+
+
+def _values(part: Any, count: int) -> list[Any]:
+    compressed = tf.io.parse_tensor(part.tensors[0].SerializeToString(), tf.variant)
+    values = tf.raw_ops.UncompressElement(
+        compressed=compressed, output_types=[tf.int64] * count, output_shapes=[[]] * count
+    )
+    return list(values)

@@ -1,0 +1,78 @@
+"""How far the shuffles of a fit's data have come, whoever has made iterators of them.
+
+A shuffle gives each new iterator another order, and does not ask who makes it: the training, the validation on
+another part of the same data, a callback that predicts, another fit. What counts is therefore not which iterators
+were made, but how far each shuffle had come when the iterator was made that training goes on with, and how far it has
+come now. Both are read, saved, and set again after a restart; see `keras_preempt.backend.tensorflow.reshuffling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, reshuffling_of, sources
+from keras_preempt.tensorflow_internals import pipelines_of
+
+Counts = list[int]
+"""How far each shuffle has come, in the order in which the pipelines have them."""
+
+
+class Shuffles:
+    """All shuffles of the training and the validation data of a fit.
+
+    Args:
+        training: What Keras iterates over.
+        validation: The `validation_data` of the fit, as it was passed.
+
+    Attributes:
+        readable: Whether all of them can be read and set.
+        shared_while_drawn: Whether one that training and validation share gets further while batches are drawn, and
+            not only when an iterator is made.
+        shared: Whether training and validation share one.
+        fragile: Identities of those of the training data that nobody else must advance while an iterator lasts.
+    """
+
+    def __init__(self, training: Any, validation: Any) -> None:
+        trained, validated = _sources(pipelines_of(training)), _sources(pipelines_of(validation))
+        self._own = {**validated, **trained}
+        shuffles = [reshuffling_of(dataset) for dataset, _ in self._own.values()]
+        self._shuffles: list[Reshuffling] = [each for each in shuffles if each is not None]
+        self.readable = len(self._shuffles) == len(shuffles)
+        self.fragile = frozenset(
+            key for key, (_, settled) in trained.items() if not settled or not self.readable
+        )
+        both = trained.keys() & validated.keys()
+        self.shared = bool(both)
+        self.shared_while_drawn = any(not (trained[key][1] and validated[key][1]) for key in both)
+        self._settled = {
+            number for number, key in enumerate(self._own) if key not in trained or trained[key][1]
+        }
+
+    def counts(self) -> Counts | None:
+        """Returns how far they have come; None if that cannot be told of all."""
+        return [each.count() for each in self._shuffles] if self.readable else None
+
+    def go_to(self, counts: Sequence[int] | None, *, drawing: bool = False) -> None:
+        """Sets how far they have come.
+
+        Args:
+            counts: From `counts`.
+            drawing: Whether batches of the training data are being drawn, perhaps ahead of training: what that gets
+                further by itself is left alone.
+        """
+        if counts is None or len(counts) != len(self._shuffles):
+            return
+        for number, (each, count) in enumerate(zip(self._shuffles, counts, strict=True)):
+            if not drawing or number in self._settled:
+                each.advance_to(int(count))
+
+
+def _sources(pipelines: Iterable[Any]) -> dict[int, tuple[Any, bool]]:
+    """By identity: the shuffle, and whether it gets no further after an iterator's first element."""
+    found: dict[int, tuple[Any, bool]] = {}
+    for pipeline in pipelines:
+        for dataset, settled in sources(pipeline):
+            _, before = found.get(id(dataset), (dataset, True))
+            found[id(dataset)] = (dataset, settled and before)
+    return found

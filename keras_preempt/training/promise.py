@@ -1,0 +1,179 @@
+"""What a user is told before the first step about how exactly a run will continue after a preemption.
+
+All that the run depends on is gathered here: the training and the validation data, the training step, the other
+callbacks. "bit-identical" is said if nothing speaks against it; otherwise one line names each thing that does, and how
+to put it right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from keras_preempt.state.input_promise import InputPromise
+from keras_preempt.state.shuffles import Shuffles
+
+_ITS_OWN_RANDOM_NUMBERS = (
+    "Draw with keras.random and a keras.random.SeedGenerator that the model or its layer holds"
+)
+
+_UNSEEN = (
+    "the training step, which cannot be looked at before it runs, draws random numbers from keras.random alone, or "
+    "from generators that are attributes of the model"
+)
+
+
+class RandomOperation(Protocol):
+    """An operation of the training step that draws from a state of its own, or runs Python code."""
+
+    @property
+    def kind(self) -> str:
+        """What TensorFlow calls it, such as "RandomStandardNormal" or "EagerPyFunc"."""
+
+    @property
+    def where(self) -> str:
+        """The user's line that made it, as "train_step (train.py:34)", or the layers that it is in."""
+
+    @property
+    def resource(self) -> Any:
+        """For an operation on a random generator: the tensor that names its variable; else None."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Something of a run that a restart does not repeat, or may not.
+
+    Attributes:
+        what: What it is, to follow "exact except:".
+        cure: What to do about it: a sentence without its full stop.
+        certain: Whether it is there, and not only if the user's code does what cannot be seen.
+    """
+
+    what: str
+    cure: str
+    certain: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.cure}"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """How exactly a run continues.
+
+    Attributes:
+        doubts: What speaks against it.
+        condition: What it depends on that cannot be seen, as the end of "exact if ..."; empty for nothing.
+        how: How the training data continues, as the end of "the input continues ...".
+    """
+
+    doubts: tuple[Doubt, ...]
+    condition: str
+    how: str
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether nothing is known to speak against an exact continuation."""
+        return not any(doubt.certain for doubt in self.doubts)
+
+    def __str__(self) -> str:
+        if not self.doubts:
+            exactly = f"exact if {self.condition}" if self.condition else "bit-identical"
+            return f"After a preemption: {exactly}; the input continues {self.how}."
+        begin = "After a preemption" if self.is_certain else "NOT exact after a preemption"
+        listed = "; ".join(str(doubt) for doubt in sorted(self.doubts, key=lambda doubt: not doubt.certain))
+        condition = f" (and if {self.condition})" if self.condition else ""
+        return f"{begin}: exact except{condition}: {listed}."
+
+
+def promise(
+    data: InputPromise,
+    shuffles: Shuffles | None = None,
+    operations: Iterable[RandomOperation] | None = (),
+    unsaved_generators: Collection[str] = (),
+    callbacks: Sequence[str] = (),
+) -> Promise:
+    """Gathers what there is to say.
+
+    Args:
+        data: Of the training and validation data.
+        shuffles: Those of the training and the validation data.
+        operations: The random operations of the training step, and those that run Python code; None if it cannot be
+            looked at, as in an eager fit.
+        unsaved_generators: Names of the random generators that the step uses and that are not in a checkpoint.
+        callbacks: Names of those whose state is not kept.
+    """
+    doubts = [Doubt(what, cure) for what, cure in data.doubts]
+    if shuffles is not None:
+        doubts += _doubts_of_shuffles(shuffles)
+    doubts += _doubts_of_step(operations or (), unsaved_generators)
+    if callbacks:
+        doubts.append(
+            Doubt(
+                f"the state of these callbacks, if they have any, which is not kept over a restart: "
+                f"{', '.join(callbacks)}",
+                "Give them get_state() and set_state(state); without any state, get_state() returns {}",
+                certain=False,
+            )
+        )
+    conditions = [data.condition, _UNSEEN if operations is None else ""]
+    return Promise(tuple(doubts), " and ".join(filter(None, conditions)), data.how)
+
+
+def _doubts_of_shuffles(shuffles: Shuffles) -> list[Doubt]:
+    if shuffles.shared_while_drawn:
+        return [
+            Doubt(
+                "training and validation share a shuffle that is repeated, or is gone through several times in an "
+                "epoch, so that each changes the order of the other at a moment that is left to chance",
+                "Split the data before it is shuffled, or pass shuffle(..., reshuffle_each_iteration=False)",
+            )
+        ]
+    if shuffles.shared and not shuffles.readable:
+        return [
+            Doubt(
+                "training and validation share a shuffle, and how far it has come cannot be read",
+                "Split the data before it is shuffled, or pass shuffle(..., reshuffle_each_iteration=False)",
+            )
+        ]
+    return []
+
+
+def _doubts_of_step(
+    operations: Iterable[RandomOperation], unsaved_generators: Collection[str]
+) -> list[Doubt]:
+    draws: set[str] = set()
+    python: set[str] = set()
+    for operation in operations:
+        if "PyFunc" in operation.kind:
+            python.add(operation.where)
+        elif operation.resource is None:
+            draws.add(f"{operation.kind} in {operation.where}")
+    doubts = []
+    if draws:
+        doubts.append(
+            Doubt(
+                "the training step draws random numbers whose sequence begins anew in each process (such as "
+                f"tf.random.*: {', '.join(sorted(draws))})",
+                _ITS_OWN_RANDOM_NUMBERS,
+            )
+        )
+    if unsaved_generators:
+        doubts.append(
+            Doubt(
+                f"the training step uses a random generator that no checkpoint holds ({', '.join(unsaved_generators)})",
+                "Make the tf.random.Generator an attribute of the model. Or: "
+                f"{_ITS_OWN_RANDOM_NUMBERS[0].lower()}{_ITS_OWN_RANDOM_NUMBERS[1:]}",
+            )
+        )
+    if python:
+        doubts.append(
+            Doubt(
+                f"the training step runs Python code ({', '.join(sorted(python))}), if that draws random numbers or "
+                "remembers anything",
+                "Let it depend on its arguments alone",
+                certain=False,
+            )
+        )
+    return doubts
