@@ -19,12 +19,14 @@ from keras_preempt import (
     keras_internals,
     leaving,
     live_fits,
+    log,
     several_fits,
     side_by_side,
     space,
     startup,
 )
 from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.backend.keras.progress_bar import ProgressBar
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
@@ -55,6 +57,7 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
 from keras_preempt.tensorboard_points import Points
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+from keras_preempt.training import shared_files
 
 logger = logging.getLogger("keras_preempt")
 
@@ -66,13 +69,13 @@ class Supervision:
     """One fit of one process.
 
     Args:
-        store: The run's directory.
+        turn: Which fit of the process it is, and its place in the run's directory.
         termination: How notices arrive and how the job ends.
         schedule: When to save while nothing happens.
         retention: Which checkpoints stay.
-        begun_after: How the fit before this one in the directory ended; None if there was none.
 
     Attributes:
+        bar: Keras' progress bar, beside which log lines are written.
         runtime: Where the hot hooks count boundaries.
         session: What a save holds.
     """
@@ -83,14 +86,13 @@ class Supervision:
 
     def __init__(
         self,
-        store: Store,
+        turn: several_fits.Turn,
         termination: TerminationConfig,
         schedule: Schedule,
         retention: Retention,
-        begun_after: str | None = None,
     ) -> None:
-        self._store = store
-        self._begun_after = begun_after
+        self._turn = turn
+        self._store = turn.store
         self._config = termination
         self._termination = complete(termination, GENERIC)  # Until it is known where this is.
         self._schedule = schedule
@@ -107,6 +109,7 @@ class Supervision:
         # The number of the boundary, and when it was left.
         self._epoch_began: tuple[int, float] | None = None
         self._over = False
+        self.bar = ProgressBar(())
         self._propagation = Propagation(LocalCoordinator())
         self._unguard: Callable[[], None] = _nothing
 
@@ -139,6 +142,8 @@ class Supervision:
         self._unguard = fit.guard(self._settle)
         others = self._claim(fit.take_callbacks(first, last), first)
         refuse_rivals(others)
+        self.bar = ProgressBar(others)
+        log.watch_bar(self.bar.drawn_at)
         _fits += 1
         coordinator: Coordinator = (
             LocalCoordinator()
@@ -159,7 +164,7 @@ class Supervision:
             if self._place.members == 1 and strategy.num_replicas_in_sync == 1:
                 keras_internals.build(model, fit.feed.element_spec)
             model_states.append(ModelState(model, strategy))
-            return describe(model, model_states[0], fit, setup, self._begun_after)
+            return describe(model, model_states[0], fit, setup, self._turn.begun_after)
 
         def prepare() -> None:
             self._store.prepare()
@@ -179,7 +184,25 @@ class Supervision:
                 alone.warn()
 
         settings = {"retention": self._retention.to_json(), **({} if alone is None else alone.claim())}
-        start = startup.begin(coordinator, _fits, self._store, prepare, identity, read, settings, claimed)
+        start = startup.begin(
+            coordinator,
+            _fits,
+            self._store,
+            prepare,
+            identity,
+            read,
+            settings,
+            claimed,
+            beside=self._turn.beside,
+            tells=shared_files.written_by(others),
+            told=shared_files.warn,
+        )
+        done = 0 if start.restored is None else int(start.restored.manifest.position["epoch"])
+        had_ended = start.restored is not None and start.restored.manifest.finished
+        stopped = start.restored is not None and bool(start.restored.state["stopped"])
+        over = had_ended and (done >= fit.epochs or stopped)
+        if had_ended and not over:
+            self._turn.refuse_longer(done, fit.epochs)
         self._incarnation = start.incarnation
         described = architecture.describe(model)
         if self._place.member == 0:
@@ -191,7 +214,7 @@ class Supervision:
         milestones.started(start.incarnation, self._place.members)
         self._status.begin(self._place.member, start.incarnation, self._store.key)
         callbacks = CallbackStates(others)
-        if callbacks.unsaved:
+        if callbacks.unsaved and self._turn.is_news("unsaved", *callbacks.unsaved):
             logger.warning(
                 "The state of these callbacks is not kept over a restart: %s. If they have any, give them "
                 "get_state() and set_state(state).",
@@ -220,18 +243,17 @@ class Supervision:
             self.runtime.notify(notice)
         self.runtime.start()
         self._termination = self._listening.hear_platform()
-        self._promise(fit, coordinator)
+        before = "" if over or self._place.member != 0 else self._turn.trains()
+        if not over:
+            self._promise(fit, coordinator)
         self._status.spent("startup", time.time() - began)
         if start.restored is not None:
-            seconds = restore(self.session, start, self._place.member, self._events)
+            seconds = restore(self.session, start, self._place.member, self._events, None if over else before)
             self._status.spent("restore", seconds)
-            done = int(start.restored.manifest.position["epoch"])
-            if start.restored.manifest.finished and done >= fit.epochs and self._place.member == 0:
-                logger.info(
-                    "Training is over already: all %d epochs are done in this directory. Raise epochs to go on, or "
-                    "pass another directory for another run.",
-                    fit.epochs,
-                )
+            if over and self._place.member == 0:
+                self._turn.had_ended(fit.epochs)
+        elif before:
+            logger.info("%s", before.rstrip())
         self._rehearsal = Rehearsal.from_environment(
             self._place.member, model_states[0], fit.feed, self.session, self._saves, callbacks.unsaved
         )
@@ -252,6 +274,8 @@ class Supervision:
         if coordinator.member != 0:
             return
         exact, why = input_promise.promise(fit.feed, fit.validation_data)
+        if not self._turn.is_news("promise", exact, why):
+            return
         if exact:
             logger.info(
                 "Watching over %d %s in %s. After a preemption: bit-identical; the input continues %s.",
@@ -430,6 +454,7 @@ class Supervision:
         self._over = True
         with contextlib.ExitStack() as closing:  # The last line first, and every one of them.
             closing.callback(live_fits.release, self._store, self)
+            closing.callback(log.watch_bar, None)
             closing.callback(self._close_store)
             if self._events is not None:
                 closing.callback(self._events.close)

@@ -1,0 +1,1 @@
+"""One fit or loop in one process: begin, boundary, save, leave."""
