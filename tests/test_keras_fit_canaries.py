@@ -357,9 +357,8 @@ def test_the_progress_bar_of_a_fit_tells_when_it_was_drawn() -> None:
         bar: progress_bar.ProgressBar
 
         def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
-            self.bar = progress_bar.ProgressBar(
-                keras_internals.running_fit(self.model).take_callbacks(self, self)
-            )
+            others = running_fit(self.model).take_callbacks(self, keras.callbacks.Callback())
+            self.bar = progress_bar.ProgressBar(others)
             drawn.append(("begun", self.bar.drawn_at() > 0))
 
         def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
