@@ -110,9 +110,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         """Agrees with the other workers on a checkpoint and resumes from it."""
         last = _Last(self)
         self._turn = Turn(self._store, self._staging_dir)
-        self._supervision = Supervision(
-            self._turn.store, self._termination, self._schedule, self._retention, self._turn.begun_after
-        )
+        self._supervision = Supervision(self._turn, self._termination, self._schedule, self._retention)
         # Whatever ends fit ends what was started for it, also an exception, of which no hook is told:
         # only fit's own list of callbacks holds `last`.
         self._on_abandon = weakref.finalize(last, Supervision.abandon, self._supervision)
@@ -201,6 +199,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         supervision = self._supervision
         if supervision is None:
             return
+        supervision.bar.ended()
         supervision.runtime.pace.paused(time.monotonic() - self._epoch_ended)
         if epoch + 1 >= supervision.session.epochs or self.model.stop_training:
             supervision.finish(epoch + 1)

@@ -10,7 +10,6 @@ be created before the first operation has run, and this module is imported earli
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import importlib
 import inspect
@@ -26,7 +25,10 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 from packaging.version import Version
 
+from keras_preempt.backend.keras.code_reading import code_of, reads
 from keras_preempt.backend.keras.traced_step import TracedStep
+from keras_preempt.backend.tensorflow import replica_branches
+from keras_preempt.backend.tensorflow.strategies import has_several_mirrored_replicas
 from keras_preempt.execution_loop import execution_loop
 from keras_preempt.requirements import NEWEST_KERAS, OLDEST_KERAS
 
@@ -98,10 +100,10 @@ class PrivateName:
 
 # --- Repairs of fit under several workers -------------------------------------------------------------------
 #
-# Keras 3's TensorFlow trainer is tested on one worker only. Four defects stop it on more: the first two with
-# several workers, the others with several replicas of any kind. Each `Repair` below knows how to tell the
-# defect without running an operation, and how to wrap the function that has it so that everybody else gets
-# Keras' own behaviour.
+# Keras 3's TensorFlow trainer is tested on one worker only. Five defects stop it on more: the first two with
+# several workers, the third with mirrored replicas, also a single one, the others with several of them. Each
+# `Repair` below knows how to tell the defect without running an operation, and how to wrap the function that has
+# it so that everybody else gets Keras' own behaviour.
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 
@@ -115,6 +117,11 @@ WITHOUT_OPTIONALS = PrivateName(
 )
 CHECK_FINITE = PrivateName(
     "keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer.check_finite", ("self", "grads")
+)
+APPLY_GRADIENTS = PrivateName(
+    "keras.src.optimizers.base_optimizer",
+    "BaseOptimizer._backend_apply_gradients",
+    ("self", "grads", "trainable_variables"),
 )
 
 #: What `MAKE_FUNCTION` calls the function that runs one step.
@@ -258,24 +265,13 @@ def _average_across_replicas_only(original: Callable[..., Any]) -> Callable[...,
     return reduce_per_replica
 
 
-def _code_within(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _code_within(constant)
-
-
-def _reads(code: CodeType, variable: str) -> bool:
-    return any(i.opname == "LOAD_DEREF" and i.argval == variable for i in dis.get_instructions(code))
-
-
 def _runs_steps_in_branches(make_function: Callable[..., Any]) -> bool:
     # Tracing it would tell for certain, but would also start TensorFlow: read the code instead.
-    codes = list(_code_within(make_function.__code__))
-    if not any(_reads(code, ONE_STEP) for code in codes):
+    codes = code_of(make_function)
+    if not any(reads(code, ONE_STEP) for code in codes):
         raise AttributeError(f"it has no local function {ONE_STEP!r}")
     return any(
-        _reads(branch, ONE_STEP)
+        reads(branch, ONE_STEP)
         for code in codes
         if "cond" in code.co_names
         for branch in code.co_consts
@@ -283,14 +279,8 @@ def _runs_steps_in_branches(make_function: Callable[..., Any]) -> bool:
     )
 
 
-def _has_several_mirrored_replicas(strategy: Any) -> bool:
-    # Other strategies (TPUStrategy above all) run their replicas in another way and are left to Keras.
-    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    return isinstance(strategy, mirrored) and bool(strategy.num_replicas_in_sync > 1)
-
-
 def _loops_over_several_replicas(model: Any) -> bool:
-    return bool(model.steps_per_execution > 1) and _has_several_mirrored_replicas(model.distribute_strategy)
+    return bool(model.steps_per_execution > 1) and has_several_mirrored_replicas(model.distribute_strategy)
 
 
 def _as_it_is(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -345,7 +335,7 @@ def _agree_on_finite_gradients(original: Callable[..., Any]) -> Callable[..., An
     def check_finite(self: Any, grads: Any) -> Any:
         finite = original(self, grads)
         replica = tf.distribute.get_replica_context()
-        if replica is None or not _has_several_mirrored_replicas(replica.strategy):
+        if replica is None or not has_several_mirrored_replicas(replica.strategy):
             return finite
         overflows = tf.cast(tf.logical_not(finite), tf.float32)
         return tf.equal(replica.all_reduce(tf.distribute.ReduceOp.SUM, overflows), 0.0)
@@ -355,7 +345,7 @@ def _agree_on_finite_gradients(original: Callable[..., Any]) -> Callable[..., An
 
 def _scales_the_loss_on_several_replicas(model: Any) -> bool:
     scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    return scales and _has_several_mirrored_replicas(model.distribute_strategy)
+    return scales and has_several_mirrored_replicas(model.distribute_strategy)
 
 
 REPAIRS = (
@@ -374,6 +364,14 @@ REPAIRS = (
         is_broken=_averages_along_an_axis,
         repaired=_average_across_replicas_only,
         concerns=lambda model: _is_clustered(model.distribute_strategy),
+    ),
+    Repair(
+        defect="gradient accumulation and overwriting weights by their averages under a strategy",
+        target=APPLY_GRADIENTS,
+        uses=(),
+        is_broken=replica_branches.branches_in_replicas,
+        repaired=replica_branches.branch_together,
+        concerns=replica_branches.branches_in_optimizer,
     ),
     Repair(
         defect="several steps per execution on several replicas",

@@ -1,6 +1,7 @@
 """Makes Keras 3's `fit`, `evaluate` and `predict` work under several workers and several replicas.
 
-Keras 3.15.1 fails under `tf.distribute.MultiWorkerMirroredStrategy` before the first step, and with more than
+Keras 3.15.1 fails under `tf.distribute.MultiWorkerMirroredStrategy` before the first step, and so do gradient
+accumulation and `ema_overwrite_frequency` under `tf.distribute.MirroredStrategy` as well; it fails with more than
 one step per execution on more than one replica; and it hangs in a step whose scaled gradients overflow on one worker
 only. `enable_multi_worker_fit` repairs what is broken in the installed Keras, for as long as it is asked to, and leaves
 alone what works.
@@ -25,6 +26,10 @@ _GUARDED_METHODS = ("fit", "evaluate", "train_on_batch", "test_on_batch")
 
 def enable_multi_worker_fit() -> MultiWorkerFit:
     """Repairs what keeps the installed Keras from training under several workers, until the handle is undone.
+
+    Repaired are `fit` and `evaluate` under `tf.distribute.MultiWorkerMirroredStrategy`, and under it and
+    `tf.distribute.MirroredStrategy` `gradient_accumulation_steps`, `use_ema` with `ema_overwrite_frequency`,
+    `steps_per_execution` larger than 1, and the loss scaling of `mixed_float16`: docs/versions.md has a table.
 
     To be called before `fit`; before or after the strategy and the model are made. Models on one device, and
     models on a Keras without these defects, run Keras' own code. Whether a defect is there is told from the

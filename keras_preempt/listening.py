@@ -7,6 +7,7 @@ import logging
 from dataclasses import replace
 from typing import Protocol
 
+from keras_preempt import several_fits
 from keras_preempt.coordination import CoordinationLost, Coordinator
 from keras_preempt.coordination.service import ServiceCoordinator
 from keras_preempt.hung_on_loss import HungOnLoss
@@ -97,7 +98,7 @@ class Listening:
             self._hear(AzureScheduledEvents(notify, on_withdrawn=withdraw))
         if termination.termination_watcher_fn is not None:
             self._hear(PolledNotices(termination.termination_watcher_fn, notify, on_withdrawn=withdraw))
-        if self._place.member == 0:
+        if self._place.member == 0 and several_fits.is_news(termination.describe()):
             logger.info("%s", termination.describe())
         return termination
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Callable
+from typing import TextIO
 
 logger = logging.getLogger("keras_preempt")
 
@@ -20,7 +22,7 @@ def show() -> None:
         logger.handle = _Guarded(logger.handle)  # type: ignore[method-assign]
     if logger.level != logging.NOTSET or (logger.hasHandlers() and not _set_up_in_passing()):
         return
-    handler = logging.StreamHandler()
+    handler = _Lines()
     handler.setFormatter(logging.Formatter("keras_preempt: %(message)s"))
     handler.addFilter(_once)
     logger.addHandler(handler)
@@ -46,6 +48,59 @@ class _Guarded:
                     f"keras_preempt: a logging handler of this program has failed ({type(error).__name__}: {error}). "
                     f"Its log may lack lines, such as this one: {record.getMessage()}\n"
                 )
+
+
+def _no_bar() -> float:
+    """Nothing is drawn."""
+    return 0.0
+
+
+class _Bar:
+    """The progress bar that stands in the line of standard output, if there is one.
+
+    Attributes:
+        drawn_at: Tells when it was drawn last, in seconds; 0 if standard output begins a new line.
+    """
+
+    def __init__(self) -> None:
+        self.drawn_at: Callable[[], float] = _no_bar
+        self._left_at = 0.0
+
+    def leave_line(self, stream: TextIO) -> None:
+        """Begins a new line if the bar stands in the one that `stream` is about to write in."""
+        drawn_at = self.drawn_at()
+        if drawn_at and drawn_at != self._left_at and _same_place(stream, sys.stdout):
+            stream.write("\n")
+            self._left_at = drawn_at
+
+
+bar = _Bar()
+"""Of the fit that is running."""
+
+
+def watch_bar(drawn_at: Callable[[], float] | None) -> None:
+    """Lets lines begin on a line of their own while a progress bar is drawn.
+
+    Args:
+        drawn_at: As `_Bar.drawn_at`; None if there is no bar any more.
+    """
+    bar.drawn_at = drawn_at or _no_bar
+
+
+class _Lines(logging.StreamHandler[TextIO]):
+    """Writes lines, each on its own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        bar.leave_line(self.stream)
+        super().emit(record)
+
+
+def _same_place(one: TextIO, other: TextIO) -> bool:
+    """Whether two streams write to one terminal, pipe or file."""
+    try:
+        return os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
+    except (OSError, ValueError, AttributeError):  # Replaced by something that is no file.
+        return one is other
 
 
 def _once(record: logging.LogRecord) -> bool:

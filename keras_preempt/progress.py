@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from keras_preempt import log
+
 logger = logging.getLogger("keras_preempt")
 
 PATIENCE = 3.0
@@ -164,6 +166,7 @@ class _Shown:
             count = TextColumn("{task.fields[count]}")
             columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
             self._bar = Progress(*columns, console=self._console, transient=True)
+            log.bar.leave_line(sys.stderr)
             self._bar.add_task(self._task, total=self._total, count=self._count)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=self._done, count=self._count)

@@ -14,7 +14,7 @@ from keras_preempt.startup import Start
 logger = logging.getLogger("keras_preempt")
 
 
-def restore(session: Session, start: Start, member: int, events: EventLog) -> float:
+def restore(session: Session, start: Start, member: int, events: EventLog, before: str | None = "") -> float:
     """Restores a fit.
 
     Args:
@@ -22,6 +22,8 @@ def restore(session: Session, start: Start, member: int, events: EventLog) -> fl
         start: What the workers agreed on; there is a checkpoint.
         member: The index of this process.
         events: Told what was restored.
+        before: What to say in front of the line that tells from where; None if that is to be left out, as nothing
+            will be trained.
 
     Returns:
         How long it took, in seconds.
@@ -50,8 +52,10 @@ def restore(session: Session, start: Start, member: int, events: EventLog) -> fl
         saved_by=restored.manifest.members,
         regrouped=None if regrouped is None else regrouped.summary,
     )
-    logger.info(
-        "Continuing from %s: %s (the newest that verified%s). Input: %s.",
+    logger.log(
+        logging.DEBUG if before is None else logging.INFO,
+        "%sContinuing from %s: %s (the newest that verified%s). Input: %s.",
+        before or "",
         start.name,
         Position(where["epoch"], where["phase"], where["batch"], where["step"]),
         f"; not used: {'; '.join(start.skipped)}" if start.skipped else "",

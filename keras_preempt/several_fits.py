@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from keras_preempt import live_fits
+from keras_preempt.checkpoint.errors import IdentityMismatch
+from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.store import Store, open_store
 from keras_preempt.notices import Notice
+from keras_preempt.training.ended_fits import ended_fits
 
 logger = logging.getLogger("keras_preempt")
 
@@ -31,6 +34,7 @@ class _Script:
 
 _scripts: dict[str, _Script] = {}
 _heard: list[Notice] = []
+_said: set[Hashable] = set()
 
 
 class Turn:
@@ -64,12 +68,60 @@ class Turn:
         self.store = _place(store, self._number, staging_dir)
         self.begun_after = script.last_end
         script.begun = max(script.begun, self._number)
-        if self._number > 1:
-            logger.info(
-                "This is fit %d of this process in %s. Its own place is %s.",
-                self._number,
-                store.url,
-                self.store.url,
+        self._url, self._staging_dir, self._base = store.url, staging_dir, store
+
+    def is_news(self, *what: Hashable) -> bool:
+        """Whether this is the first fit in its directory, in this process, to ask this of these words."""
+        return is_news(self._url, *what)
+
+    @property
+    def beside(self) -> set[str]:
+        """The directories in this one that other fits of this process were given: no reason to refuse it."""
+        within = f"{self.store.key}/"
+        return {key.removeprefix(within).partition("/")[0] for key in _scripts if key.startswith(within)}
+
+    def had_ended(self, epochs: int) -> None:
+        """The fit was restored at its end: it trains nothing.
+
+        Args:
+            epochs: How many epochs it was asked for.
+        """
+        ended_fits.had_ended(self._url, epochs)
+
+    def trains(self) -> str:
+        """The fit will train. Returns what to say in front of the line that tells from where; it may be empty."""
+        before = ended_fits.before_training()
+        if self._number == 1:
+            return before
+        if self.is_news("a place of its own") or before:
+            return (
+                f"{before}This is fit {self._number} of this process in {self._url}, with its own place in "
+                f"{self.store.url}. "
+            )
+        return ""
+
+    def refuse_longer(self, done: int, epochs: int) -> None:
+        """Refuses to train on a fit that had ended, if the one after it has begun with what it had left.
+
+        That one would be refused too, but only when this one has trained.
+
+        Args:
+            done: Epochs after which it had ended.
+            epochs: How many it is asked for now.
+
+        Raises:
+            IdentityMismatch: There is such a fit.
+        """
+        following = _place(self._base, self._number + 1, self._staging_dir)
+        try:
+            followed = RUN in following.children("")
+        finally:
+            following.close()
+        if followed:
+            raise IdentityMismatch(
+                f"Expected fit {self._number} of this script to end after {done} epochs, as it did: the fit after it, "
+                f"in {following.url}, has begun with what it had left. Received: epochs={epochs}. Go back to {done} "
+                "epochs, or train in another directory. Nothing was trained."
             )
 
     def ended(self, steps: int) -> None:
@@ -101,6 +153,15 @@ def begin_again() -> None:
     """Forgets all fits of this process, as if it were a new one."""
     _scripts.clear()
     _heard.clear()
+    _said.clear()
+    ended_fits.before_training()
+
+
+def is_news(*what: Hashable) -> bool:
+    """Whether this is the first fit of this process to ask this of these words."""
+    new = what not in _said
+    _said.add(what)
+    return new
 
 
 def _place(store: Store, number: int, staging_dir: str | os.PathLike[str] | None) -> Store:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +79,8 @@ class NoUsableCheckpoint(CheckpointError):
         )
 
 
-def _as_it_is(incarnation: int) -> None:
-    """Whatever else was claimed, this start goes on."""
+def _as_it_is(told: object) -> None:
+    """Whatever else was claimed or told, this start goes on."""
 
 
 def begin(
@@ -92,6 +92,9 @@ def begin(
     read: Read = load,
     settings: Mapping[str, Any] | None = None,
     claimed: Callable[[int], None] = _as_it_is,
+    beside: Collection[str] = (),
+    tells: Mapping[str, Any] | None = None,
+    told: Callable[[Mapping[int, Mapping[str, Any]]], None] = _as_it_is,
 ) -> Start:
     """Agrees on how this fit begins. Called by every worker.
 
@@ -106,6 +109,9 @@ def begin(
             `identity`.
         settings: JSON that worker 0 keeps with the claim of this start, for whoever looks at the directory.
         claimed: Given the number of this start when it is claimed, worker 0 may refuse to begin.
+        beside: What else a new run's directory may hold, by name.
+        tells: JSON that worker 0 is to know of this worker.
+        told: Given what the workers tell, by their number; called on worker 0, when it has heard them all.
 
     Raises:
         CheckpointError: The directory cannot be used; the message says why and what to do.
@@ -115,8 +121,19 @@ def begin(
     handshake = _Handshake(coordinator, fit)
     try:
         if coordinator.member == 0:
-            return _lead(handshake, store, prepare, identity, read, settings or {}, claimed)
-        return _follow(handshake, store, prepare, identity, read)
+            return _lead(
+                handshake,
+                store,
+                prepare,
+                identity,
+                read,
+                settings or {},
+                claimed,
+                beside,
+                {0: tells or {}},
+                told,
+            )
+        return _follow(handshake, store, prepare, identity, read, tells or {})
     except CoordinationLost as error:
         exits_with(error, EXIT_WORKER_LOST)
         raise
@@ -166,6 +183,9 @@ def _lead(
     read: Read,
     settings: Mapping[str, Any],
     claimed: Callable[[int], None],
+    beside: Collection[str],
+    tells: Mapping[int, Mapping[str, Any]],
+    told: Callable[[Mapping[int, Mapping[str, Any]]], None],
 ) -> Start:
     members = handshake.coordinator.members
     made_by_us: list[str] = []
@@ -173,7 +193,7 @@ def _lead(
         with handshake.telling("claim"):
             described = dict(identity())
             prepare()
-            if check_or_create(store, described)["run_id"] == described["run_id"]:
+            if check_or_create(store, described, beside)["run_id"] == described["run_id"]:
                 made_by_us.append(RUN)
             incarnation = incarnations.claim(store, {**settings, "members": members})
             made_by_us.append(incarnation_file(incarnation))
@@ -183,7 +203,7 @@ def _lead(
             token = incarnations.read(store, incarnation)["token"]
         handshake.say("claim", {"incarnation": incarnation, "token": token, "identity": _digest(described)})
         with handshake.telling("proposal/0"):
-            _hear_all(handshake, members)
+            told({**tells, **_hear_all(handshake, members)})
         return _propose(handshake, store, infos, incarnation, read)
     except Exception:
         # Nothing was written under this incarnation, so that nobody can miss it.
@@ -193,16 +213,18 @@ def _lead(
         raise
 
 
-def _hear_all(handshake: _Handshake, members: int) -> None:
+def _hear_all(handshake: _Handshake, members: int) -> dict[int, Mapping[str, Any]]:
     """Waits for what each worker sees, also after one has failed: the others must find what they look for."""
     failed: StartError | None = None
+    heard: dict[int, Mapping[str, Any]] = {}
     for other in range(1, members):
         try:
-            handshake.hear(f"sees/{other}", other, None if failed is None else 2 * SHARED_WAIT)
+            heard[other] = handshake.hear(f"sees/{other}", other, None if failed is None else 2 * SHARED_WAIT)
         except StartError as error:
             failed = failed or error
     if failed is not None:
         raise failed
+    return heard
 
 
 def _propose(
@@ -237,6 +259,7 @@ def _follow(
     prepare: Callable[[], None],
     identity: Callable[[], Mapping[str, Any]],
     read: Read,
+    tells: Mapping[str, Any],
 ) -> Start:
     member, members = handshake.coordinator.member, handshake.coordinator.members
     with handshake.telling(f"sees/{member}"):
@@ -250,7 +273,7 @@ def _follow(
                 f"another one on worker {member} than on worker 0. Start all workers with the same script."
             )
         prepare()
-    handshake.say(f"sees/{member}", {})
+    handshake.say(f"sees/{member}", tells)
     number = 0
     while True:
         # Longer than worker 0 waits for the others: it then says which of them did not come.

@@ -19,12 +19,14 @@ from keras_preempt import (
     keras_internals,
     leaving,
     live_fits,
+    log,
     several_fits,
     side_by_side,
     space,
     startup,
 )
 from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.backend.keras.progress_bar import ProgressBar
 from keras_preempt.backend.keras.random_generators import unsaved_generators
 from keras_preempt.backend.keras.traced_step import stateful_random_operations, trace
 from keras_preempt.checkpoint.errors import StoreUnavailable
@@ -58,6 +60,7 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
 from keras_preempt.tensorboard_points import Points
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+from keras_preempt.training import shared_files
 from keras_preempt.training.promise import promise
 from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, explain
 from keras_preempt.waiting import longest_wait
@@ -73,13 +76,13 @@ class Supervision:
     """One fit of one process.
 
     Args:
-        store: The run's directory.
+        turn: Which fit of the process it is, and its place in the run's directory.
         termination: How notices arrive and how the job ends.
         schedule: When to save while nothing happens.
         retention: Which checkpoints stay.
-        begun_after: How the fit before this one in the directory ended; None if there was none.
 
     Attributes:
+        bar: Keras' progress bar, beside which log lines are written.
         runtime: Where the hot hooks count boundaries.
         session: What a save holds.
     """
@@ -90,14 +93,13 @@ class Supervision:
 
     def __init__(
         self,
-        store: Store,
+        turn: several_fits.Turn,
         termination: TerminationConfig,
         schedule: Schedule,
         retention: Retention,
-        begun_after: str | None = None,
     ) -> None:
-        self._store = store
-        self._begun_after = begun_after
+        self._turn = turn
+        self._store = turn.store
         self._config = termination
         self._termination = complete(termination, GENERIC)  # Until it is known where this is.
         self._schedule = schedule
@@ -115,6 +117,7 @@ class Supervision:
         self._epoch_began: tuple[int, float] | None = None
         self._over = False
         self._stage = LOOKING
+        self.bar = ProgressBar(())
         self._propagation = Propagation(LocalCoordinator())
         self._unguard: Callable[[], None] = _nothing
 
@@ -149,6 +152,8 @@ class Supervision:
         self._unguard = fit.guard(self._settle)
         others = self._claim(fit.take_callbacks(first, last), first)
         refuse_rivals(others)
+        self.bar = ProgressBar(others)
+        log.watch_bar(self.bar.drawn_at)
         _fits += 1
         coordinator: Coordinator = (
             LocalCoordinator()
@@ -169,7 +174,7 @@ class Supervision:
             self._stage = DESCRIBING
             fit.traced = trace(model, fit.feed.dataset)
             model_states.append(ModelState(model, strategy, complete=fit.traced is not None))
-            described = describe(model, model_states[0], fit, setup, self._begun_after)
+            described = describe(model, model_states[0], fit, setup, self._turn.begun_after)
             self._stage = AGREEING
             return described
 
@@ -191,7 +196,25 @@ class Supervision:
                 alone.warn()
 
         settings = {"retention": self._retention.to_json(), **({} if alone is None else alone.claim())}
-        start = startup.begin(coordinator, _fits, self._store, prepare, identity, read, settings, claimed)
+        start = startup.begin(
+            coordinator,
+            _fits,
+            self._store,
+            prepare,
+            identity,
+            read,
+            settings,
+            claimed,
+            beside=self._turn.beside,
+            tells=shared_files.written_by(others),
+            told=shared_files.warn,
+        )
+        done = 0 if start.restored is None else int(start.restored.manifest.position["epoch"])
+        had_ended = start.restored is not None and start.restored.manifest.finished
+        stopped = start.restored is not None and bool(start.restored.state["stopped"])
+        over = had_ended and (done >= fit.epochs or stopped)
+        if had_ended and not over:
+            self._turn.refuse_longer(done, fit.epochs)
         self._incarnation = start.incarnation
         self._stage = LOOKING
         described = architecture.describe(model)
@@ -229,19 +252,18 @@ class Supervision:
             self.runtime.notify(notice)
         self.runtime.start()
         self._termination = self._listening.hear_platform()
-        self._promise(fit, coordinator, callbacks, model_states[0])
+        before = "" if over or self._place.member != 0 else self._turn.trains()
+        if not over:
+            self._promise(fit, coordinator, callbacks, model_states[0])
         self._status.spent("startup", time.time() - began)
         if start.restored is not None:
             self._stage = RESTORING
-            seconds = restore(self.session, start, self._place.member, self._events)
+            seconds = restore(self.session, start, self._place.member, self._events, None if over else before)
             self._status.spent("restore", seconds)
-            done = int(start.restored.manifest.position["epoch"])
-            if start.restored.manifest.finished and done >= fit.epochs and self._place.member == 0:
-                logger.info(
-                    "Training is over already: all %d epochs are done in this directory. Raise epochs to go on, or "
-                    "pass another directory for another run.",
-                    fit.epochs,
-                )
+            if over and self._place.member == 0:
+                self._turn.had_ended(fit.epochs)
+        elif before:
+            logger.info("%s", before.rstrip())
         self._stage = LOOKING
         self._rehearsal = Rehearsal.from_environment(
             self._place.member, model_states[0], fit.feed, self.session, self._saves, callbacks.unsaved
@@ -275,6 +297,8 @@ class Supervision:
             [] if fit.traced is None else unsaved_generators(fit.traced, model_state.holds),
             callbacks.unsaved,
         )
+        if not self._turn.is_news("promise", str(promised)):
+            return
         logger.log(
             logging.WARNING if promised.doubts else logging.INFO,
             "Watching over %d %s in %s. %s",
@@ -465,6 +489,7 @@ class Supervision:
         self._over = True
         with contextlib.ExitStack() as closing:  # The last line first, and every one of them.
             closing.callback(live_fits.release, self._store, self)
+            closing.callback(log.watch_bar, None)
             closing.callback(self._close_store)
             if self._events is not None:
                 closing.callback(self._events.close)

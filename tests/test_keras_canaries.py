@@ -9,8 +9,10 @@ import inspect
 
 import keras
 import pytest
+import tensorflow as tf
 
 from keras_preempt import keras_internals
+from keras_preempt.backend.tensorflow import replica_branches
 from keras_preempt.keras_internals import PrivateName
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
@@ -68,6 +70,43 @@ def test_the_function_for_one_step_has_its_name() -> None:
     assert keras_internals.ONE_STEP in variables, _changed(
         f"TensorFlowTrainer._make_function has no local function {keras_internals.ONE_STEP}: {variables}"
     )
+
+
+def test_whether_an_optimizer_branches_in_each_replica_can_be_told() -> None:
+    (repair,) = (
+        repair for repair in keras_internals.REPAIRS if repair.target is keras_internals.APPLY_GRADIENTS
+    )
+    assert isinstance(repair.needed(), bool)
+
+
+def test_an_optimizer_keeps_what_it_accumulates_in_variables_of_its_own() -> None:
+    optimizer = keras.optimizers.SGD(gradient_accumulation_steps=2)
+    assert replica_branches.gradient_accumulators(optimizer) == []
+    weight = keras.Variable([1.0, 2.0])
+    optimizer.build([weight])
+    (accumulator,) = replica_branches.gradient_accumulators(optimizer)
+    optimizer.apply([keras.ops.convert_to_tensor([3.0, 4.0])])
+    assert any(accumulator is variable for variable in optimizer.variables), _changed(
+        "BaseOptimizer._accumulated_gradients holds no variables of the optimizer"
+    )
+    assert accumulator.numpy().tolist() == [3.0, 4.0], _changed(
+        "BaseOptimizer._accumulated_gradients no longer holds the sums of gradients"
+    )
+
+
+def test_a_loss_scale_optimizer_names_the_one_that_accumulates() -> None:
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(gradient_accumulation_steps=2))
+    optimizer.build([keras.Variable([1.0])])
+    assert len(replica_branches.gradient_accumulators(optimizer)) == 1, _changed(
+        "LossScaleOptimizer.inner_optimizer is no longer the optimizer that accumulates"
+    )
+
+
+def test_tensorflow_says_whether_replicas_meet_by_merge_call() -> None:
+    interim = getattr(tf.__internal__.distribute, "strategy_supports_no_merge_call", None)
+    assert interim is not None, _changed("tf.__internal__.distribute.strategy_supports_no_merge_call is gone")
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        assert interim() is False
 
 
 @pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch", "test_on_batch"])

@@ -20,6 +20,7 @@ from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.random import seed_generator
 
 from keras_preempt import keras_internals
+from keras_preempt.backend.keras import progress_bar
 from keras_preempt.backend.keras.own_optimizers import steps_done
 from keras_preempt.keras_internals import InputFeed, KerasInternalsError, running_fit
 
@@ -338,3 +339,30 @@ def test_a_fit_that_holds_something_else_is_refused_by_name(monkeypatch: pytest.
             running_fit(model)
 
     fit("on_train_begin", look)
+
+
+def test_the_progress_bar_of_a_fit_tells_when_it_was_drawn() -> None:
+    """A bar is there from the first batch of an epoch until all callbacks have ended the epoch."""
+    drawn: list[tuple[str, bool]] = []
+
+    class Looks(keras.callbacks.Callback):
+        bar: progress_bar.ProgressBar
+
+        def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+            others = running_fit(self.model).take_callbacks(self, keras.callbacks.Callback())
+            self.bar = progress_bar.ProgressBar(others)
+            drawn.append(("begun", self.bar.drawn_at() > 0))
+
+        def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+            drawn.append((f"batch {batch}", self.bar.drawn_at() > 0))
+
+        def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+            drawn.append(("before it ends", self.bar.drawn_at() > 0))
+            self.bar.ended()
+            drawn.append(("ended", self.bar.drawn_at() > 0))
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=4, verbose=1, callbacks=[Looks()])
+    assert drawn[:3] == [("begun", False), ("batch 0", False), ("batch 1", True)], drawn
+    assert drawn[3:5] == [("before it ends", True), ("ended", False)], drawn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 import keras
@@ -16,7 +17,7 @@ from keras_preempt.keras_repairs import enable_multi_worker_fit
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
-_BUILD, _AVERAGE, _LOOP, _OVERFLOW = REPAIRS
+_BUILD, _AVERAGE, _BRANCHES, _LOOP, _OVERFLOW = REPAIRS
 
 
 def _installed() -> list[Callable[..., Any]]:
@@ -93,7 +94,7 @@ def test_undo_never_removes_what_somebody_else_put_on_top(monkeypatch: pytest.Mo
     setattr(owner, name, keras_own)
 
 
-@pytest.mark.parametrize("repair", [_BUILD, _AVERAGE, _OVERFLOW], ids=lambda repair: repair.defect)
+@pytest.mark.parametrize("repair", [_BUILD, _AVERAGE, _BRANCHES, _OVERFLOW], ids=lambda repair: repair.defect)
 def test_a_repaired_function_is_seen_as_whole(repair: Repair) -> None:
     function = repair.target.find()
     assert not repair.is_broken(repair.repaired(function))
@@ -118,6 +119,43 @@ def test_a_loop_without_branches_is_seen_as_whole() -> None:
 
     assert not _LOOP.is_broken(whole)
     assert _LOOP.is_broken(broken)
+
+
+@pytest.mark.skipif(not _BRANCHES.needed(), reason="the installed Keras does not branch in each replica")
+@pytest.mark.parametrize("mended", ["meets", "backend", "arithmetic"])
+def test_an_optimizer_that_does_not_branch_in_each_replica_is_seen_as_whole(
+    monkeypatch: pytest.MonkeyPatch, mended: str
+) -> None:
+    function = _BRANCHES.target.find()
+
+    def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
+        raise AssertionError("not called")
+
+    def meets(ops: Any, context: Any) -> None:
+        context.merge_call(lambda strategy: ops.cond(True, lambda: None, lambda: None))
+
+    def arithmetic(ops: Any) -> None:
+        ops.where(True, 1, 0)
+
+    if mended == "backend":  # As Keras does for JAX.
+        backend = next(
+            k for k in keras.optimizers.Optimizer.__mro__ if k.__module__.endswith("tensorflow.optimizer")
+        )
+        monkeypatch.setattr(backend, _BRANCHES.target.attribute, _backend_apply_gradients, raising=False)
+    else:
+        code = {"meets": meets, "arithmetic": arithmetic}[mended].__code__
+        function = FunctionType(code, function.__globals__, function.__name__)
+        function.__module__ = _BRANCHES.target.module
+    assert not _BRANCHES.is_broken(function)
+
+
+def test_an_optimizer_that_branches_in_an_unknown_way_is_an_error() -> None:
+    def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any, backend: Any) -> None:
+        backend.cond(True, lambda: None, lambda: None)
+
+    _backend_apply_gradients.__module__ = _BRANCHES.target.module
+    with pytest.raises(AttributeError, match=r"does not branch by ops\.cond"):
+        _BRANCHES.is_broken(_backend_apply_gradients)
 
 
 def test_a_keras_that_works_is_left_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt import PreemptionCallback, several_fits
-from keras_preempt.checkpoint.errors import IdentityMismatch
+from keras_preempt.checkpoint.errors import ForeignDirectory, IdentityMismatch
+from keras_preempt.training.ended_fits import ended_fits
 
 X, Y = np.arange(32, dtype="float32").reshape(16, 2), np.ones((16, 1), "float32")
 
@@ -70,16 +72,101 @@ def test_a_script_that_has_finished_trains_nothing_and_returns_every_history(tmp
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("MANIFEST.json")) == before
 
 
-def test_a_first_fit_that_was_made_longer_is_refused_when_the_second_has_begun(tmp_path: Path) -> None:
-    script(tmp_path / "run")
-    with pytest.raises(IdentityMismatch, match=r"begun after: .*step 8', received .*step 12'"):
-        script(tmp_path / "run", first_epochs=3)
+class Counts(keras.callbacks.Callback):
+    """Counts the steps of all fits."""
+
+    steps = 0
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        Counts.steps += 1
+
+    def get_state(self) -> dict[str, object]:
+        return {}
+
+    def set_state(self, state: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_a_fit_that_was_made_longer_is_refused_before_it_trains_when_the_next_has_begun(
+    tmp_path: Path, longer: int
+) -> None:
+    def script(epochs: list[int]) -> None:
+        several_fits.begin_again()
+        model = make_model()
+        for each in epochs:
+            fit(model, tmp_path / "run", each, callbacks=[Counts()])
+
+    script([2, 2, 2])
+    Counts.steps = 0
+    epochs = [2, 2, 2]
+    epochs[longer] = 3
+    expected = (
+        rf"Expected fit {longer + 1} of this script to end after 2 epochs.*fit-0000{longer + 2}, has begun with what "
+        r"it had left\. Received: epochs=3\. Go back to 2 epochs"
+    )
+    with pytest.raises(IdentityMismatch, match=expected):
+        script(epochs)
+    assert Counts.steps == 0
+    script([2, 2, 2])
+    assert Counts.steps == 0
+    script([2, 2, 3])
+    assert Counts.steps == 4
+
+
+def test_a_first_fit_that_now_ends_elsewhere_is_refused_when_the_second_has_begun(tmp_path: Path) -> None:
+    class StopsAtOnce(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+            self.model.stop_training = stops
+
+        def get_state(self) -> dict[str, object]:
+            return {}
+
+        def set_state(self, state: object) -> None:
+            pass
+
+    stops = False
+    with pytest.raises(
+        KeyError, match="by the test"
+    ):  # Preempted, as it were, before its first epoch was saved.
+        fit(make_model(), tmp_path / "run", callbacks=[StopsAtOnce(), Fails()])
+    several_fits.begin_again()
+    model = make_model()
+    fit(model, tmp_path / "run", callbacks=[StopsAtOnce()])
+    fit(model, tmp_path / "run")
+    for checkpoint in (tmp_path / "run").glob("step-*"):
+        shutil.rmtree(checkpoint)
+    several_fits.begin_again()
+    model, stops = make_model(), True
+    fit(model, tmp_path / "run", callbacks=[StopsAtOnce()])
+    with pytest.raises(IdentityMismatch, match=r"begun after: .*step 8', received .*step 4'"):
+        fit(model, tmp_path / "run")
 
 
 def test_the_last_fit_may_be_made_longer(tmp_path: Path) -> None:
     script(tmp_path / "run")
     longer = script(tmp_path / "run", second_epochs=3)
     assert longer == script(tmp_path / "other", second_epochs=3)
+
+
+@pytest.mark.parametrize("inner_first", [False, True])
+def test_one_fit_may_have_its_directory_in_that_of_another(tmp_path: Path, inner_first: bool) -> None:
+    outer, inner = tmp_path / "run", tmp_path / "run" / "pretrained" / "1"
+
+    def script() -> list[dict[str, list[float]]]:
+        several_fits.begin_again()
+        model = make_model()
+        return [fit(model, directory) for directory in ((inner, outer) if inner_first else (outer, inner))]
+
+    expected = script()
+    assert script() == expected
+
+
+def test_a_directory_with_a_run_of_another_process_in_it_is_refused(tmp_path: Path) -> None:
+    fit(make_model(), tmp_path / "run" / "pretrained")
+    several_fits.begin_again()
+    with pytest.raises(ForeignDirectory, match="holding pretrained"):
+        fit(make_model(), tmp_path / "run")
 
 
 def test_the_first_fit_may_be_tried_again_after_an_error(tmp_path: Path) -> None:
@@ -157,12 +244,17 @@ def test_validation_data_that_reshuffles_comes_in_the_same_order_for_a_later_fit
     assert histories(tmp_path / "run", 3) == expected
 
 
+@pytest.mark.parametrize("interactive", [False, True])
 def test_a_finished_run_that_is_started_again_says_that_it_trains_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, interactive: bool
 ) -> None:
+    monkeypatch.setattr(ended_fits, "interactive", interactive)
     for epochs, over in ((2, False), (2, True), (3, False)):
         several_fits.begin_again()
         caplog.clear()
         with caplog.at_level(logging.INFO, "keras_preempt"):
             fit(make_model(), tmp_path, epochs)
+            if not interactive:
+                assert not any("Training is over already" in r.message for r in caplog.records)
+                ended_fits.tell()  # As at the end of the process.
         assert any("Training is over already: all 2 epochs" in r.message for r in caplog.records) is over

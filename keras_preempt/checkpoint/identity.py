@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_preempt.checkpoint import documents, setup
@@ -29,7 +29,9 @@ _COUNTED_ON = (
 _HARMLESS = {EVENTS, "lost+found"}
 
 
-def check_or_create(store: Store, identity: Mapping[str, Any]) -> dict[str, Any]:
+def check_or_create(
+    store: Store, identity: Mapping[str, Any], beside: Collection[str] = ()
+) -> dict[str, Any]:
     """Makes an empty directory ours, or makes sure that it belongs to this model and run.
 
     Args:
@@ -38,6 +40,7 @@ def check_or_create(store: Store, identity: Mapping[str, Any]) -> dict[str, Any]
             same], "optimizer_class": str, "setup": Setup.to_json(), "config": {field: value}}``, with
             ``"complete": False`` where the model makes more variables while it trains. `run_id` is not compared, and
             of the setup only what another number of workers does not change: see `setup`.
+        beside: what else an empty directory may hold, by name.
 
     Returns:
         The identity that is stored; its `run_id` is the one that the first start gave it.
@@ -58,7 +61,7 @@ def check_or_create(store: Store, identity: Mapping[str, Any]) -> dict[str, Any]
     try:
         return _checked(store, wanted)
     except NotFound:
-        _check_empty(store)
+        _check_empty(store, beside)
     try:
         store.create(RUN, data)
     except AlreadyExists:  # another worker was faster
@@ -66,8 +69,9 @@ def check_or_create(store: Store, identity: Mapping[str, Any]) -> dict[str, Any]
     return wanted
 
 
-def _check_empty(store: Store) -> None:
-    names = [name for name in store.children("") if name not in _HARMLESS and name != RUN]
+def _check_empty(store: Store, beside: Collection[str]) -> None:
+    harmless = {*_HARMLESS, RUN, *beside}
+    names = [name for name in store.children("") if name not in harmless]
     if names:
         shown = ", ".join(one_line(name) for name in names[:_SHOWN]) + (
             f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -42,7 +42,8 @@ def export(directory: str, out: Path, step: int | None, model: str | None, force
     and the run may be going on.
 
     For Keras' own formats the model is made from the architecture that the run has kept in DIR, if it is of Keras' own
-    layers; else --model says how to make it. A module or file that it names is imported, so it runs.
+    layers; else --model says how to make it. A module or file that it names is imported, so it runs; it cannot train,
+    since a call of fit in it is an error.
 
     \b
     Examples:

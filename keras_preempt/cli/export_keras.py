@@ -120,12 +120,18 @@ def _from_argument(argument: str) -> Any:
             "Expected --model as MODULE:FUNCTION, FILE.py:FUNCTION, or a .keras or .json file. Received: "
             f"{argument!r}. Write for example: --model train.py:make_model"
         )
-    make = getattr(_imported(place), name, None)
-    if not callable(make):
-        raise click.UsageError(
-            f"Expected a function named {name!r} in {place}. Received: {type(make).__name__}."
-        )
-    model = make()
+    from keras_preempt.training.no_training import TrainingRefused, refused
+
+    try:
+        with refused(place):
+            make = getattr(_imported(place), name, None)
+            if not callable(make):
+                raise click.UsageError(
+                    f"Expected a function named {name!r} in {place}. Received: {type(make).__name__}."
+                )
+            model = make()
+    except TrainingRefused as error:
+        raise click.UsageError(str(error)) from None
     if not isinstance(model, keras.Model):
         raise click.UsageError(
             f"Expected {argument} to return a keras.Model. Received: {type(model).__name__}."

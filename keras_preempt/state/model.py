@@ -2,9 +2,9 @@
 
 Two kinds. *Mirrored* variables (weights that train, optimizer slots) are kept equal on every replica by
 the strategy: any worker can write any part of them. *Local* ones (metrics, seeds, BatchNormalization's
-moving statistics and everything else that the strategy does not provably keep equal) can differ between
-replicas, so that each worker keeps the value of each of its own. Reading a local component is never a
-collective; reading such a variable through the strategy can be.
+moving statistics, the gradients that a replica has accumulated and everything else that the strategy does not
+provably keep equal) can differ between replicas, so that each worker keeps the value of each of its own. Reading
+a local component is never a collective; reading such a variable through the strategy can be.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from keras_preempt import keras_internals
 from keras_preempt.backend.keras.own_optimizers import own_optimizers
+from keras_preempt.backend.tensorflow.replica_branches import gradient_accumulators
 from keras_preempt.checkpoint.dtypes import NAMES
 from keras_preempt.state import attributes, host_values
 from keras_preempt.state.handover import Handover
@@ -80,6 +81,12 @@ class ModelState:
         kept_equal |= {
             id(v) for group, variables in groups for v in variables if group.startswith("optimizer")
         }
+        self._accumulators = {
+            id(v)
+            for optimizer in (model.optimizer, *own_optimizers(model).values())
+            for v in gradient_accumulators(optimizer)
+        }
+        kept_equal -= self._accumulators
         keras_own = {id(variable.value) for _, variables in groups for variable in variables}
         plain = [v for v in attributes.plain_variables(model) if id(v.value) not in keras_own]
         groups.append(("attributes", plain))
@@ -237,7 +244,9 @@ class ModelState:
         """What is to become of each variable where there are other replicas than those that saved it, by name."""
         named = {**self.mirrored, **self.local}
         rules = {
-            name: rule_of(
+            name: Rule.TOTAL
+            if id(variable) in self._accumulators
+            else rule_of(
                 str(getattr(variable, "aggregation", "none")),
                 tf.as_dtype(variable.dtype).as_numpy_dtype,
                 seed=keras_internals.is_seed_state(variable),

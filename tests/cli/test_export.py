@@ -199,3 +199,68 @@ def test_a_model_that_cannot_be_made_is_named(
     assert (code, err.count("\n")) == (2, 1)
     assert message in err
     assert not os.path.exists("net.keras")
+
+
+@pytest.mark.parametrize("caught", [False, True], ids=["at the top", "in a try"])
+@pytest.mark.parametrize(
+    "call", ["fit(x, x, verbose=0)", "fit(x, x, callbacks=[ours], verbose=0)", "train_on_batch(x, x)"]
+)
+def test_a_program_that_would_train_when_it_is_imported_is_refused_and_trains_nothing(
+    directory: Path,
+    tmp_path: Path,
+    call: str,
+    caught: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import keras
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = contents(directory), [vars(keras.Model).get(name) for name in ("fit", "train_on_batch")]
+    training = f"made.{call}"
+    if caught:  # By what a program may expect of fit.
+        training = f"try:\n    {training}\nexcept ValueError:\n    pass"
+    Path("program.py").write_text(
+        "import keras, numpy as np\n"
+        "from keras_preempt import PreemptionCallback\n"
+        "def make():\n"
+        "    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])\n"
+        "    model.compile('sgd', 'mse')\n"
+        "    return model\n"
+        "made, x = make(), np.ones((4, 1))\n"
+        f"ours = PreemptionCallback({str(tmp_path / 'trained')!r})\n"
+        f"{training}\n"
+    )
+    code, _, err = run(capsys, "export", str(directory), "net.keras", "--model", "program.py:make")
+    made = sys.modules.pop("program").made
+    assert code == 2
+    assert f"Received: a call of model.{call.partition('(')[0]}" in err
+    assert 'Put what trains under `if __name__ == "__main__":`' in err
+    assert not (tmp_path / "trained").exists()
+    assert int(made.optimizer.iterations.numpy()) == 0
+    assert not os.path.exists("net.keras")
+    assert before == (
+        contents(directory),
+        [vars(keras.Model).get(name) for name in ("fit", "train_on_batch")],
+    )
+
+
+def test_a_program_that_trains_only_when_it_is_run_is_exported(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("program.py").write_text(
+        "import keras\n"
+        "def make():\n"
+        "    return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])\n"
+        'if __name__ == "__main__":\n'
+        "    make().fit([1], [1])\n"
+    )
+    code, _, err = run(capsys, "export", str(directory), "net.keras", "--model", "program.py:make")
+    sys.modules.pop("program", None)
+    assert (code, "Expected a model with the weights" in err) == (
+        3,
+        True,
+    )  # Made, and found to be another model.

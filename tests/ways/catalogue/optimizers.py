@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue.basics import dataset, model
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Verdict, Way
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Verdict, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -37,6 +37,22 @@ def _loss_scaling(run: Run) -> None:
     run.fit(model(run, optimizer=optimizer), dataset(), validation_data=dataset())
 
 
+def _accumulated_and_overwritten(run: Run) -> None:
+    import keras
+
+    with run.scope():
+        inner = keras.optimizers.AdamW(
+            weight_decay=0.01,
+            clipnorm=0.5,
+            gradient_accumulation_steps=4,
+            use_ema=True,
+            ema_momentum=0.9,
+            ema_overwrite_frequency=2,
+        )
+        optimizer = keras.optimizers.LossScaleOptimizer(inner, dynamic_growth_steps=3)
+    run.fit(model(run, optimizer=optimizer), dataset(), validation_data=dataset())
+
+
 def _bfloat16(run: Run) -> None:
     import keras
 
@@ -47,11 +63,6 @@ def _bfloat16(run: Run) -> None:
 def _schedule(keras: Any) -> Any:
     return keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 12), momentum=0.9, nesterov=True)
 
-
-_MERGES_IN_A_BRANCH = KerasFails(
-    "its optimizer sums up gradients, or weights, in a branch of `tf.cond`, where replicas cannot meet",
-    "merge_call. called while defining a new graph",
-)
 
 WAYS = (
     Way(
@@ -65,7 +76,7 @@ WAYS = (
         "gradient-accumulation",
         "`gradient_accumulation_steps`, which do not divide the steps of an epoch",
         _with(lambda keras: keras.optimizers.Adam(gradient_accumulation_steps=4)),
-        {ONE: Exact(), MIRRORED: _MERGES_IN_A_BRANCH, WORKERS: _MERGES_IN_A_BRANCH},
+        EVERYWHERE,
     ),
     Way(
         "moving-average",
@@ -78,7 +89,14 @@ WAYS = (
         "moving-average-overwrite",
         "`use_ema` with `ema_overwrite_frequency`",
         _with(lambda keras: keras.optimizers.Adam(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=4)),
-        {ONE: Exact(), MIRRORED: _MERGES_IN_A_BRANCH, WORKERS: _MERGES_IN_A_BRANCH},
+        EVERYWHERE,
+    ),
+    Way(
+        "accumulation-overwrite",
+        "both, with weight decay, in a loss scale, and preempted between two updates each time",
+        _accumulated_and_overwritten,
+        EVERYWHERE,
+        strikes=("batch 2", "batch 5", "test 0"),
     ),
     Way(
         "learning-rate-schedule",

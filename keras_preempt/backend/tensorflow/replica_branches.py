@@ -1,0 +1,121 @@
+"""Branches of an optimizer in which replicas meet: gradient accumulation and overwriting weights by their averages.
+
+Keras decides in each replica whether this step updates the weights (`gradient_accumulation_steps`), and whether it
+overwrites them with their moving averages (`ema_overwrite_frequency`), and does so in a branch of `tf.cond`. Under
+MirroredStrategy and MultiWorkerMirroredStrategy that branch is a graph of one replica's own, in which it cannot meet
+the others: TensorFlow raises "merge_call called while defining a new graph or a tf.function". Here the replicas meet
+first and branch together, as Keras' LossScaleOptimizer does. What is computed is Keras' own code, with another `cond`.
+
+Each replica accumulates the gradients of its own samples, and only the sums of an update are added up across replicas.
+Its accumulators are therefore no other replica's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_preempt.backend.keras.code_reading import code_of
+from keras_preempt.backend.tensorflow.strategies import is_mirrored
+
+_NAMESPACE, _BRANCH = "ops", "cond"
+"""What Keras branches with: an attribute of a global name of the module."""
+
+_MEETINGS = {"merge_call", "maybe_merge_call"}
+
+
+def branches_in_replicas(apply_gradients: Callable[..., Any]) -> bool:
+    """Tells from the code of `BaseOptimizer._backend_apply_gradients` whether a replica branches for itself.
+
+    Raises:
+        AttributeError: It branches in a way that is not known.
+    """
+    name = apply_gradients.__name__
+    first = next(kind for kind in keras.optimizers.Optimizer.__mro__ if name in vars(kind))
+    if first.__module__ != apply_gradients.__module__:
+        return False  # The optimizers of this backend do it in a way of their own, as those of JAX do.
+    used = {used for code in code_of(apply_gradients) for used in code.co_names}
+    if _BRANCH not in used or used & _MEETINGS:
+        return False
+    if _NAMESPACE not in used or not hasattr(_globals(apply_gradients).get(_NAMESPACE), _BRANCH):
+        raise AttributeError(f"it does not branch by {_NAMESPACE}.{_BRANCH}")
+    return True
+
+
+def branch_together(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Applies gradients with branches that all replicas enter together."""
+
+    @functools.wraps(original)
+    def apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> Any:
+        if not _branches(self) or not _replicas_meet_outside():
+            return original(self, grads, trainable_variables)
+        known = _globals(original)
+        namespace = SimpleNamespace(**{**vars(known[_NAMESPACE]), _BRANCH: _cond_of_all_replicas})
+        with_other_branches = FunctionType(
+            original.__code__,
+            {**known, _NAMESPACE: namespace},
+            original.__name__,
+            original.__defaults__,
+            original.__closure__,
+        )
+        return with_other_branches(self, grads, trainable_variables)
+
+    return apply_gradients
+
+
+def branches_in_optimizer(model: Any) -> bool:
+    """Whether the optimizer of a compiled model branches under a strategy with which it cannot."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    return optimizer is not None and is_mirrored(model.distribute_strategy) and _branches(optimizer)
+
+
+def gradient_accumulators(optimizer: Any) -> list[Any]:
+    """Returns the variables in which a built optimizer adds up gradients: each replica those of its own samples."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not getattr(inner, "gradient_accumulation_steps", None) or not inner.built:
+        return []
+    return [variable for variable in inner._accumulated_gradients if variable is not None]
+
+
+def _branches(optimizer: Any) -> bool:
+    overwrites = optimizer.use_ema and optimizer.ema_overwrite_frequency
+    return bool(optimizer.gradient_accumulation_steps or overwrites)
+
+
+def _replicas_meet_outside() -> bool:
+    """Whether this is a replica that can meet the others in the graph that it is in, but not in a graph within that."""
+    replica = tf.distribute.get_replica_context()
+    if replica is None or not is_mirrored(replica.strategy) or tf.executing_eagerly():
+        return False
+    return not tf.__internal__.distribute.strategy_supports_no_merge_call()
+
+
+def _cond_of_all_replicas(condition: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> None:
+    """Calls one of two functions in every replica, in a branch that is entered by all of them."""
+
+    def branch(strategy: Any, conditions: Any, true_fns: Any, false_fns: Any) -> None:
+        def each(functions: Any) -> Callable[[], None]:
+            def call() -> None:
+                strategy.extended.call_for_each_replica(_call, args=(functions,))
+
+            return call
+
+        # Steps are counted alike in every replica, so that the conditions are the same.
+        (condition, *_) = strategy.experimental_local_results(conditions)
+        tf.cond(condition, each(true_fns), each(false_fns))
+
+    tf.distribute.get_replica_context().merge_call(branch, args=(condition, true_fn, false_fn))
+
+
+def _call(function: Callable[[], Any]) -> None:
+    function()
+
+
+def _globals(function: Callable[..., Any]) -> dict[str, Any]:
+    known: dict[str, Any] = function.__globals__
+    return known

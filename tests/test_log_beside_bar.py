@@ -1,0 +1,84 @@
+"""Log lines begin on a line of their own beside Keras' progress bar, on a terminal and in a pipe; in no other place
+is a line left empty for them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import logging, os, signal, sys
+import keras, numpy as np
+from keras_preempt import PreemptionCallback
+
+class Says(keras.callbacks.Callback):
+    epoch = 0
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+        logging.getLogger("keras_preempt").warning("begins %d", epoch)
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 2:
+            for text in ("first", "second"):
+                logging.getLogger("keras_preempt").warning("%s in %d", text, self.epoch)
+        if (self.epoch, batch) == (1, 3):
+            os.kill(os.getpid(), signal.SIGTERM)
+    def on_test_begin(self, logs=None):
+        logging.getLogger("keras_preempt").warning("validates %d", self.epoch)
+    def get_state(self):
+        return {}
+    def set_state(self, state):
+        pass
+
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.ones((20, 2))
+callbacks = [Says(), PreemptionCallback(sys.argv[1])]
+data = {"validation_data": (x, x[:, 0]), "batch_size": 4}
+model.fit(x, x[:, 0], epochs=3, verbose=int(sys.argv[2]), callbacks=callbacks, **data)
+"""
+
+SAID = ["begins 0", "first in 0", "second in 0", "validates 0", "begins 1", "first in 1", "second in 1"]
+MARK = "keras_preempt: "
+
+
+def _run(directory: Path, verbose: int, *, terminal: bool) -> str:
+    """Runs the script with both streams on one terminal or pipe; returns all that it has shown."""
+    reading, writing = pty.openpty() if terminal else os.pipe()
+    command = [sys.executable, "-c", SCRIPT, str(directory), str(verbose)]
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    shown = b""
+    with subprocess.Popen(command, stdout=writing, stderr=writing, env=env) as process:
+        os.close(writing)
+        with contextlib.suppress(OSError), os.fdopen(reading, "rb", buffering=0) as stream:
+            while piece := stream.read(1 << 16):  # A terminal ends with an error.
+                shown += piece
+    assert process.returncode == 75, shown.decode()
+    return shown.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+@pytest.mark.parametrize("verbose", [0, 1, 2])
+def test_every_line_begins_on_a_line_of_its_own(tmp_path: Path, verbose: int, terminal: bool) -> None:
+    shown = _run(tmp_path / "run", verbose, terminal=terminal)
+    lines = [line for line in shown.split("\n") if MARK in line]
+    assert [line.removeprefix(MARK) for line in lines if line.removeprefix(MARK) in SAID] == SAID
+    assert any("Saved step-00000009" in line for line in lines)
+    assert all(line.startswith(MARK) for line in lines), lines
+    assert ("━" in shown) == (verbose == 1)  # The bar was there.
+    ours = shown[shown.index(MARK) :]
+    assert "\n\n" not in ours, ours
+
+
+def test_a_line_elsewhere_leaves_the_bar_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "run"), "1"]
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=240)
+    assert done.returncode == 75, done.stderr
+    assert "second in 1\n" in done.stderr
+    assert "\n\n" not in done.stderr[done.stderr.index(MARK) :]
