@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import keras
 
-from keras_preempt import environment, keras_internals, log
+from keras_preempt import drill_place, keras_internals, log
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.store import open_store
 from keras_preempt.keras_repairs import enable_multi_worker_fit
@@ -72,7 +72,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         self._retention = Retention(max_to_keep, keep_every)
         if termination is not None and not isinstance(termination, TerminationConfig):
             raise ValueError(f"Expected termination to be a TerminationConfig. Received: {termination!r}.")
-        self._store = open_store(os.environ.get(environment.DIRECTORY) or directory, staging_dir=staging_dir)
+        self._store = open_store(drill_place.replaced(directory), staging_dir=staging_dir)
         self._staging_dir = staging_dir
         self._turn: Turn | None = None
         self._termination = termination or TerminationConfig()

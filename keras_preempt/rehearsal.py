@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+import tensorflow as tf
 
-from keras_preempt import space
+from keras_preempt import drill_place, space
 from keras_preempt.alignment import Position
 from keras_preempt.drill import Drill
-from keras_preempt.keras_internals import InputFeed
+from keras_preempt.keras_internals import RunningFit
+from keras_preempt.runtime import Runtime
 from keras_preempt.saves import Saves
 from keras_preempt.session import Session
 from keras_preempt.state import input_promise
+from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.model import ModelState
 from keras_preempt.step_record import StepRecord
-from keras_preempt.tensorflow_internals import hidden_sources
+from keras_preempt.tensorflow_internals import hidden_sources, pipelines_of, share_a_shuffle
 
 
 class Rehearsal:
@@ -25,33 +28,41 @@ class Rehearsal:
         drill: When to strike, or None.
         record: Where to record, or None.
         session: The fit.
+        heard: The notices of this process.
     """
 
-    def __init__(self, drill: Drill | None, record: StepRecord | None, session: Session) -> None:
+    def __init__(
+        self, drill: Drill | None, record: StepRecord | None, session: Session, heard: _Notices
+    ) -> None:
         self._drill = drill
         self._looks = drill is not None  # Whether the drill has to see boundaries.
         self._record = record
         self._session = session
+        self._heard = heard
 
     @classmethod
     def from_environment(
         cls,
         member: int,
         model_state: ModelState,
-        feed: InputFeed,
+        fit: RunningFit,
         session: Session,
         saves: Saves,
-        unsaved: Sequence[str],
+        callbacks: CallbackStates,
+        runtime: Runtime,
+        place: str,
     ) -> Rehearsal:
         """Gets ready for what the environment asks for; it costs nothing if that is nothing.
 
         Args:
             member: The number of this worker.
             model_state: The variables.
-            feed: The training data.
+            fit: What Keras is doing.
             session: The fit.
             saves: Its saves.
-            unsaved: Callbacks whose state is not kept over a restart.
+            callbacks: The other callbacks.
+            runtime: Where notices arrive.
+            place: The key of the store in which the fit keeps its checkpoints.
 
         Raises:
             ValueError: The variable of the drill is set to something else.
@@ -61,15 +72,27 @@ class Rehearsal:
         def capture() -> Mapping[str, np.ndarray]:
             return {**model_state.capture_mirrored(), **model_state.capture_local()}
 
+        name = drill_place.fit_name(place)
+        heard = _Notices(runtime)
         size = space.size_of(model_state.signature())
-        record = StepRecord.from_environment(member, capture, size, feed.steps_per_execution)
-        drill = Drill.from_environment(member)
+        record = StepRecord.from_environment(member, capture, size, fit.feed.steps_per_execution)
+        drill = Drill.from_environment(member, name)
         if drill is not None:
-            drill.begin(lambda: saves.step_in_flight)
+            drill.begin(lambda: saves.step_in_flight, heard)
         if record is not None:
-            exact, why = input_promise.promise(feed)
-            record.begin(session.steps_at_start, session.restored_name, exact, why, unsaved)
-        return cls(drill, record, session)
+            exact, why = input_promise.promise(fit.feed, fit.validation_data)
+            record.begin(
+                session.steps_at_start,
+                session.restored_name,
+                exact,
+                why,
+                callbacks.unsaved,
+                fit=name,
+                directory=drill_place.given(name),
+                files=callbacks.files,
+                shared=[*_shared(fit)],
+            )
+        return cls(drill, record, session, heard)
 
     @property
     def needs_every_boundary(self) -> bool:
@@ -82,7 +105,7 @@ class Rehearsal:
         if self._record is not None and not self._session.resuming:
             self._record.boundary(position, self._session.logs)
         if self._drill is not None and self._looks:
-            self._looks = not self._drill.strike(position)
+            self._looks = not self._drill.strike(position, self._heard)
 
     def finish(self, position: Position) -> None:
         """Training is over."""
@@ -96,3 +119,25 @@ class Rehearsal:
             self._drill.end()
         if self._record is not None:
             self._record.close()
+
+
+class _Notices:
+    """Counts what comes to a runtime; see `keras_preempt.drill.Heard`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    @property
+    def count(self) -> int:
+        return len(self._runtime.notices)
+
+    def wait(self, count: int, timeout: float) -> bool:
+        return self._runtime.heard_more_than(count, timeout)
+
+
+def _shared(fit: RunningFit) -> Iterator[str]:
+    validation = fit.validation_data
+    if not isinstance(validation, tf.data.Dataset):
+        return
+    if any(share_a_shuffle(pipeline, validation) for pipeline in pipelines_of(fit.feed.dataset)):
+        yield "the training and the validation data come from one shuffle, which each new iterator of either reshuffles"

@@ -178,6 +178,11 @@ class Runtime:
                 self.at_risk(),
             )
 
+    def heard_more_than(self, count: int, timeout: float) -> bool:
+        """Waits until more notices than `count` have come, for at most `timeout` seconds; whether they have."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self.notices) > count, timeout)
+
     def withdraw(self, notice: Notice) -> None:
         """A source says that what it announced will not happen. A call that was made already stands."""
         with self._changed:

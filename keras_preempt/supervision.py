@@ -233,7 +233,14 @@ class Supervision:
                     fit.epochs,
                 )
         self._rehearsal = Rehearsal.from_environment(
-            self._place.member, model_states[0], fit.feed, self.session, self._saves, callbacks.unsaved
+            self._place.member,
+            model_states[0],
+            fit,
+            self.session,
+            self._saves,
+            callbacks,
+            self.runtime,
+            self._store.key,
         )
         if self._rehearsal.needs_every_boundary:
             self.runtime.every_boundary = self.runtime.attention = True

@@ -301,6 +301,15 @@ def _shuffles_of(dataset: Any) -> Iterator[Any]:
         yield from _shuffles_of(upstream)
 
 
+def share_a_shuffle(one: Any, other: Any) -> bool:
+    """Whether two pipelines branch off from one shuffle, so that an iterator over either reshuffles both."""
+    shuffles = {id(shuffle) for shuffle in _shuffles_of(one)}
+    return any(
+        id(shuffle) in shuffles and getattr(shuffle, "_reshuffle_each_iteration", None) is not False
+        for shuffle in _shuffles_of(other)
+    )
+
+
 @dataclass(frozen=True)
 class Ingredient:
     """A dataset of an input pipeline, or an operation of a function in it.
