@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig, environment
-from keras_preempt.cli.step_records import RunRecord, find_parting, read_run_record
+from keras_preempt.cli.parting import find_parting
+from keras_preempt.cli.step_records import RunRecord, read_run_record
 from keras_preempt.tensorflow_internals import hidden_sources
 
 STEPS, EPOCHS = 6, 2
@@ -56,8 +57,8 @@ def test_an_exact_resume_is_equal_at_every_recorded_step(rehearse, monkeypatch):
     earlier = hidden_sources()  # What tests before this one have traced in the same process.
     undisturbed = rehearse()
     assert undisturbed.steps_run(0) == STEPS * EPOCHS
-    assert undisturbed.validations == [(STEPS, 1), (2 * STEPS, 1)]
-    assert undisturbed.input_doubt is None
+    assert undisturbed.fits(0)[0].validations == [(STEPS, 1), (2 * STEPS, 1)]
+    assert undisturbed.input_doubts == []
     assert set(undisturbed.hidden_sources) <= set(earlier)
     monkeypatch.setenv(environment.SAVE_EVERY, "5")
     preempted = rehearse(

@@ -87,5 +87,5 @@ def test_a_worker_gets_it_as_json():
     (other,) = plan_preemptions(0, 0, SHAPE, 1, [Moment("validation")], "SIGUSR1", True)
     assert json.loads(other.to_json("pipe")) == {
         **{"member": 0, "step": 5, "at": "validation", "batch": 2},
-        **{"signal": "SIGUSR1", "kill": True, "tell": "pipe"},
+        **{"signal": "SIGUSR1", "kill": True, "tell": "pipe", "outside": True},
     }

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from keras_preempt.cli.drill_cause import describe_parting, likely_causes
-from keras_preempt.cli.step_records import Parting, RunRecord, find_parting, read_run_record
+from keras_preempt.cli.parting import Parting, find_parting
+from keras_preempt.cli.step_records import RunRecord, read_run_record
 from keras_preempt.step_record import record_name
 
 Lines = list[dict[str, Any]]
@@ -176,10 +177,12 @@ def test_a_record_that_was_cut_by_a_kill_tells_how_far_it_came(tmp_path: Path) -
     write(tmp_path, 0, 1, lines(0, 6))
     write(tmp_path, 1, 0, lines(4, 10))
     record = read_run_record(tmp_path, 3, 2)
-    assert [record.steps_run(number) for number in range(4)] == [7, 6, None, None]
+    assert [record.steps_run(number) for number in range(4)] == [7, 6, 0, 0]
     assert [record.began_at(number) for number in range(3)] == [0, 4, None]
-    assert [record.restored(number) for number in range(3)] == ["", "x", ""]
-    assert record.fits == 1
+    went_on = [record.where(number) for number in range(3)]
+    assert [fit and fit.restored for fit in went_on] == ["", "x", None]
+    assert record.steps_run_again() == 3
+    assert record.names() == [""]
 
 
 def test_validations_are_told_with_their_last_batch() -> None:
@@ -188,4 +191,4 @@ def test_validations_are_told_with_their_last_batch() -> None:
         for s in (5, 10)
         for b in (0, 0, 1)
     ]
-    assert run([*lines(0, 10), *seen]).validations == [(5, 1), (10, 1)]
+    assert run([*lines(0, 10), *seen]).fits(0)[0].validations == [(5, 1), (10, 1)]
