@@ -37,8 +37,14 @@ class Heard(Protocol):
         """How many have come so far."""
         ...
 
-    def wait(self, count: int, timeout: float) -> bool:
-        """Waits at most `timeout` seconds for more than `count`; returns whether they have come."""
+    def wait(self, count: int, timeout: float, at: Position | None) -> bool:
+        """Waits at most `timeout` seconds for more than `count`; returns whether they have come.
+
+        Args:
+            count: How many had come.
+            timeout: Seconds.
+            at: Where the main thread stands, if it is what waits.
+        """
         ...
 
 
@@ -112,7 +118,7 @@ class Drill:
                 step = saving_step()
                 if step is not None and step >= self.step:
                     failpoints.unwatch(HALF_WRITTEN)
-                    self._send(heard, kill=self.kill)
+                    self._send(heard, None, kill=self.kill)
 
             failpoints.watch(HALF_WRITTEN, struck)
 
@@ -135,10 +141,10 @@ class Drill:
             def struck() -> None:
                 failpoints.unwatch(HALF_WRITTEN)
                 # A second notice is heard by nobody who could say so: it is this process' own.
-                self._send(heard if self.kill else None, kill=self.kill)
+                self._send(heard if self.kill else None, None, kill=self.kill)
 
             failpoints.watch(HALF_WRITTEN, struck)
-        self._send(heard, kill=self.kill and self.at != "leaving")
+        self._send(heard, position, kill=self.kill and self.at != "leaving")
         return True
 
     def end(self) -> None:
@@ -152,7 +158,7 @@ class Drill:
             return within and (step > self.step or (step == self.step and position.batch >= self.batch))
         return position.phase == "train" and step >= self.step
 
-    def _send(self, heard: Heard | None, *, kill: bool) -> None:
+    def _send(self, heard: Heard | None, at: Position | None, *, kill: bool) -> None:
         number = signal.SIGKILL if kill else self.signal
         if not self.outside or heard is None or self.tell is None:
             self._tell(signal=number.name, time=time.time())
@@ -160,7 +166,7 @@ class Drill:
             return
         before = heard.count
         self._tell(signal=number.name, time=time.time(), wanted=True)
-        if heard.wait(before, ARRIVAL):
+        if heard.wait(before, ARRIVAL, at):
             self._tell(arrived=number.name)
         else:
             self._tell(lost=number.name)

@@ -131,8 +131,8 @@ class _Notices:
     def count(self) -> int:
         return len(self._runtime.notices)
 
-    def wait(self, count: int, timeout: float) -> bool:
-        return self._runtime.heard_more_than(count, timeout)
+    def wait(self, count: int, timeout: float, at: Position | None) -> bool:
+        return self._runtime.heard_more_than(count, timeout, at)
 
 
 def _shared(fit: RunningFit) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from keras_preempt.cli.compare import Comparison, combined, compare_states
 from keras_preempt.cli.drill_judge import NoVerdict
 from keras_preempt.cli.drill_runs import DrillRun
@@ -26,18 +28,37 @@ def compared(one: DrillRun, other: DrillRun, workers: int, *, training_only: boo
     """
     fits = {fit.name: fit.directory for fit in one.record.fits(0)}
     found = []
+    left = {} if training_only else _left_in_files(one, fits, workers)
     for number, (name, directory) in enumerate(fits.items(), start=1):
         files = one.record.files(name)
         try:
             comparison = compare_states(
                 read_final_state(one.place(name), workers),
                 read_final_state(other.place(name), workers),
-                any_rows(files) if training_only else explained_rows(files),
+                any_rows(files) if training_only else explained_rows(files, left),
             )
         except NoFinalState as error:
             raise NoVerdict(str(error)) from None
         found.append((f"fit {number} ({directory}): " if len(fits) > 1 else "", comparison))
     return combined(found)
+
+
+def _left_in_files(run: DrillRun, fits: Iterable[str], workers: int) -> dict[str, bytes]:
+    """What the log files of a run held when its last fit that writes them had ended, by path."""
+    left: dict[str, bytes] = {}
+    for name in fits:
+        files = run.record.files(name)
+        if not any(files):
+            continue
+        try:
+            states = read_final_state(run.place(name), workers)
+        except NoFinalState as error:
+            raise NoVerdict(str(error)) from None
+        for state, named in zip(states, files, strict=False):
+            left.update(
+                (path, state.local[key].tobytes()) for key, path in named.items() if key in state.local
+            )
+    return left
 
 
 def repeats(one: DrillRun, again: DrillRun, workers: int) -> bool:

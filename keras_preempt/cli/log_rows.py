@@ -9,11 +9,12 @@ __all__ = ["any_rows", "explained_rows"]
 Why = Callable[[int, str, bytes, bytes], "str | None"]
 
 
-def explained_rows(files: Sequence[Mapping[str, str]]) -> Why:
+def explained_rows(files: Sequence[Mapping[str, str]], left: Mapping[str, bytes]) -> Why:
     """Returns what says why the rows of a `CSVLogger` are expected to differ, or None where they are not.
 
     Args:
         files: For each worker, the files by the names of their rows in the state.
+        left: What the first run has left in each file.
     """
     paths = [path for worker in files for path in worker.values()]
 
@@ -23,7 +24,8 @@ def explained_rows(files: Sequence[Mapping[str, str]]) -> Why:
             return None
         if paths.count(path) > 1:
             return f"several workers write their rows into {path}, as they come"
-        if other.startswith(one) and one.endswith(other[len(one) :]):
+        before = left.get(path, b"")
+        if before and other.startswith(before) and one.endswith(other[len(before) :]):
             return f"the same rows again, after those that the first run had left in {path}"
         return None
 

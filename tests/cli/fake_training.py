@@ -7,6 +7,7 @@ FAKE_FITS names the directories of its fits, one after the other.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,10 +20,11 @@ from keras_preempt import drill_place
 from keras_preempt.alignment import Position
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.commit import commit, wait_for_commit
+from keras_preempt.checkpoint.errors import NotFound
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed, load
-from keras_preempt.checkpoint.store import open_store
+from keras_preempt.checkpoint.store import Store, open_store
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.drill import Drill
 from keras_preempt.events import EventLog, log_name
@@ -52,11 +54,20 @@ class Terminated:
     def count(self) -> int:
         return len(terminated)
 
-    def wait(self, count: int, timeout: float) -> bool:
+    def wait(self, count: int, timeout: float, at: Position | None) -> bool:
         end = time.monotonic() + timeout
         while len(terminated) <= count and time.monotonic() < end:
             signal.sigtimedwait([], 0.01)
         return len(terminated) > count
+
+
+def claimed(store: Store, launched: int) -> int:
+    """The number of this start in a directory, which worker 0 claims and writes for the others."""
+    told = f"numbers/{launched:05d}"
+    while True:
+        with contextlib.suppress(NotFound):
+            return int(store.read(told, limit=100))
+        signal.sigtimedwait([], 0.01)
 
 
 def fit(directory: str, number: int) -> None:
@@ -77,7 +88,9 @@ def fit(directory: str, number: int) -> None:
             history = history[1:]
     first, saves, saving = step, 0, None
     claim = {incarnations.ALONE: {}} if fault == "alone" else {}
-    incarnation = incarnations.claim(store, claim) if member == 0 else launched + 1
+    incarnation = incarnations.claim(store, claim) if member == 0 else claimed(store, launched)
+    if member == 0:
+        store.create(f"numbers/{launched:05d}", str(incarnation).encode())
     events = EventLog(member)
     events.open(incarnation, store.append_log(log_name(incarnation, member)))
     record = StepRecord.from_environment(
