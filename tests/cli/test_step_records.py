@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.cli.drill_cause import describe_parting, likely_causes
+from keras_preempt.cli.drill_cause import describe_parting, likely_causes, uncovered
 from keras_preempt.cli.parting import Parting, find_parting
 from keras_preempt.cli.step_records import RunRecord, read_run_record
 from keras_preempt.step_record import record_name
@@ -192,3 +192,51 @@ def test_validations_are_told_with_their_last_batch() -> None:
         for b in (0, 0, 1)
     ]
     assert run([*lines(0, 10), *seen]).fits(0)[0].validations == [(5, 1), (10, 1)]
+
+
+def of_fit(name: str, found: Lines) -> Lines:
+    begin, *rest = found
+    return [{**begin, "fit": name, "directory": name}, *rest]
+
+
+def test_each_fit_is_held_against_itself_and_the_one_that_differs_first_is_named() -> None:
+    first = RunRecord([[[*of_fit("a", lines(0, 6)), *of_fit("b", lines(0, 8))]]])
+    second = RunRecord(
+        [[of_fit("a", lines(0, 3))], [[*of_fit("a", lines(3, 6)), *of_fit("b", lines(0, 8, wrong_from=5))]]]
+    )
+    parting = find_parting(first, second)
+    assert parting is not None
+    assert (parting.fit, parting.fits, parting.step, parting.incarnation) == (2, 2, 5, 1)
+    told = describe_parting(parting, [3])
+    assert "from step 5 on (fit 2 of 2, epoch 1, w0) the runs differ" in told
+    assert "That fit began after restart 1 of 1, from its beginning." in told
+
+
+def test_steps_are_lost_only_if_they_were_run_and_run_again() -> None:
+    stopped_later = RunRecord([[of_fit("a", lines(0, 4))], [of_fit("a", lines(4, 25))]])
+    assert stopped_later.steps_run_again() == 0
+    again = RunRecord(
+        [
+            [of_fit("a", lines(0, 6))],
+            [[*of_fit("a", lines(4, 9)), *of_fit("b", lines(0, 3))]],
+            [of_fit("b", lines(1, 8))],
+        ]
+    )
+    assert again.steps_run_again() == 2 + 2
+
+
+def test_a_shared_shuffle_is_a_likely_cause() -> None:
+    begin, *rest = lines(0, 10)
+    record = run([{**begin, "shared": ["both come from one shuffle"]}, *rest])
+    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), record)
+    assert told.startswith("Likely cause: both come from one shuffle. Shuffle after the split")
+
+
+def test_what_identical_does_not_speak_for_is_named_and_nothing_else() -> None:
+    assert uncovered(UNDISTURBED, 1) == []
+    begin, *rest = lines(0, 10, exact=False, why="1 shuffle")
+    record = run([{**begin, "unsaved": ["Warm"]}, *rest, {"what": "sources", "found": ["Python code (f)"]}])
+    callbacks, data, source = uncovered(record, 2)
+    assert "(Warm): 2 preemptions made no difference" in callbacks
+    assert "the input (1 shuffle)" in data
+    assert source.startswith("Python code (f)")
