@@ -26,7 +26,7 @@ def compared(one: DrillRun, other: DrillRun, workers: int, *, training_only: boo
     Raises:
         NoVerdict: A fit has not come to its end.
     """
-    fits = {fit.name: fit.directory for fit in one.record.fits(0)}
+    fits = {fit.name: fit.directory for fit in one.record.trained()}
     found = []
     left = {} if training_only else _left_in_files(one, fits, workers)
     for number, (name, directory) in enumerate(fits.items(), start=1):

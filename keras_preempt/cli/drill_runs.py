@@ -169,9 +169,7 @@ def shape_of(run: DrillRun) -> RunShape:
     Raises:
         NoVerdict: It did not finish a fit with a PreemptionCallback.
     """
-    fits = list(
-        {fit.name: fit for fit in run.record.fits(0)}.values()
-    )  # Where one was begun again, the last.
+    fits = run.record.trained()
     if not any(fit.ended for fit in fits):
         raise NoVerdict(
             "the undisturbed run did not report a finished fit. Expected the script to pass a "

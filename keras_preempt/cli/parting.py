@@ -49,7 +49,7 @@ def find_parting(first: RunRecord, second: RunRecord) -> Parting | None:
         first: Of one incarnation.
         second: Of any number.
     """
-    names = [fit.name for fit in first.fits(0)]
+    names = [fit.name for fit in first.trained()]
     for incarnation, workers in enumerate(second.incarnations):
         found = [
             parting

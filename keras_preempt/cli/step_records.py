@@ -84,6 +84,14 @@ class RunRecord:
     def _fits(self) -> list[list[list[FitRecord]]]:
         return [[_split(lines) for lines in workers] for workers in self.incarnations]
 
+    def trained(self) -> list[FitRecord]:
+        """The fits of the first worker in the first incarnation; where one was begun again, the last attempt.
+
+        Those that had nothing to train, such as with no epoch left, leave no checkpoint either.
+        """
+        latest = {fit.name: fit for fit in self.fits(0)}
+        return [fit for fit in latest.values() if fit.ended or fit.last > fit.first]
+
     def all_fits(self) -> list[FitRecord]:
         """Those of all workers in all incarnations."""
         return [fit for workers in self._fits for fits in workers for fit in fits]
@@ -136,7 +144,7 @@ class RunRecord:
     @property
     def promises(self) -> list[tuple[str, bool, str]]:
         """For each fit its directory, whether it was said to be exact, and in what words."""
-        return [(fit.directory, bool(fit.begin["exact"]), str(fit.begin["why"])) for fit in self.fits(0)]
+        return [(fit.directory, bool(fit.begin["exact"]), str(fit.begin["why"])) for fit in self.trained()]
 
     @property
     def input_doubts(self) -> list[str]:
