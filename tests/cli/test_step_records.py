@@ -243,6 +243,14 @@ def test_what_identical_does_not_speak_for_is_named_and_nothing_else() -> None:
 
 
 def test_a_fit_without_an_epoch_left_counts_for_nothing() -> None:
-    begin = {"what": "begin", "step": 6, "restored": "", "exact": True, "why": "", "fit": "b", "directory": "b"}
+    begin = {
+        "what": "begin",
+        "step": 6,
+        "restored": "",
+        "exact": True,
+        "why": "",
+        "fit": "b",
+        "directory": "b",
+    }
     record = RunRecord([[[*of_fit("a", lines(0, 6)), begin, *of_fit("c", lines(0, 3))]]])
     assert [fit.name for fit in record.trained()] == ["a", "c"]
