@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import keras
 
-from keras_preempt import environment, log
+from keras_preempt import drill_place, log
 from keras_preempt.backend.keras.own_optimizers import steps_done
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.store import open_store
@@ -75,7 +75,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         self._retention = Retention(max_to_keep, keep_every)
         if termination is not None and not isinstance(termination, TerminationConfig):
             raise ValueError(f"Expected termination to be a TerminationConfig. Received: {termination!r}.")
-        self._store = open_store(os.environ.get(environment.DIRECTORY) or directory, staging_dir=staging_dir)
+        self._store = open_store(drill_place.replaced(directory), staging_dir=staging_dir)
         self._staging_dir = staging_dir
         self._turn: Turn | None = None
         self._termination = termination or TerminationConfig()

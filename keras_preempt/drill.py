@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from signal import Signals
+from typing import Protocol
 
 from keras_preempt import environment, failpoints
 from keras_preempt.alignment import Position
@@ -24,9 +25,32 @@ HALF_WRITTEN = "save.before-part-list"
 _EXAMPLE = '{"member": 0, "step": 10}'
 
 
+ARRIVAL = 30.0
+"""Seconds that a signal from outside has to arrive, at most: a busy machine takes milliseconds."""
+
+
+class Heard(Protocol):
+    """Where the notices of this process arrive."""
+
+    @property
+    def count(self) -> int:
+        """How many have come so far."""
+        ...
+
+    def wait(self, count: int, timeout: float, at: Position | None) -> bool:
+        """Waits at most `timeout` seconds for more than `count`; returns whether they have come.
+
+        Args:
+            count: How many had come.
+            timeout: Seconds.
+            at: Where the main thread stands, if it is what waits.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Drill:
-    """This process sends itself a signal at a chosen moment.
+    """This process is sent a signal at a chosen moment: by whoever started it, or by itself.
 
     Attributes:
         step: The training step before which it comes, counted from 0; else the least number of steps that are
@@ -36,6 +60,9 @@ class Drill:
         signal: What is sent as a notice.
         kill: Whether SIGKILL comes: without a notice, or, for "leaving", after it.
         tell: A named pipe into which the moment is told, or None.
+        fit: The fit that is meant, as `keras_preempt.drill_place` names it; None for every fit.
+        outside: Whether the signal comes from whoever reads the pipe. This process then stands still until it is
+            there, so that it comes at the moment and not some steps later.
     """
 
     step: int
@@ -44,10 +71,12 @@ class Drill:
     signal: Signals = signal.SIGTERM
     kill: bool = False
     tell: str | None = None
+    fit: str | None = None
+    outside: bool = False
 
     @classmethod
-    def from_environment(cls, member: int) -> Drill | None:
-        """Reads the environment variable of the drill; None if it does not mean this worker.
+    def from_environment(cls, member: int, fit: str | None = None) -> Drill | None:
+        """Reads the environment variable of the drill; None if it does not mean this worker, or not this fit.
 
         Raises:
             ValueError: The variable is set to something else than a drill.
@@ -66,19 +95,22 @@ class Drill:
                 signal=Signals[wanted.get("signal", "SIGTERM")],
                 kill=bool(wanted.get("kill", False)),
                 tell=None if wanted.get("tell") is None else str(wanted["tell"]),
+                fit=None if wanted.get("fit") is None else str(wanted["fit"]),
+                outside=bool(wanted.get("outside", False)),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(
                 f"Expected {environment.DRILL} to be like {_EXAMPLE}. Received: {text!r}. "
                 "It is set by keras-preempt drill; unset it elsewhere."
             ) from error
-        return drill
+        return None if drill.fit not in (None, fit) else drill
 
-    def begin(self, saving_step: Callable[[], int | None]) -> None:
+    def begin(self, saving_step: Callable[[], int | None], heard: Heard | None = None) -> None:
         """Gets ready to strike while a checkpoint is being written, if that is the moment.
 
         Args:
             saving_step: Returns the step of the periodic checkpoint that is being written, or None.
+            heard: See `strike`.
         """
         if self.at == "saving":
 
@@ -86,12 +118,16 @@ class Drill:
                 step = saving_step()
                 if step is not None and step >= self.step:
                     failpoints.unwatch(HALF_WRITTEN)
-                    self._send(kill=self.kill)
+                    self._send(heard, None, kill=self.kill)
 
             failpoints.watch(HALF_WRITTEN, struck)
 
-    def strike(self, position: Position) -> bool:
+    def strike(self, position: Position, heard: Heard | None = None) -> bool:
         """Sends the signal if a boundary at `position` is the moment, or past it.
+
+        Args:
+            position: Where training stands.
+            heard: Where notices arrive; None where that cannot be waited for, so that the signal is this process' own.
 
         Returns:
             Whether the drill needs no further look at a boundary.
@@ -104,10 +140,11 @@ class Drill:
 
             def struck() -> None:
                 failpoints.unwatch(HALF_WRITTEN)
-                self._send(kill=self.kill)
+                # A second notice is heard by nobody who could say so: it is this process' own.
+                self._send(heard if self.kill else None, None, kill=self.kill)
 
             failpoints.watch(HALF_WRITTEN, struck)
-        self._send(kill=self.kill and self.at != "leaving")
+        self._send(heard, position, kill=self.kill and self.at != "leaving")
         return True
 
     def end(self) -> None:
@@ -121,15 +158,23 @@ class Drill:
             return within and (step > self.step or (step == self.step and position.batch >= self.batch))
         return position.phase == "train" and step >= self.step
 
-    def _send(self, *, kill: bool) -> None:
+    def _send(self, heard: Heard | None, at: Position | None, *, kill: bool) -> None:
         number = signal.SIGKILL if kill else self.signal
-        self._tell(number)
-        os.kill(os.getpid(), number)
+        if not self.outside or heard is None or self.tell is None:
+            self._tell(signal=number.name, time=time.time())
+            os.kill(os.getpid(), number)
+            return
+        before = heard.count
+        self._tell(signal=number.name, time=time.time(), wanted=True)
+        if heard.wait(before, ARRIVAL, at):
+            self._tell(arrived=number.name)
+        else:
+            self._tell(lost=number.name)
 
-    def _tell(self, number: Signals) -> None:
+    def _tell(self, **what: object) -> None:
         if self.tell is None:
             return
-        line = json.dumps({"signal": number.name, "time": time.time(), "pid": os.getpid()}) + "\n"
+        line = json.dumps({**what, "pid": os.getpid()}) + "\n"
         # Nobody may listen any more; that must not keep the signal from coming.
         with contextlib.suppress(OSError):
             pipe = os.open(self.tell, os.O_WRONLY | os.O_NONBLOCK)

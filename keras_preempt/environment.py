@@ -11,6 +11,7 @@ __all__ = [
     "AZURE_METADATA_HOST",
     "DIRECTORY",
     "DRILL",
+    "DRILL_DIRECTORY",
     "DRILL_RECORD",
     "GCE_METADATA_HOST",
     "GCE_METADATA_IP",
@@ -30,11 +31,15 @@ STATUS_DIR = "KERAS_PREEMPT_STATUS_DIR"
 the launcher."""
 
 DIRECTORY = "KERAS_PREEMPT_DIRECTORY"
-"""Overrides the directory of every ``PreemptionCallback``; set by the drill."""
+"""Overrides the directory of every ``PreemptionCallback``."""
 
 DRILL = "KERAS_PREEMPT_DRILL"
 """JSON ``{"member": m, "step": s}``: member m sends itself a real SIGTERM right before it starts step s. See
 ``drill.Drill`` for the other moments and signals."""
+
+DRILL_DIRECTORY = "KERAS_PREEMPT_DRILL_DIRECTORY"
+"""Each directory of a ``PreemptionCallback`` is replaced by one of its own below this one; set by the drill. See
+``drill_place``."""
 
 DRILL_RECORD = "KERAS_PREEMPT_DRILL_RECORD"
 """Directory in which each worker records every step with sums over its state, so that a drill can tell from which

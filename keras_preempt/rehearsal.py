@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from keras_preempt import space
+from keras_preempt import drill_place, space
 from keras_preempt.alignment import Position
 from keras_preempt.drill import Drill
-from keras_preempt.keras_internals import InputFeed
+from keras_preempt.keras_internals import RunningFit
+from keras_preempt.runtime import Runtime
 from keras_preempt.saves import Saves
 from keras_preempt.session import Session
-from keras_preempt.state import input_promise
+from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.model import ModelState
 from keras_preempt.step_record import StepRecord
 from keras_preempt.tensorflow_internals import hidden_sources
-from keras_preempt.training.promise import promise
+from keras_preempt.training.promise import Promise
+
+_SHARED = (
+    "the training and the validation data come from one shuffle, which each new iterator of either reshuffles"
+)
 
 
 class Rehearsal:
@@ -26,33 +31,43 @@ class Rehearsal:
         drill: When to strike, or None.
         record: Where to record, or None.
         session: The fit.
+        heard: The notices of this process.
     """
 
-    def __init__(self, drill: Drill | None, record: StepRecord | None, session: Session) -> None:
+    def __init__(
+        self, drill: Drill | None, record: StepRecord | None, session: Session, heard: _Notices
+    ) -> None:
         self._drill = drill
         self._looks = drill is not None  # Whether the drill has to see boundaries.
         self._record = record
         self._session = session
+        self._heard = heard
 
     @classmethod
     def from_environment(
         cls,
         member: int,
         model_state: ModelState,
-        feed: InputFeed,
+        fit: RunningFit,
         session: Session,
         saves: Saves,
-        unsaved: Sequence[str],
+        callbacks: CallbackStates,
+        runtime: Runtime,
+        place: str,
+        promise: Callable[[], Promise],
     ) -> Rehearsal:
         """Gets ready for what the environment asks for; it costs nothing if that is nothing.
 
         Args:
             member: The number of this worker.
             model_state: The variables.
-            feed: The training data.
+            fit: What Keras is doing.
             session: The fit.
             saves: Its saves.
-            unsaved: Callbacks whose state is not kept over a restart.
+            callbacks: The other callbacks.
+            runtime: Where notices arrive.
+            place: The key of the store in which the fit keeps its checkpoints.
+            promise: Gathers what was told about how exactly the run continues, but for the callbacks.
 
         Raises:
             ValueError: The variable of the drill is set to something else.
@@ -62,16 +77,27 @@ class Rehearsal:
         def capture() -> Mapping[str, np.ndarray]:
             return {**model_state.capture_mirrored(), **model_state.capture_local()}
 
+        name = drill_place.fit_name(place)
+        heard = _Notices(runtime)
         size = space.size_of(model_state.signature())
-        record = StepRecord.from_environment(member, capture, size, feed.steps_per_execution)
-        drill = Drill.from_environment(member)
+        record = StepRecord.from_environment(member, capture, size, fit.feed.steps_per_execution)
+        drill = Drill.from_environment(member, name)
         if drill is not None:
-            drill.begin(lambda: saves.step_in_flight)
+            drill.begin(lambda: saves.step_in_flight, heard)
         if record is not None:
-            data = promise(input_promise.promise(feed, session.validation_data), session.shuffles)
-            why = "; and ".join(str(doubt) for doubt in data.doubts)
-            record.begin(session.steps_at_start, session.restored_name, not data.doubts, why, unsaved)
-        return cls(drill, record, session)
+            promised = promise()
+            record.begin(
+                session.steps_at_start,
+                session.restored_name,
+                not promised.doubts,
+                "; and ".join(str(doubt) for doubt in promised.doubts),
+                callbacks.unsaved,
+                fit=name,
+                directory=drill_place.given(name),
+                files=callbacks.files,
+                shared=[_SHARED] if session.shuffles.shared else [],
+            )
+        return cls(drill, record, session, heard)
 
     @property
     def needs_every_boundary(self) -> bool:
@@ -84,7 +110,7 @@ class Rehearsal:
         if self._record is not None and not self._session.resuming:
             self._record.boundary(position, self._session.logs)
         if self._drill is not None and self._looks:
-            self._looks = not self._drill.strike(position)
+            self._looks = not self._drill.strike(position, self._heard)
 
     def finish(self, position: Position) -> None:
         """Training is over."""
@@ -98,3 +124,17 @@ class Rehearsal:
             self._drill.end()
         if self._record is not None:
             self._record.close()
+
+
+class _Notices:
+    """Counts what comes to a runtime; see `keras_preempt.drill.Heard`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    @property
+    def count(self) -> int:
+        return len(self._runtime.notices)
+
+    def wait(self, count: int, timeout: float, at: Position | None) -> bool:
+        return self._runtime.heard_more_than(count, timeout, at)

@@ -188,6 +188,25 @@ class Runtime:
                 self.at_risk(),
             )
 
+    def heard_more_than(self, count: int, timeout: float, at: Position | None = None) -> bool:
+        """Waits until more notices than `count` have come, for at most `timeout` seconds; for drills.
+
+        Args:
+            count: How many had come.
+            timeout: Seconds.
+            at: The boundary that the main thread has entered and is about to look closer at, where it is what waits.
+                A round that is called meanwhile can then stop it there, and not only at the next boundary.
+
+        Returns:
+            Whether more have come.
+        """
+        with self._changed:
+            self._held = at
+            heard = self._changed.wait_for(lambda: len(self.notices) > count, timeout)
+            if not heard:
+                self._held = None
+            return heard
+
     def withdraw(self, notice: Notice) -> None:
         """A source says that what it announced will not happen. A call that was made already stands."""
         with self._changed:

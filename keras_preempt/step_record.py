@@ -70,7 +70,17 @@ class StepRecord:
         return cls(path, capture, size, steps_per_execution)
 
     def begin(
-        self, step: int, restored: str, input_exact: bool, why: str, unsaved: Sequence[str] = ()
+        self,
+        step: int,
+        restored: str,
+        input_exact: bool,
+        why: str,
+        unsaved: Sequence[str] = (),
+        *,
+        fit: str = "",
+        directory: str = "",
+        files: Mapping[str, str] | None = None,
+        shared: Sequence[str] = (),
     ) -> None:
         """A fit begins.
 
@@ -80,11 +90,16 @@ class StepRecord:
             input_exact: Whether the input is known to continue exactly after a restart.
             why: Why, or why not, in words.
             unsaved: Callbacks whose state is not kept over a restart.
+            fit: Which fit of the script, by its place below the directory of the drill.
+            directory: That place as the script names it.
+            files: The files whose content is part of the state, by the name that the state has for it.
+            shared: What the training data shares with other data of the fit, in words.
         """
         self._write(
             {
                 **{"what": "begin", "step": step, "restored": restored},
                 **{"exact": input_exact, "why": why, "unsaved": list(unsaved)},
+                **{"fit": fit, "directory": directory, "files": dict(files or {}), "shared": list(shared)},
             }
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import keras
@@ -61,7 +61,7 @@ from keras_preempt.status import Status
 from keras_preempt.tensorboard_points import Points
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
 from keras_preempt.training import shared_files
-from keras_preempt.training.promise import promise
+from keras_preempt.training.promise import Promise, promise
 from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, explain
 from keras_preempt.waiting import longest_wait
 from keras_preempt.worker_lost import says_a_loss
@@ -266,7 +266,15 @@ class Supervision:
             logger.info("%s", before.rstrip())
         self._stage = LOOKING
         self._rehearsal = Rehearsal.from_environment(
-            self._place.member, model_states[0], fit.feed, self.session, self._saves, callbacks.unsaved
+            self._place.member,
+            model_states[0],
+            fit,
+            self.session,
+            self._saves,
+            callbacks,
+            self.runtime,
+            self._store.key,
+            lambda: self._promised(fit, model_states[0], ()),
         )
         if self._rehearsal.needs_every_boundary:
             self.runtime.every_boundary = self.runtime.attention = True
@@ -290,13 +298,7 @@ class Supervision:
     ) -> None:
         if coordinator.member != 0:
             return
-        promised = promise(
-            input_promise.promise(fit.feed, fit.validation_data),
-            self.session.shuffles,
-            None if fit.traced is None else stateful_random_operations(fit.traced),
-            [] if fit.traced is None else unsaved_generators(fit.traced, model_state.holds),
-            callbacks.unsaved,
-        )
+        promised = self._promised(fit, model_state, callbacks.unsaved)
         if not self._turn.is_news("promise", str(promised)):
             return
         logger.log(
@@ -306,6 +308,18 @@ class Supervision:
             "remote worker(s)" if self._place.workers else "worker(s)",
             self._store.url,
             promised,
+        )
+
+    def _promised(
+        self, fit: keras_internals.RunningFit, model_state: ModelState, unsaved: Sequence[str]
+    ) -> Promise:
+        traced = fit.traced
+        return promise(
+            input_promise.promise(fit.feed, fit.validation_data),
+            self.session.shuffles,
+            None if traced is None else stateful_random_operations(traced),
+            [] if traced is None else unsaved_generators(traced, model_state.holds),
+            unsaved,
         )
 
     def _claim(

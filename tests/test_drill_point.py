@@ -143,3 +143,39 @@ def test_the_moment_is_told_to_whoever_listens_and_comes_also_if_nobody_does(
     assert Drill(1, tell=str(pipe)).strike(Position(0, "train", 1, 1))
     assert Drill(1, tell=str(tmp_path / "none")).strike(Position(0, "train", 1, 1))
     assert len(sent) == 3
+
+
+class Arriving:
+    """Notices, of which one arrives where the signal is waited for, or none."""
+
+    def __init__(self, arrives: bool) -> None:
+        self.count = 3
+        self.asked: list[tuple[int, Position | None]] = []
+        self._arrives = arrives
+
+    def wait(self, count: int, timeout: float, at: Position | None) -> bool:
+        self.asked.append((count, at))
+        return self._arrives
+
+
+@pytest.mark.parametrize(("arrives", "outcome"), [(True, "arrived"), (False, "lost")])
+def test_a_signal_from_outside_is_asked_for_and_waited_for_and_none_is_sent_by_this_process(
+    sent: list[tuple[int, int]], tmp_path: Path, arrives: bool, outcome: str
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+    here, heard = Position(0, "train", 1, 1), Arriving(arrives)
+    assert Drill(1, tell=str(pipe), outside=True).strike(here, heard)
+    asked, told = (json.loads(line) for line in os.read(reader, 4096).splitlines())
+    os.close(reader)
+    assert (asked["signal"], asked["wanted"]) == ("SIGTERM", True)
+    assert told == {outcome: "SIGTERM", "pid": ME}
+    assert heard.asked == [(3, here)]
+    assert sent == []
+
+
+def test_only_the_fit_that_is_meant_is_struck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environment.DRILL, json.dumps({"member": 0, "step": 10, "fit": "a-1/fit-00002"}))
+    assert Drill.from_environment(0, "a-1") is None
+    assert Drill.from_environment(0, "a-1/fit-00002") is not None

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig, environment
-from keras_preempt.cli.step_records import RunRecord, find_parting, read_run_record
+from keras_preempt.cli.parting import find_parting
+from keras_preempt.cli.step_records import RunRecord, read_run_record
 from keras_preempt.tensorflow_internals import hidden_sources
 
 STEPS, EPOCHS = 6, 2
@@ -56,8 +61,8 @@ def test_an_exact_resume_is_equal_at_every_recorded_step(rehearse, monkeypatch):
     earlier = hidden_sources()  # What tests before this one have traced in the same process.
     undisturbed = rehearse()
     assert undisturbed.steps_run(0) == STEPS * EPOCHS
-    assert undisturbed.validations == [(STEPS, 1), (2 * STEPS, 1)]
-    assert undisturbed.input_doubt is None
+    assert undisturbed.fits(0)[0].validations == [(STEPS, 1), (2 * STEPS, 1)]
+    assert undisturbed.input_doubts == []
     assert set(undisturbed.hidden_sources) <= set(earlier)
     monkeypatch.setenv(environment.SAVE_EVERY, "5")
     preempted = rehearse(
@@ -85,3 +90,51 @@ def test_without_a_drill_nothing_is_recorded_and_no_boundary_is_looked_at(tmp_pa
     monkeypatch.setattr("keras_preempt.rehearsal.Rehearsal.boundary", lambda *args: looked.append(args))
     train(tmp_path / "checkpoints")
     assert looked == []
+
+
+def test_a_signal_from_outside_stops_training_at_the_very_step_at_which_it_was_asked_for(rehearse, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+    told = []
+
+    def send() -> None:
+        with os.fdopen(os.dup(reader)) as lines:
+            for line in lines:
+                told.append(json.loads(line))
+                if "wanted" in told[-1]:
+                    os.kill(told[-1]["pid"], signal.SIGTERM)
+                elif len(told) == 4:
+                    return
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    outside = {"tell": str(pipe), "outside": True}
+    preempted = rehearse({"step": 3, **outside}, {"step": STEPS, "at": "validation", "batch": 1, **outside})
+    sender.join(60)
+    os.close(reader)
+    assert [next(iter(each)) for each in told] == ["signal", "arrived"] * 2
+    assert [preempted.began_at(number) for number in range(3)] == [0, 3, STEPS]
+    assert find_parting(rehearse(), preempted) is None
+
+
+@pytest.mark.parametrize("reshuffle", [True, False])
+def test_a_shuffle_that_training_and_validation_share_is_recorded_if_it_matters(
+    rehearse, monkeypatch, reshuffle
+):
+    def fit(directory: Path) -> None:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        data = tf.data.Dataset.from_tensor_slices((np.ones((20, 1)), np.ones((20, 1))))
+        data = data.shuffle(20, seed=1, reshuffle_each_iteration=reshuffle)
+        callback = PreemptionCallback(directory)
+        model.fit(
+            data.skip(4).batch(4), validation_data=data.take(4).batch(4), verbose=0, callbacks=[callback]
+        )
+
+    monkeypatch.setattr("tests.test_rehearsal.train", fit)
+    found = rehearse().shared
+    assert [
+        line.startswith("the training and the validation data come from one shuffle") for line in found
+    ] == [True] * reshuffle

@@ -31,7 +31,7 @@ def test_each_boundary_is_on_disk_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     found = [json.loads(line) for line in (tmp_path / record_name(2, 1)).read_text().splitlines()]
     record.close()
     begin = {"what": "begin", "step": 4, "restored": "step-00000004/a", "exact": False, "why": "why"}
-    assert found[0] == {**begin, "unsaved": ["Warm"]}
+    assert found[0] == {**begin, "unsaved": ["Warm"], "fit": "", "directory": "", "files": {}, "shared": []}
     assert "digests" not in found[1]
     assert found[2]["logs"] == {"loss": 0.5}
     assert found[2]["digests"].keys() == {"weights"}

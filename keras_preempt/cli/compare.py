@@ -1,9 +1,17 @@
-"""Compares two final training states: bytes of tensors, and the JSON state around them. Pure."""
+"""Compares two final training states: bytes of tensors, and the JSON state around them. Pure.
+
+What decides is what training saw and became. Two things in a state are neither, and are told without deciding:
+
+- The bytes of an input iterator. TensorFlow writes into them what its threads had drawn ahead by then and how often
+  iterators were made, which differs between two runs that hand out the same batches. Where the input stands is
+  compared by its position (iterators made, batches drawn), and what it gave by the training that came of it.
+- The rows of a log file that both runs wrote into, or several workers.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +22,7 @@ __all__ = [
     "Comparison",
     "MemberState",
     "TensorDifference",
+    "combined",
     "compare_json",
     "compare_states",
     "compare_tensors",
@@ -21,6 +30,10 @@ __all__ = [
 
 #: Keys of the JSON state that tell when or how fast something happened, never what was trained.
 VOLATILE_KEYS = frozenset({"timing"})
+
+#: Tensors that hold the bytes of an iterator, and the place that tells whether a checkpoint has them.
+ITERATOR_BYTES = frozenset({"input/state", "input/untouched"})
+_ITERATOR_WAY = "/input/way"
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,7 @@ class Comparison:
         compared_bytes: bytes of them.
         tensor_differences: those that differ.
         state_differences: lines naming the place in the JSON state and both values.
+        set_aside: lines about what differs and does not decide.
     """
 
     members: int = 0
@@ -74,6 +88,7 @@ class Comparison:
     compared_bytes: int = 0
     tensor_differences: list[TensorDifference] = field(default_factory=list)
     state_differences: list[str] = field(default_factory=list)
+    set_aside: list[str] = field(default_factory=list)
 
     @property
     def identical(self) -> bool:
@@ -83,16 +98,43 @@ class Comparison:
     @property
     def history_equal(self) -> bool:
         """True if no difference lies in a History."""
-        return not any("history" in line.partition(":")[0].lower() for line in self.state_differences)
+        return not any("/callbacks/history" in line.lower() for line in self.state_differences)
 
 
-def compare_states(left: Sequence[MemberState], right: Sequence[MemberState]) -> Comparison:
+def combined(named: Sequence[tuple[str, Comparison]]) -> Comparison:
+    """Puts the comparisons of several fits into one, each with its name before what differs in it."""
+
+    def of(name: str, difference: TensorDifference) -> TensorDifference:
+        return TensorDifference(f"{name}{difference.name}", difference.reason, difference.max_difference)
+
+    return Comparison(
+        max((each.members for _, each in named), default=0),
+        sum(each.tensors for _, each in named),
+        sum(each.compared_bytes for _, each in named),
+        [of(name, difference) for name, each in named for difference in each.tensor_differences],
+        [f"{name}{line}" for name, each in named for line in each.state_differences],
+        [f"{name}{line}" for name, each in named for line in each.set_aside],
+    )
+
+
+def compare_states(
+    left: Sequence[MemberState],
+    right: Sequence[MemberState],
+    set_aside: Callable[[int, str, bytes, bytes], str | None] = lambda member, name, one, other: None,
+) -> Comparison:
     """Compares the states of all members, in order.
 
     Mirrored tensors are the same stored bytes for every member, so they are compared once, for the first.
+
+    Args:
+        left: Of the undisturbed run.
+        right: Of the preempted run.
+        set_aside: Given a member, the name of a local tensor that differs, and the bytes of both: says in words why
+            that does not decide; None if it does.
     """
     tensors: list[TensorDifference] = []
     state: list[str] = []
+    aside: list[str] = []
     count = size = 0
     if len(left) != len(right):
         state.append(f"members: {len(left)} and {len(right)}")
@@ -101,11 +143,35 @@ def compare_states(left: Sequence[MemberState], right: Sequence[MemberState]) ->
         if index == 0:
             groups.insert(0, ("", one.mirrored, other.mirrored))
         for prefix, ones, others in groups:
-            tensors += compare_tensors(ones, others, prefix)
+            for difference in compare_tensors(ones, others, prefix):
+                name = difference.name.removeprefix(prefix)
+                why = _why_aside(index, name, ones, others, set_aside) if prefix else None
+                if why is None:
+                    tensors.append(difference)
+                else:
+                    aside.append(f"{difference}: {why}")
             count += len(ones)
             size += sum(array.nbytes for array in ones.values())
-        state += compare_json(one.state, other.state, f"w{index}")
-    return Comparison(min(len(left), len(right)), count, size, tensors, state)
+        for line in compare_json(one.state, other.state, f"w{index}"):
+            way = line.partition(":")[0] == f"w{index}{_ITERATOR_WAY}"
+            (aside if way else state).append(f"{line}: {_ITERATOR}" if way else line)
+    return Comparison(min(len(left), len(right)), count, size, tensors, state, aside)
+
+
+_ITERATOR = "what an iterator keeps of its own; the input is judged by the batches that training drew"
+
+
+def _why_aside(
+    member: int,
+    name: str,
+    left: Mapping[str, np.ndarray[Any, Any]],
+    right: Mapping[str, np.ndarray[Any, Any]],
+    set_aside: Callable[[int, str, bytes, bytes], str | None],
+) -> str | None:
+    if name in ITERATOR_BYTES:
+        return _ITERATOR
+    one, other = (side[name].tobytes() if name in side else b"" for side in (left, right))
+    return set_aside(member, name, one, other)
 
 
 def compare_tensors(

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from keras_preempt.cli.compare import Comparison, compare_states
 from keras_preempt.cli.drill_bucket import MIXES, DrillBucket, drill_bucket
-from keras_preempt.cli.drill_cause import describe_parting, likely_causes
+from keras_preempt.cli.drill_cause import likely_causes, uncovered
 from keras_preempt.cli.drill_checks import check_combinations, checked_signal
-from keras_preempt.cli.drill_report import (
-    print_comparison,
-    print_restarts,
-    print_times,
-    steps_run_twice,
-    verdict_line,
-)
-from keras_preempt.cli.drill_runs import DrillRun, NoVerdict, Trainer, shape_of, substitutions
-from keras_preempt.cli.final_state import NoFinalState, read_final_state
+from keras_preempt.cli.drill_comparison import compared, repeats
+from keras_preempt.cli.drill_findings import Findings
+from keras_preempt.cli.drill_report import print_findings, print_times
+from keras_preempt.cli.drill_runs import Trainer, shape_of, substitutions
 from keras_preempt.cli.moments import Moment, NoSuchMoment, parse_moments
 from keras_preempt.cli.options import checked_command, command_argument, restart_code_option, workers_option
+from keras_preempt.cli.parting import find_parting
 from keras_preempt.cli.preemption_plan import plan_preemptions
 from keras_preempt.cli.run_directories import RunDirectories, run_directories
-from keras_preempt.cli.step_records import find_parting
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cli.working_directory import WorkingDirectories
 from keras_preempt.cluster import RestartPolicy
@@ -123,6 +118,12 @@ class _NoSuchMoment(click.ClickException):
     help="Keep both runs' checkpoints in DIR: a path, or gs://bucket/prefix; new or empty. Else they are in a "
     "temporary directory and removed.",
 )
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Write the verdict to standard output as one JSON object, and everything else to standard error.",
+)
 @restart_code_option
 @command_argument
 def drill(
@@ -139,6 +140,7 @@ def drill(
     twice: bool,
     timeout: float,
     keep: str | None,
+    as_json: bool,
     restart_codes: tuple[int, ...],
     command: tuple[str, ...],
 ) -> int:
@@ -158,10 +160,12 @@ def drill(
       keras-preempt drill --at saving --kill --save-every 50 -- python train.py
       keras-preempt drill --grace 30 --gcs-faults all -- python train.py
 
-    COMMAND is your own script, unchanged. It has to be repeatable: fixed seeds, a fixed number of steps, one fit
-    with a PreemptionCallback. The directory of that callback is replaced by a fresh one for each run (by the
-    environment variable KERAS_PREEMPT_DIRECTORY); whatever else the script writes, it writes in both runs, the
-    second over the first unless --isolate is given.
+    COMMAND is your own script, unchanged. It has to be repeatable: fixed seeds, a fixed number of steps, fits with
+    a PreemptionCallback. Each directory of such a callback is replaced by a fresh one for each run; whatever else
+    the script writes, it writes in both runs, the second over the first unless --isolate is given.
+
+    The signals come from outside, as from a machine: each is sent to the process that was started for the worker,
+    when that worker says that the moment is there.
 
     \b
     Exit codes:
@@ -185,79 +189,77 @@ def drill(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
-    terminal = Terminal()
-    with contextlib.ExitStack() as stack:
-        bucket = None if faults is None else stack.enter_context(drill_bucket(faults, chosen))
-        directories = _directories(stack, keep, bucket)
-        scratch = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="keras-preempt-drill-"))
-        ).resolve()
-        trainer = Trainer(
-            workers,
-            arguments,
-            policy=policy,
-            terminal=terminal,
-            scratch=scratch,
-            save_every=save_every,
-            grace=grace,
-        )
-        places = WorkingDirectories(scratch, directories.path, isolate=isolate)
-        terminal.say("drill 1 of 2: undisturbed", style="bold")
-        undisturbed = trainer.train(
-            "undisturbed", directories.of("undisturbed"), cwd=places.of("undisturbed")
-        )
-        places.tell_written(terminal.say)
-        shape = shape_of(undisturbed)
-        try:
-            plan = plan_preemptions(chosen, count, shape, workers, moments, notice, kill)
-        except NoSuchMoment as error:
-            raise _NoSuchMoment(str(error)) from None
-        planned = ", ".join(str(preemption) for preemption in plan)
-        terminal.say(
-            f"drill 2 of 2: preempted: {planned} (of {shape.total_steps}, --seed {chosen})", style="bold"
-        )
-        if bucket is not None:
-            bucket.begin_faults()
-        preempted = trainer.train("preempted", directories.of("preempted"), plan, places.of("preempted"))
-        if bucket is not None:
-            bucket.end_faults()
-        comparison = _compared(undisturbed, preempted, workers)
-        parting = None if comparison.identical else find_parting(undisturbed.record, preempted.record)
-        repeatable = None
-        if twice and not comparison.identical and (parting is None or parting.incarnation > 0):
-            terminal.say("drill, once more: undisturbed again", style="bold")
-            again = trainer.train("repeated", directories.of("repeated"), cwd=places.of("repeated"))
-            repeatable = _compared(undisturbed, again, workers).identical
-        substituted = [] if comparison.identical else substitutions(preempted)
-    print_times(terminal, [undisturbed, preempted])
-    print_comparison(terminal, comparison)
-    if bucket is not None:
-        terminal.line(bucket.summary())
-    print_restarts(terminal, preempted, plan)
-    if not comparison.identical:
-        restarts = [preempted.record.began_at(number) for number in range(1, len(plan) + 1)]
-        terminal.line(describe_parting(parting, restarts))
-        for line in likely_causes(parting, undisturbed.record, repeatable, substituted, places.written):
-            terminal.line(line)
-        kept = "Run it again with --keep DIR to look at both states." if keep is None else f"Kept: {keep}"
-        terminal.line(f"{kept} docs/drill.md explains each cause.")
-    lost_seconds = preempted.report.seconds - undisturbed.report.seconds
-    again_run = steps_run_twice(preempted, shape.total_steps)
-    verdict = verdict_line(comparison, preempted, plan, again_run, lost_seconds)
-    terminal.line(verdict, style="bold green" if comparison.identical else "bold red")
-    return _IDENTICAL if comparison.identical else _DIFFERENT
+    terminal = Terminal(sys.stderr if as_json else None)
+    findings = Findings(workers, chosen)
+    try:
+        with contextlib.ExitStack() as stack:
+            bucket = None if faults is None else stack.enter_context(drill_bucket(faults, chosen))
+            directories = _directories(stack, keep, bucket)
+            scratch = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="keras-preempt-drill-"))
+            ).resolve()
+            trainer = Trainer(
+                workers,
+                arguments,
+                policy=policy,
+                terminal=terminal,
+                scratch=scratch,
+                save_every=save_every,
+                grace=grace,
+            )
+            places = WorkingDirectories(scratch, directories.path, isolate=isolate)
+            terminal.say("drill 1 of 2: undisturbed", style="bold")
+            undisturbed = trainer.train(
+                "undisturbed", directories.of("undisturbed"), cwd=places.of("undisturbed")
+            )
+            places.tell_written(terminal.say)
+            shape = shape_of(undisturbed)
+            findings.trained(shape, undisturbed.record)
+            try:
+                plan = plan_preemptions(chosen, count, shape, workers, moments, notice, kill)
+            except NoSuchMoment as error:
+                raise _NoSuchMoment(str(error)) from None
+            planned = ", ".join(str(preemption) for preemption in plan)
+            terminal.say(
+                f"drill 2 of 2: preempted: {planned} (of {shape.total_steps}, --seed {chosen})", style="bold"
+            )
+            findings.plan = plan
+            if bucket is not None:
+                bucket.begin_faults()
+            preempted = trainer.train(
+                "preempted", directories.of("preempted"), plan, places.of("preempted"), undisturbed
+            )
+            if bucket is not None:
+                bucket.end_faults()
+            findings.preempted = preempted
+            findings.comparison = compared(undisturbed, preempted, workers)
+            findings.parting = parting = find_parting(undisturbed.record, preempted.record)
+            repeatable = None
+            if twice and not findings.identical and (parting is None or parting.incarnation > 0):
+                terminal.say("drill, once more: undisturbed again", style="bold")
+                again = trainer.train("repeated", directories.of("repeated"), cwd=places.of("repeated"))
+                repeatable = repeats(undisturbed, again, workers)
+            substituted = [] if findings.identical else substitutions(preempted)
+        findings.seconds_lost = preempted.report.seconds - undisturbed.report.seconds
+        if findings.identical:
+            findings.uncovered = uncovered(undisturbed.record, len(plan))
+        else:
+            findings.causes = likely_causes(
+                parting, undisturbed.record, repeatable, substituted, places.written
+            )
+        print_times(terminal, [undisturbed, preempted])
+        print_findings(terminal, findings, "" if bucket is None else bucket.summary(), keep)
+    except click.ClickException as error:
+        if as_json and not isinstance(error, click.UsageError):
+            click.echo(findings.to_json(error.exit_code, why_none=error.message))
+        raise
+    status = _IDENTICAL if findings.identical else _DIFFERENT
+    if as_json:
+        click.echo(findings.to_json(status))
+    return status
 
 
 def _directories(stack: contextlib.ExitStack, keep: str | None, bucket: DrillBucket | None) -> RunDirectories:
     if bucket is not None:
         return RunDirectories(bucket.place, local=False)
     return stack.enter_context(run_directories(keep))
-
-
-def _compared(one: DrillRun, other: DrillRun, workers: int) -> Comparison:
-    try:
-        return compare_states(
-            read_final_state(one.directory, workers), read_final_state(other.directory, workers)
-        )
-    except NoFinalState as error:
-        raise NoVerdict(str(error)) from None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keras_preempt.cli.step_records import Parting, RunRecord
+from keras_preempt.cli.parting import Parting
+from keras_preempt.cli.step_records import RunRecord
 
-__all__ = ["describe_parting", "likely_causes"]
+__all__ = ["describe_parting", "likely_causes", "uncovered"]
 
 _SEED = "call keras.utils.set_random_seed(...) first thing in the script"
 
@@ -30,9 +31,12 @@ def describe_parting(parting: Parting | None, restarts: Sequence[int | None]) ->
         since = f"After step {parting.equal_until} was equal, from step {parting.step} on"
     else:
         since = f"Between step {parting.equal_until}, which was equal, and step {parting.step}"
-    told = f"{since} (epoch {parting.epoch}, w{parting.member}) the runs differ: {what}."
+    within = f"fit {parting.fit} of {parting.fits}, " if parting.fits > 1 else ""
+    told = f"{since} ({within}epoch {parting.epoch}, w{parting.member}) the runs differ: {what}."
     if parting.incarnation == 0:
         return f"{told} That is before the first preemption."
+    if parting.fits > 1 and not parting.continued:
+        return f"{told} That fit began after restart {parting.incarnation} of {len(restarts)}, from its beginning."
     steps = parting.step - parting.began_at
     after = (
         f"{steps} {'step' if steps == 1 else 'steps'} after it went on" if steps else "right where it went on"
@@ -60,7 +64,11 @@ def likely_causes(
     itself = (parting is not None and parting.incarnation == 0) or repeatable is False
     at_beginning = itself and parting is not None and parting.step == 0
     restored_wrongly = (
-        not itself and parting is not None and parting.began_at == parting.step and parting.step > 0
+        not itself
+        and parting is not None
+        and parting.continued
+        and parting.began_at == parting.step
+        and parting.step > 0
     )
     causes = []
     if substituted and not itself:
@@ -86,8 +94,11 @@ def likely_causes(
             "is no checkpoint yet; otherwise please report this, with the output of the drill."
         )
     suspects = []
-    if undisturbed.input_doubt is not None:
-        suspects.append(f"the input. {undisturbed.input_doubt[:1].upper()}{undisturbed.input_doubt[1:]}.")
+    suspects += [f"the input. {doubt[:1].upper()}{doubt[1:]}." for doubt in undisturbed.input_doubts]
+    suspects += [
+        f"{shared}. Shuffle after the split, or make a pipeline of its own for the validation."
+        for shared in undisturbed.shared
+    ]
     if undisturbed.unsaved_callbacks and not itself:
         names = ", ".join(undisturbed.unsaved_callbacks)
         suspects.append(
@@ -127,6 +138,28 @@ def likely_causes(
             "A second undisturbed run was identical: the script repeats itself until it is preempted."
         )
     return causes
+
+
+def uncovered(record: RunRecord, preemptions: int) -> list[str]:
+    """Names what a verdict "identical" does not speak for, in words.
+
+    Args:
+        record: Of the undisturbed run.
+        preemptions: How many there were.
+    """
+    found = []
+    times = "one preemption" if preemptions == 1 else f"{preemptions} preemptions"
+    if record.unsaved_callbacks:
+        found.append(
+            f"callbacks whose state is not kept ({', '.join(record.unsaved_callbacks)}): {times} made no difference, "
+            "another moment may. Give them get_state() and set_state(state)"
+        )
+    found += [
+        f"the input ({doubt}): {times} made no difference, another moment may"
+        for doubt in record.input_doubts
+    ]
+    found += [f"{source}: its state is not kept" for source in record.hidden_sources]
+    return found
 
 
 def _cure(source: str) -> str:

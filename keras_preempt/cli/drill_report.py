@@ -5,25 +5,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keras_preempt.cli.compare import Comparison, TensorDifference
+from keras_preempt.cli.drill_cause import describe_parting
+from keras_preempt.cli.drill_findings import Findings
 from keras_preempt.cli.drill_runs import DrillRun
+from keras_preempt.cli.parting import Parting
 from keras_preempt.cli.preemption_plan import Preemption
 from keras_preempt.cli.terminal import Terminal
-from keras_preempt.cluster import Incarnation
 
-__all__ = ["print_comparison", "print_restarts", "print_times", "steps_run_twice", "verdict_line"]
+__all__ = ["print_findings", "print_times", "verdict_line"]
 
 _NAMED = 10  # differences that are listed one by one
 _KNOWN_PHASES = ("import and build", "startup", "restore", "train", "hold", "save", "exit")
 
 
-def steps_run_twice(run: DrillRun, total_steps: int) -> int | None:
-    """Returns the training steps that had to be run again, or None if a killed worker left no count."""
-    counts = [_steps_run(run, incarnation) for incarnation in run.report.incarnations]
-    known = [count for count in counts if count is not None]
-    return sum(known) - total_steps if len(known) == len(counts) else None
+def print_findings(terminal: Terminal, findings: Findings, bucket: str, keep: str | None) -> None:
+    """Prints what differs and why, and the verdict.
+
+    Args:
+        terminal: where lines go.
+        findings: of a drill whose runs are over.
+        bucket: what a bucket with faults did, in words; empty for none.
+        keep: where the user has both runs kept.
+    """
+    run, comparison, parting = findings.preempted, findings.comparison, findings.parting
+    assert run is not None
+    assert comparison is not None
+    _print_comparison(terminal, comparison)
+    if bucket:
+        terminal.line(bucket)
+    _print_restarts(terminal, run, findings.plan)
+    if not findings.identical:
+        restarts = [run.record.began_at(number) for number in range(1, len(findings.plan) + 1)]
+        terminal.line(describe_parting(parting, restarts))
+        for line in findings.causes:
+            terminal.line(line)
+        kept = "Run it again with --keep DIR to look at both states." if keep is None else f"Kept: {keep}"
+        terminal.line(f"{kept} docs/drill.md explains each cause.")
+    for line in findings.uncovered:
+        terminal.line(f"Not covered by this verdict: {line}.")
+    fits = 1 if findings.shape is None else len(findings.shape.fits)
+    verdict = verdict_line(comparison, parting, run, findings.plan, findings.seconds_lost or 0.0, fits)
+    terminal.line(verdict, style="bold green" if findings.identical else "bold red")
 
 
-def print_comparison(terminal: Terminal, comparison: Comparison) -> None:
+def _print_comparison(terminal: Terminal, comparison: Comparison) -> None:
     """Prints what was compared, and the greatest differences."""
     history = "equal" if comparison.history_equal else "DIFFERENT"
     rows = [
@@ -44,6 +69,8 @@ def print_comparison(terminal: Terminal, comparison: Comparison) -> None:
             terminal.line(f"  different: {line}", style="red")
         if len(differences) > _NAMED:
             terminal.line(f"  and {len(differences) - _NAMED} more {what}")
+    for line in comparison.set_aside[:_NAMED]:
+        terminal.line(f"  does not decide: {line}")
 
 
 def _weight(difference: TensorDifference) -> tuple[bool, float]:
@@ -66,8 +93,7 @@ def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:
     for run, incarnation in named:
         outcome = "killed" if incarnation.number in run.lost else incarnation.verdict.outcome.value
         row = [f"{run.name} {incarnation.number}", outcome]
-        steps = _steps_run(run, incarnation)
-        row += ["?" if steps is None else str(steps), f"{incarnation.seconds:.2f}"]
+        row += [str(run.record.steps_run(incarnation.number)), f"{incarnation.seconds:.2f}"]
         for phase in phases:
             spent = [s.timing[phase] for s in incarnation.statuses.values() if phase in s.timing]
             row.append(f"{max(spent):.3f}" if spent else "-")
@@ -77,23 +103,23 @@ def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:
     terminal.table("Where time went (seconds)", columns, rows)
 
 
-def print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption]) -> None:
+def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption]) -> None:
     """Prints what each loss of a worker that had no time to save has cost, and what to do about it."""
     record, lost_all = run.record, False
     for number, planned in enumerate(plan):
         if not planned.kill and number not in run.killed:
             continue
-        began, done = record.began_at(number), record.steps_run(number)
-        again = record.began_at(number + 1)
-        if began is None or done is None or again is None:
+        struck = record.stretch(number, "" if planned.fit is None else planned.fit.name)
+        fit = record.where(number + 1)
+        if struck is None or fit is None:
             continue
         how = "killed" if planned.kill else "killed at the end of its grace period"
-        restored = record.restored(number + 1)
-        whence = f"went on from step {again}" if restored else "began anew"
-        lost_all = lost_all or not restored
+        within = f" in fit {planned.fit.number}" if planned.fit is not None and planned.fits > 1 else ""
+        whence = f"went on from step {fit.first}" if fit.restored else "began anew"
+        lost_all = lost_all or not fit.restored
         terminal.line(
-            f"Restart {number + 1}: w{planned.member} {how}, {_steps(began + done)} done; training {whence}: "
-            f"{_steps(began + done - again)} run again."
+            f"Restart {number + 1}: w{planned.member} {how}, {_steps(struck[1])} done{within}; training {whence}: "
+            f"{_steps(max(0, struck[1] - fit.first))} run again."
         )
     if lost_all:
         terminal.line(
@@ -103,42 +129,53 @@ def print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption]
 
 
 def verdict_line(
-    comparison: Comparison, run: DrillRun, plan: Sequence[Preemption], twice: int | None, lost_seconds: float
+    comparison: Comparison,
+    parting: Parting | None,
+    run: DrillRun,
+    plan: Sequence[Preemption],
+    lost_seconds: float,
+    fits: int = 1,
 ) -> str:
     """Returns the line that a drill ends with.
 
     Args:
         comparison: of the final states.
+        parting: where the recorded steps part, if they do.
         run: the preempted one.
         plan: how it was preempted.
-        twice: steps that were run again; None if that is not known.
         lost_seconds: how much longer it took than the undisturbed one.
+        fits: how many fits were compared.
     """
     unannounced = bool(run.killed) or any(preemption.kill for preemption in plan)
-    if twice is None:
-        steps = "unknown steps lost"
-    elif unannounced and twice:
-        steps = f"{_steps(twice)} run again"
-    else:
-        steps = f"{twice} steps lost"
+    twice = run.record.steps_run_again()
+    steps = f"{_steps(twice)} run again" if unannounced and twice else f"{twice} steps lost"
     loss = f"{steps}, {lost_seconds:.1f} s lost"
     noun = "preemption" if len(plan) == 1 else "preemptions"
     told = [
         f"{preemption}{', killed at the end of its grace period' if number in run.killed else ''}"
         for number, preemption in enumerate(plan)
     ]
-    where = f"{len(plan)} {noun}: {', '.join(told)}"
-    if comparison.identical:
-        return f"VERDICT: identical ({comparison.tensors} tensors and all other state; {where}; {loss})"
-    differing = f"{len(comparison.tensor_differences)} of {comparison.tensors} tensors"
+    where = f"{len(plan)} {noun}: {', '.join(told)}; {_sent(plan)}"
+    of_fits = f" of {fits} fits" if fits > 1 else ""
+    if comparison.identical and parting is None:
+        return (
+            f"VERDICT: identical ({comparison.tensors} tensors and all other state{of_fits}; {where}; {loss})"
+        )
+    differing = f"{len(comparison.tensor_differences)} of {comparison.tensors} tensors{of_fits}"
     other = f"{len(comparison.state_differences)} places of other state"
-    return f"VERDICT: different ({differing}, {other}; {where}; {loss})"
+    on_the_way = ", training steps on the way" if comparison.identical else ""
+    return f"VERDICT: different ({differing}, {other}{on_the_way}; {where}; {loss})"
+
+
+def _sent(plan: Sequence[Preemption]) -> str:
+    ways = list(dict.fromkeys(preemption.sent for preemption in plan))
+    if len(ways) == 1:
+        return ways[0]
+    return "; ".join(
+        f"{way} ({', '.join(f'w{each.member} at step {each.step}' for each in plan if each.sent == way)})"
+        for way in ways
+    )
 
 
 def _steps(count: int) -> str:
     return f"{count} step" if count == 1 else f"{count} steps"
-
-
-def _steps_run(run: DrillRun, incarnation: Incarnation) -> int | None:
-    counts = [s.steps_run for s in incarnation.statuses.values() if s.steps_run is not None]
-    return max(counts) if counts else run.record.steps_run(incarnation.number)

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import click
+from typing import Any
 
 from keras_preempt import events
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.store import open_store
-from keras_preempt.cli.moments import RunShape
+from keras_preempt.cli.drill_judge import Judge, NoVerdict
+from keras_preempt.cli.moments import FitSpan, RunShape
 from keras_preempt.cli.preemption_plan import Preemption
 from keras_preempt.cli.step_records import RunRecord, read_run_record
 from keras_preempt.cli.strikes import strikes
 from keras_preempt.cli.terminal import Terminal
-from keras_preempt.cluster import Incarnation, Outcome, RestartPolicy, Supervisor, SupervisorReport
-from keras_preempt.cluster.status import WorkerStatus
-from keras_preempt.environment import DIRECTORY, DRILL, DRILL_RECORD, GRACE_PERIOD, SAVE_EVERY
+from keras_preempt.cluster import RestartPolicy, Supervisor, SupervisorReport
+from keras_preempt.environment import DRILL, DRILL_DIRECTORY, DRILL_RECORD, GRACE_PERIOD, SAVE_EVERY
 
-__all__ = ["DrillRun", "Judge", "NoVerdict", "Trainer", "shape_of", "substitutions"]
-
-
-class NoVerdict(click.ClickException):
-    """A run gave no final state to compare."""
-
-    exit_code = 3
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"No verdict: {why}")
+__all__ = ["DrillRun", "Trainer", "check_same_fits", "shape_of", "substitutions"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +29,7 @@ class DrillRun:
 
     Attributes:
         name: such as "undisturbed".
-        directory: of its checkpoints.
+        directory: that in which the fits have theirs.
         report: its incarnations.
         record: its steps.
         killed: workers that were still there when their grace period was over, by incarnation.
@@ -54,6 +42,10 @@ class DrillRun:
     record: RunRecord
     killed: Mapping[int, int]
     lost: Collection[int]
+
+    def place(self, fit: str) -> str:
+        """Returns the directory of the checkpoints of a fit."""
+        return f"{self.directory}/{fit}" if fit else self.directory
 
 
 class Trainer:
@@ -93,9 +85,21 @@ class Trainer:
         self._grace = grace
 
     def train(
-        self, name: str, directory: str, plan: Sequence[Preemption] = (), cwd: Path | None = None
+        self,
+        name: str,
+        directory: str,
+        plan: Sequence[Preemption] = (),
+        cwd: Path | None = None,
+        like: DrillRun | None = None,
     ) -> DrillRun:
         """Trains to the end, with a preemption in each incarnation that the plan has one for.
+
+        Args:
+            name: such as "undisturbed".
+            directory: below which the fits have their checkpoints.
+            plan: the preemptions.
+            cwd: the working directory; this process's own if None.
+            like: a run whose fits this one has to have too.
 
         Raises:
             NoVerdict: The run failed or was stopped, or was not preempted as planned.
@@ -103,16 +107,18 @@ class Trainer:
         recorded = self._scratch / f"{name}-record"
         recorded.mkdir()
         with strikes(self._grace, self._terminal.say) as listening:
-            judge = Judge(plan, directory, listening.killed, listening.struck)
+            judge = Judge(plan, directory, listening.killed, listening.struck, listening.lost)
 
             def environment(number: int) -> dict[str, str | None]:
+                listening.settle()
+                judge.check_arrival(number - 1)
                 drill = None
                 if number < len(plan):
-                    listening.expect(number, plan[number].member, supervisor.kill)
+                    listening.expect(number, plan[number].member, supervisor.send)
                     drill = plan[number].to_json(listening.path)
                 else:
                     listening.expect_none()
-                own = {DIRECTORY: directory, DRILL_RECORD: str(recorded), DRILL: drill}
+                own = {DRILL_DIRECTORY: directory, DRILL_RECORD: str(recorded), DRILL: drill}
                 return {**self._settings, **own}
 
             supervisor = Supervisor(
@@ -126,120 +132,33 @@ class Trainer:
                 cwd=cwd,
             )
             report = supervisor.run()
+            listening.settle()
         self._terminal.say(f"{name} run {report.summary}")
         record = read_run_record(recorded, len(report.incarnations), self.workers)
-        if (report.exit_code != 0 or record.fits > 1) and _trains_alone(directory):
+        run = DrillRun(name, directory, report, record, dict(listening.killed), judge.lost)
+        if self.workers > 1 and _trains_alone(run):
             raise NoVerdict(
-                f"each of the {self.workers} workers trains a model of its own, all of them in the one directory of "
-                "the drill. Make and compile the model under tf.distribute.MultiWorkerMirroredStrategy, or drill "
+                f"each of the {self.workers} workers trains a model of its own, and the drill compares only what they "
+                "train together. Make and compile the model under tf.distribute.MultiWorkerMirroredStrategy, or drill "
                 "the script with one worker."
             )
+        judge.check_arrival(report.incarnations[-1].number)
         if report.exit_code != 0:
             raise NoVerdict(
                 f"the {name} run {report.reason} (exit code {report.exit_code}).{judge.cure(report)}"
             )
-        if record.fits > 1:
-            raise NoVerdict(
-                f"the script calls fit with a PreemptionCallback {record.fits} times, and the drill has one "
-                "directory for all of them. Drill each fit by itself, in a script that makes one."
-            )
+        if like is not None:
+            check_same_fits(like, run)
         judge.check(report)
-        return DrillRun(name, directory, report, record, dict(listening.killed), judge.lost)
-
-
-class Judge:
-    """Compares what happened to the incarnations of a run with what was planned for them.
-
-    Args:
-        plan: what was planned, by incarnation.
-        directory: of the checkpoints of the run.
-        killed: workers that were killed at the end of their grace period, by incarnation; may still grow.
-        struck: incarnations in which a worker got its signal; may still grow.
-
-    Attributes:
-        lost: see `DrillRun`.
-    """
-
-    def __init__(
-        self,
-        plan: Sequence[Preemption],
-        directory: str,
-        killed: Mapping[int, int],
-        struck: Collection[int] = (),
-    ) -> None:
-        self._plan = plan
-        self._directory = directory
-        self._killed = killed
-        self._struck = struck
-        self.lost: set[int] = set()
-
-    def why_expected(self, incarnation: Incarnation) -> str | None:
-        """Says why a failure is none: the planned worker was killed, by itself or when its time was over."""
-        number = incarnation.number
-        if number >= len(self._plan) or incarnation.verdict.cause is None or incarnation.timed_out:
-            return None
-        planned, cause = self._plan[number], incarnation.verdict.cause
-        over = self._killed.get(number)
-        if cause.index != planned.member or cause.code != -signal.SIGKILL:
-            return None
-        if not planned.kill and over is None:
-            return None
-        self.lost.add(number)
-        how = "was killed as planned" if over is None else "was killed at the end of its grace period"
-        return f"w{cause.index} {how}; {_newest(self._directory)}"
-
-    def check(self, report: SupervisorReport) -> None:
-        """Raises NoVerdict unless each preemption of the plan has happened, each in an incarnation of its own."""
-        for number, planned in enumerate(self._plan):
-            happened = number < len(report.incarnations) and (
-                report.incarnations[number].verdict.outcome is Outcome.PREEMPTED or number in self.lost
-            )
-            if not happened and number in self._struck:
-                raise NoVerdict(
-                    f"training came to its end in the grace period that began with {planned}, so that nothing had to "
-                    "be restored. Shorten the grace period, choose an earlier moment (--at step:N), or train for "
-                    "longer."
-                )
-            if not happened:
-                raise NoVerdict(
-                    f"expected {len(self._plan)} preemptions. Received: {number}; this one did not come: {planned}. "
-                    "Does the script run all its training steps in one fit with a PreemptionCallback?"
-                )
-        if not self._plan and report.count(Outcome.PREEMPTED) > 0:
-            raise NoVerdict("the undisturbed run was preempted from outside. Run the drill again.")
-
-    def cure(self, report: SupervisorReport) -> str:
-        """Says what to do about a run that failed, where that is known; begins with a space if not empty."""
-        last = report.incarnations[-1]
-        cause, number = last.verdict.cause, last.number
-        if number >= len(self._plan) or cause is None or cause.index != self._plan[number].member:
-            return ""
-        planned = self._plan[number]
-        if (
-            not planned.kill
-            and cause.code == -signal.Signals[planned.signal]
-            and not last.statuses.get(planned.member, WorkerStatus()).saved
-        ):
-            return (
-                f" {planned.signal} ended w{planned.member}: the script does not listen for it. Pass "
-                f'PreemptionCallback(..., termination=TerminationConfig(signals=("{planned.signal}",))), or leave '
-                "--signal out."
-            )
-        return ""
+        return run
 
 
 def substitutions(run: DrillRun) -> list[str]:
     """Names the workers that went on from another one's part of a checkpoint, since their own was not written."""
-    store = open_store(run.directory)
-    try:
-        told = events.read(store)
-    except CheckpointError:
-        return []
-    finally:
-        store.close()
     return [
         f"w{event['member']} went on from the part of w{event['substituted_from']} in {event['checkpoint']}"
-        for event in told
+        for name in run.record.names()
+        for event in _events(run.place(name), optional=True)
         if event["event"] == "restore" and event.get("substituted_from") is not None
     ]
 
@@ -250,25 +169,66 @@ def shape_of(run: DrillRun) -> RunShape:
     Raises:
         NoVerdict: It did not finish a fit with a PreemptionCallback.
     """
-    steps = [status.step for status in run.report.incarnations[-1].statuses.values() if status.finished]
-    if not steps:
+    fits = run.record.trained()
+    if not any(fit.ended for fit in fits):
         raise NoVerdict(
             "the undisturbed run did not report a finished fit. Expected the script to pass a "
             "keras_preempt.PreemptionCallback to model.fit."
         )
-    store = open_store(run.directory)
+    spans: list[FitSpan] = []
+    validations: list[tuple[int, int]] = []
+    saves: list[int] = []
+    boundaries: list[int] = []
+    for fit in fits:
+        first = spans[-1].end if spans else 0
+        span = FitSpan(len(spans) + 1, fit.name, first, first + fit.last - fit.first, fit.first)
+        spans.append(span)
+        validations += [(span.step_of_run(step), batch) for step, batch in fit.validations]
+        boundaries += [step for each in fit.boundaries if (step := span.step_of_run(each)) < span.end]
+        saved = [
+            int(event["step"])
+            for event in _events(run.place(fit.name))
+            if event["event"] == "save" and event["member"] == 0
+        ]
+        saves += [span.step_of_run(step) for step in saved[:-1]]  # The last one is that of the end.
+    return RunShape(spans[-1].end, validations, saves, spans, boundaries)
+
+
+def check_same_fits(undisturbed: DrillRun, preempted: DrillRun) -> None:
+    """Makes sure that every start of the script had its fits where the others had theirs.
+
+    Raises:
+        NoVerdict: A directory was another one, so that a restart finds nothing there.
+    """
+    known = {fit.name: fit.directory for fit in undisturbed.record.fits(0)}
+    for fit in preempted.record.all_fits():
+        if fit.name not in known:
+            first = next(iter(known.values()), "")
+            raise NoVerdict(
+                f"the script gives its PreemptionCallback another directory in each start: {first!r}, then "
+                f"{fit.directory!r}. A restart finds no checkpoint there. Pass one that is the same in every start, "
+                "without the time or a random part in its name."
+            )
+
+
+def _events(directory: str, *, optional: bool = False) -> list[dict[str, Any]]:
+    store = open_store(directory)
     try:
-        told = events.read(store)
+        return events.read(store)
     except CheckpointError as error:
+        if optional:
+            return []
         raise NoVerdict(f"the events of the undisturbed run cannot be read: {error}") from None
     finally:
         store.close()
-    saved = [int(event["step"]) for event in told if event["event"] == "save" and event["member"] == 0]
-    return RunShape(max(steps), run.record.validations, saved[:-1])  # The last one is that of the end.
 
 
-def _trains_alone(directory: str) -> bool:
+def _trains_alone(run: DrillRun) -> bool:
     """Whether a worker has claimed a start in which it trains alone, as one of several."""
+    return any(_claimed_alone(run.place(name)) for name in run.record.names())
+
+
+def _claimed_alone(directory: str) -> bool:
     store = open_store(directory)
     try:
         newest = incarnations.latest(store)
@@ -277,14 +237,3 @@ def _trains_alone(directory: str) -> bool:
         return False
     finally:
         store.close()
-
-
-def _newest(directory: str) -> str:
-    store = open_store(directory)
-    try:
-        found = committed(store)
-    except CheckpointError as error:
-        return f"its checkpoints cannot be listed ({error})"
-    finally:
-        store.close()
-    return f"the newest checkpoint is of step {found[0].step}" if found else "there is no checkpoint yet"

@@ -61,6 +61,33 @@ def _parse(value: str, context: click.Context, option: click.Parameter) -> Momen
 
 
 @dataclass(frozen=True)
+class FitSpan:
+    """Where one fit lies in a run.
+
+    Attributes:
+        number: Which of the script's fits, from 1.
+        name: Its place below the directory of the drill.
+        first: The steps of the run before it.
+        end: The steps of the run after it.
+        began_at: The steps of its model before it.
+    """
+
+    number: int
+    name: str
+    first: int
+    end: int
+    began_at: int = 0
+
+    def step_of_run(self, step: int) -> int:
+        """Turns a step of the model of this fit into one of the run."""
+        return step - self.began_at + self.first
+
+    def step_of_model(self, step: int) -> int:
+        """Turns a step of the run into one of the model of this fit."""
+        return step - self.first + self.began_at
+
+
+@dataclass(frozen=True)
 class RunShape:
     """What the undisturbed run went through.
 
@@ -68,11 +95,36 @@ class RunShape:
         total_steps: Training steps.
         validations: For each validation, the steps done before it, and the number of its last batch.
         saves: The steps of the checkpoints that were written while training went on.
+        fits: The fits that it consists of; none is one that has no name.
+        boundaries: The steps before which it can be preempted; none means all.
+
+    Every step is counted from 0 over all fits.
     """
 
     total_steps: int
     validations: Sequence[tuple[int, int]] = ()
     saves: Sequence[int] = ()
+    fits: Sequence[FitSpan] = ()
+    boundaries: Sequence[int] = ()
+
+    def fit_of(self, target: Target) -> FitSpan | None:
+        """The fit in which a moment lies; None if fits have no names.
+
+        What comes after the last step of a fit, such as a validation, belongs to that fit and not to the next one.
+        """
+        for fit in self.fits:
+            begins_before = fit.first < target.step or (fit.first == target.step and target.before_step)
+            if begins_before and (
+                target.step < fit.end or (target.step == fit.end and not target.before_step)
+            ):
+                return fit
+        return None
+
+    def boundary_from(self, step: int) -> int | None:
+        """The first boundary before that step or a later one; None if there is none."""
+        if not self.boundaries:
+            return step
+        return next((each for each in sorted(self.boundaries) if each >= step), None)
 
 
 @dataclass(frozen=True)
@@ -88,6 +140,11 @@ class Target:
     at: str
     step: int
     batch: int = 0
+
+    @property
+    def before_step(self) -> bool:
+        """Whether it lies right before a step; else it is what follows one."""
+        return self.at in ("train", "leaving")
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -109,12 +166,13 @@ def resolve(moment: Moment, shape: RunShape, chance: random.Random) -> Target:
                     f"--at {moment}: the run has {total} training step, so nothing lies between two."
                 )
             number = chance.randrange(1, total)
-        if number >= total:
+        boundary = shape.boundary_from(number)
+        if number >= total or boundary is None:
             raise NoSuchMoment(
                 f"--at {moment} lies beyond the end: the run has {total} training steps, counted from 0. "
-                f"Choose a step from 1 to {total - 1}."
+                f"Choose a step from 1 to {max(shape.boundaries, default=total - 1)}."
             )
-        return Target("train" if moment.kind == "step" else "leaving", number)
+        return Target("train" if moment.kind == "step" else "leaving", boundary)
     if moment.kind == "validation":
         if not shape.validations:
             raise NoSuchMoment(

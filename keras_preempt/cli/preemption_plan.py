@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keras_preempt.cli.moments import Moment, NoSuchMoment, RunShape, Target, resolve
+from keras_preempt.cli.moments import FitSpan, Moment, NoSuchMoment, RunShape, Target, resolve
 
 __all__ = ["Preemption", "plan_preemptions"]
 
@@ -24,6 +24,7 @@ class Preemption:
         batch: the batch of a validation.
         signal: the name of the signal that is the notice.
         kill: whether it is SIGKILL: without a notice, or after it if it is "leaving".
+        fit: the fit in which it comes; None for the only one.
     """
 
     member: int
@@ -32,14 +33,19 @@ class Preemption:
     batch: int = 0
     signal: str = "SIGTERM"
     kill: bool = False
+    fit: FitSpan | None = None
+    fits: int = 1
 
     def to_json(self, tell: str | None = None) -> str:
         """Returns the value of the drill's environment variable.
 
         Args:
-            tell: a named pipe into which the worker tells that it strikes.
+            tell: a named pipe into which the worker tells that the moment is there, for the signal to come from
+                whoever reads it.
         """
         fields: dict[str, object] = {"member": self.member, "step": self.step}
+        if self.fit is not None:
+            fields |= {"step": self.fit.step_of_model(self.step), "fit": self.fit.name}
         if self.at != "train":
             fields["at"] = self.at
         if self.batch:
@@ -49,7 +55,7 @@ class Preemption:
         if self.kill:
             fields["kill"] = True
         if tell is not None:
-            fields["tell"] = tell
+            fields |= {"tell": tell, "outside": True}
         return json.dumps(fields)
 
     @property
@@ -64,7 +70,18 @@ class Preemption:
             "saving": f"while a checkpoint was written, from step {self.step} on",
             "leaving": f"at step {self.step}, and again while it saved",
         }[self.at]
-        return f"w{self.member} {'killed ' if self.kill else ''}{where}"
+        within = ""
+        if self.fit is not None and self.fits > 1:
+            within = f" (fit {self.fit.number}, step {self.fit.step_of_model(self.step)} of its model)"
+        return f"w{self.member} {'killed ' if self.kill else ''}{where}{within}"
+
+    @property
+    def sent(self) -> str:
+        """How the signals are sent, in words."""
+        if self.at == "leaving":
+            second = "SIGKILL from outside" if self.kill else f"{self.signal} by its own hand"
+            return f"{self.signal} from outside, then {second}"
+        return f"{'SIGKILL' if self.kill else self.signal} from outside"
 
 
 def plan_preemptions(
@@ -86,9 +103,8 @@ def plan_preemptions(
     """
     chance = random.Random(seed)
     chosen = [resolve(moment, shape, chance) for moment in moments]
-    free = sorted(
-        set(range(1, shape.total_steps)) - {target.step for target in chosen if target.at == "train"}
-    )
+    steps = set(shape.boundaries or range(shape.total_steps)) - {0}
+    free = sorted(steps - {target.step for target in chosen if target.at == "train"})
     if count > len(free):
         raise NoSuchMoment(
             f"Expected a run of at least {count + 1 + shape.total_steps - 1 - len(free)} training steps for "
@@ -97,6 +113,15 @@ def plan_preemptions(
     drawn = [Target("train", step) for step in sorted(chance.sample(free, count))]
     targets = sorted([*chosen, *drawn], key=lambda target: target.order)
     return [
-        Preemption(chance.randrange(members), target.step, target.at, target.batch, signal, kill)
+        Preemption(
+            chance.randrange(members),
+            target.step,
+            target.at,
+            target.batch,
+            signal,
+            kill,
+            shape.fit_of(target),
+            len(shape.fits),
+        )
         for target in targets
     ]

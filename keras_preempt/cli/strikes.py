@@ -1,23 +1,48 @@
-"""Hears from the workers of a drill that they are being struck, and ends them when their grace period is over."""
+"""Sends the signals of a drill, at the moments that workers report, and ends them when their grace period is over."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import signal
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["Strikes", "strikes"]
+__all__ = ["Lost", "Strikes", "strikes"]
 
 _END = b"\n"
+_SETTLE = 30.0  # seconds for lines that are in the pipe already to be read
+
+Send = Callable[[int, int], int]
+"""Given a worker and a signal, sends it to the process that the launcher started for it; returns the id of that one, or
+0 if it is gone already."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A signal that was sent to the process that the launcher had started, and did not reach the training.
+
+    Attributes:
+        member: The worker.
+        signal: The name of the signal.
+        started: The id of the process that it was sent to; 0 if that was gone.
+        training: The id of the process that trains.
+    """
+
+    member: int
+    signal: str
+    started: int
+    training: int
 
 
 class Strikes:
-    """A named pipe into which struck workers tell so, and a thread that listens to it.
+    """A named pipe into which workers tell that their moment is there, and a thread that then sends the signal.
 
     Args:
         path: The pipe.
@@ -27,32 +52,41 @@ class Strikes:
     Attributes:
         struck: Incarnations in which a worker was struck.
         killed: Workers that were still there when their grace period was over, by incarnation.
+        lost: Signals that were sent and have not arrived, or not yet, by incarnation.
     """
 
     def __init__(self, path: Path, grace: float | None, say: Callable[[str], None]) -> None:
         self.path = str(path)
         self.struck: set[int] = set()
         self.killed: dict[int, int] = {}
+        self.lost: dict[int, Lost] = {}
         self._grace = grace
         self._say = say
         self._lock = threading.Lock()
-        self._expected: tuple[int, int, Callable[[int], bool]] | None = None
+        self._expected: tuple[int, int, Send] | None = None
         self._timer: threading.Timer | None = None
+        self._settled = threading.Event()
         os.mkfifo(path, 0o600)
         # Open in both directions, so that it has a reader always, and no end while it is open.
         self._pipe = os.open(path, os.O_RDWR)
         self._thread = threading.Thread(target=self._listen, name="keras_preempt-strikes", daemon=True)
         self._thread.start()
 
-    def expect(self, incarnation: int, member: int, kill: Callable[[int], bool]) -> None:
-        """The next strike is of that worker, which `kill` can end, if it is still there."""
-        self._await((incarnation, member, kill))
+    def expect(self, incarnation: int, member: int, send: Send) -> None:
+        """The next strike is of that worker."""
+        self._await((incarnation, member, send))
 
     def expect_none(self) -> None:
         """An incarnation begins that is not struck; the time of one before it, if it left early, is over."""
         self._await(None)
 
-    def _await(self, expected: tuple[int, int, Callable[[int], bool]] | None) -> None:
+    def settle(self) -> None:
+        """Waits until all that the workers have told so far is heard."""
+        self._settled.clear()
+        os.write(self._pipe, b'{"settled": true}\n')
+        self._settled.wait(_SETTLE)
+
+    def _await(self, expected: tuple[int, int, Send] | None) -> None:
         with self._lock:
             self._expected = expected
             if self._timer is not None:
@@ -77,26 +111,51 @@ class Strikes:
                 if not line:
                     return
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    told = json.loads(line)
-                    self._struck(str(told["signal"]), float(told["time"]))
+                    self._heard(json.loads(line))
 
-    def _struck(self, signal: str, at: float) -> None:
+    def _heard(self, told: dict[str, Any]) -> None:
+        if "settled" in told:
+            self._settled.set()
+        elif "arrived" in told:
+            with self._lock:
+                if self._expected is not None:
+                    self.lost.pop(self._expected[0], None)
+        elif "lost" in told:
+            self._give_up(str(told["lost"]))
+        else:
+            self._struck(str(told["signal"]), float(told["time"]), int(told["pid"]), bool(told.get("wanted")))
+
+    def _struck(self, name: str, at: float, training: int, wanted: bool) -> None:
         with self._lock:
             if self._expected is None:
                 return
-            incarnation, member, kill = self._expected
+            incarnation, member, send = self._expected
             self.struck.add(incarnation)
-            self._say(f"w{member} gets {signal} now")
-            if self._grace is None or self._timer is not None or signal == "SIGKILL":
+            self._say(f"w{member} gets {name} now, {'from outside' if wanted else 'by its own hand'}")
+            if wanted:
+                at = time.time()
+                started = send(member, signal.Signals[name])
+                if name != "SIGKILL":
+                    self.lost[incarnation] = Lost(member, name, started, training)
+            if self._grace is None or self._timer is not None or name == "SIGKILL":
                 return
             left = max(0.0, at + self._grace - time.time())
-            self._timer = threading.Timer(left, self._over, (incarnation, member, kill))
+            self._timer = threading.Timer(left, self._over, (incarnation, member, send))
             self._timer.daemon = True
             self._timer.start()
 
-    def _over(self, incarnation: int, member: int, kill: Callable[[int], bool]) -> None:
+    def _give_up(self, name: str) -> None:
+        """The signal has not arrived in time: whatever comes of this incarnation proves nothing."""
         with self._lock:
-            if self._expected is None or self._expected[0] != incarnation or not kill(member):
+            if self._expected is None:
+                return
+            _, member, send = self._expected
+            self._say(f"w{member} has not heard {name}: ended")
+            send(member, signal.SIGKILL)
+
+    def _over(self, incarnation: int, member: int, send: Send) -> None:
+        with self._lock:
+            if self._expected is None or self._expected[0] != incarnation or not send(member, signal.SIGKILL):
                 return
             self.killed[incarnation] = member
             self._say(f"w{member} was still there when its {self._grace:g} s of grace were over: killed")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from keras_preempt.cli.output_files import output_files
+
 __all__ = ["WorkingDirectories"]
 
 MOST_FILES = 20_000
@@ -68,7 +70,12 @@ class WorkingDirectories:
         """Says which files the first run has written here, where the second one will find them."""
         if self._isolate:
             return
-        written = changed_files(self._before, snapshot(self._here, self._without))
+        own = {str(path.relative_to(self._here)) for path in output_files() if self._here in path.parents}
+        written = [
+            name
+            for name in changed_files(self._before, snapshot(self._here, self._without))
+            if name not in own
+        ]
         if not written:
             return
         named = ", ".join(written[:_FILES_NAMED])

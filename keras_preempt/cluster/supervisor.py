@@ -178,10 +178,14 @@ class Supervisor:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def kill(self, index: int) -> bool:
-        """Sends SIGKILL to a worker, from any thread; returns False if it is gone already."""
+    def send(self, index: int, number: int) -> int:
+        """Sends a signal to the process that was started for a worker, from any thread.
+
+        Returns:
+            The id of that process; 0 if it is gone already.
+        """
         cluster = self._cluster
-        return cluster is not None and cluster.signal(index, signal.SIGKILL)
+        return cluster.pids[index] if cluster is not None and cluster.signal(index, number) else 0
 
     def _run(self, root: Path) -> SupervisorReport:
         done: list[Incarnation] = []

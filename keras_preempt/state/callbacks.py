@@ -8,6 +8,7 @@ strings, arrays, lists, dictionaries), `set_state(state)` takes it back.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -105,6 +106,15 @@ class CallbackStates:
                     state[_ROWS] = read_rows(callback)
                 states[name] = plain.encode(state, arrays, f"callbacks/{name}")
         return states
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files whose rows `capture` reads, by the names of their arrays."""
+        return {
+            f"callbacks/{name}/{_ROWS}": os.path.abspath(callback.filename)
+            for name, callback in self._named.items()
+            if isinstance(callback, keras.callbacks.CSVLogger) and not _speaks(callback)
+        }
 
     def copies_of_weights(self, numbers: Iterable[int]) -> set[str]:
         """Names under which `capture` puts copies of some of the model's weights.

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from keras_preempt.cli.compare import MemberState, compare_json, compare_states, compare_tensors
+from keras_preempt.cli.compare import MemberState, combined, compare_json, compare_states, compare_tensors
 
 
 def state(**changes) -> MemberState:
@@ -123,3 +123,28 @@ def test_places_in_the_state_are_named(left, right, place):
 
 def test_equal_nan_and_volatile_keys_are_no_difference():
     assert compare_json({"a": math.nan, "timing": {"x": 1}}, {"a": math.nan, "timing": {"x": 2}}) == []
+
+
+def test_the_bytes_of_an_iterator_are_told_and_do_not_decide_but_its_position_does():
+    def with_input(byte: int, batches: int, way: str) -> MemberState:
+        tensor = np.array([1, byte], np.uint8)
+        position = {"position": {"batches": batches, "iterators": 2}, "way": way}
+        return state(local={"input/state": tensor, "metric": np.ones(1)}, state={"input": position})
+
+    aside = compare_states([with_input(10, 5, "state")], [with_input(12, 5, "new")])
+    assert aside.identical
+    assert [line.partition(": what")[0] for line in aside.set_aside] == [
+        "w0: input/state: 1 of 2 values, by at most 2",
+        "w0/input/way: 'state' and 'new'",
+    ]
+    moved = compare_states([with_input(10, 5, "state")], [with_input(10, 6, "state")])
+    assert moved.state_differences == ["w0/input/position/batches: 5 and 6"]
+
+
+def test_fits_are_put_together_with_their_names():
+    changed = state(local={"metric": np.float32(0.75).reshape(())}, state={"wait": 1})
+    one, other = compare_states([state()], [state()]), compare_states([state(state={"wait": 2})], [changed])
+    both = combined([("fit 1 (a): ", one), ("fit 2 (b): ", other)])
+    assert (both.tensors, both.identical) == (one.tensors + other.tensors, False)
+    assert [each.name for each in both.tensor_differences] == ["fit 2 (b): w0: metric"]
+    assert both.state_differences == ["fit 2 (b): w0/wait: 2 and 1"]

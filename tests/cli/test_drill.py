@@ -17,6 +17,7 @@ from keras_preempt.testing import FakeGcs
 _ROOT = Path(__file__).parents[2]
 _SCRIPT = Path(__file__).with_name("fake_training.py")
 _PATH = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": _PATH}
 
 
 def drill(
@@ -36,7 +37,7 @@ def drill(
         sys.executable,
         str(_SCRIPT),
     ]
-    env = {**os.environ, "PYTHONPATH": _PATH, "FAKE_FAULT": fault, **(env or {})}
+    env = {**ENVIRONMENT, "FAKE_FAULT": fault, **(env or {})}
     if tmp is not None:
         env["TMPDIR"] = str(tmp)
     return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, timeout=300)
@@ -110,7 +111,7 @@ def test_kept_checkpoints_are_those_of_both_runs(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     names = {path.name for path in (tmp_path / "kept").iterdir()}
     assert names == {"undisturbed", "preempted"}
-    assert list((tmp_path / "kept" / "preempted").glob("step-*"))
+    assert list((tmp_path / "kept" / "preempted").glob("run-*/step-*"))
 
 
 def test_a_directory_with_files_in_it_is_not_written_to(tmp_path):

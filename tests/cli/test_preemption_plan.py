@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_preempt.cli.moments import Moment, NoSuchMoment, RunShape
+from keras_preempt.cli.moments import FitSpan, Moment, NoSuchMoment, RunShape
 from keras_preempt.cli.preemption_plan import plan_preemptions
 
 SHAPE = RunShape(20, validations=[(5, 3), (10, 3), (15, 3)], saves=[4, 8, 12])
@@ -87,5 +87,37 @@ def test_a_worker_gets_it_as_json():
     (other,) = plan_preemptions(0, 0, SHAPE, 1, [Moment("validation")], "SIGUSR1", True)
     assert json.loads(other.to_json("pipe")) == {
         **{"member": 0, "step": 5, "at": "validation", "batch": 2},
-        **{"signal": "SIGUSR1", "kill": True, "tell": "pipe"},
+        **{"signal": "SIGUSR1", "kill": True, "tell": "pipe", "outside": True},
     }
+
+
+FITS = [FitSpan(1, "a", 0, 10), FitSpan(2, "b", 10, 30, began_at=10), FitSpan(3, "c", 30, 40)]
+
+
+@pytest.mark.parametrize(
+    ("moment", "fit", "step"),
+    [
+        (Moment("step", 9), "a", 9),
+        (Moment("step", 10), "b", 10),
+        (Moment("step", 35), "c", 5),
+        (Moment("validation", 1), "a", 10),
+        (Moment("validation", 2), "b", 30),
+        (Moment("saving", 1), "b", 20),
+        (Moment("leaving", 30), "c", 0),
+    ],
+)
+def test_a_moment_lies_in_a_fit_and_is_told_to_it_in_the_steps_of_its_model(moment, fit, step):
+    shape = RunShape(40, validations=[(10, 3), (30, 3)], saves=[20, 25], fits=FITS)
+    (found,) = plan_preemptions(1, 0, shape, 1, [moment])
+    told = json.loads(found.to_json())
+    assert (told["fit"], told["step"]) == (fit, step)
+
+
+def test_only_steps_before_which_training_stands_at_a_boundary_are_drawn():
+    shape = RunShape(20, boundaries=[0, 4, 8, 12, 16])
+    steps = {plan_preemptions(seed, 1, shape, 1)[0].step for seed in range(50)}
+    assert steps == {4, 8, 12, 16}
+    (found,) = plan_preemptions(1, 0, shape, 1, [Moment("step", 9)])
+    assert found.step == 12
+    with pytest.raises(NoSuchMoment, match="Choose a step from 1 to 16"):
+        plan_preemptions(1, 0, shape, 1, [Moment("step", 17)])

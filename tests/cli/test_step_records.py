@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.cli.drill_cause import describe_parting, likely_causes
-from keras_preempt.cli.step_records import Parting, RunRecord, find_parting, read_run_record
+from keras_preempt.cli.drill_cause import describe_parting, likely_causes, uncovered
+from keras_preempt.cli.parting import Parting, find_parting
+from keras_preempt.cli.step_records import RunRecord, read_run_record
 from keras_preempt.step_record import record_name
 
 Lines = list[dict[str, Any]]
@@ -176,10 +177,12 @@ def test_a_record_that_was_cut_by_a_kill_tells_how_far_it_came(tmp_path: Path) -
     write(tmp_path, 0, 1, lines(0, 6))
     write(tmp_path, 1, 0, lines(4, 10))
     record = read_run_record(tmp_path, 3, 2)
-    assert [record.steps_run(number) for number in range(4)] == [7, 6, None, None]
+    assert [record.steps_run(number) for number in range(4)] == [7, 6, 0, 0]
     assert [record.began_at(number) for number in range(3)] == [0, 4, None]
-    assert [record.restored(number) for number in range(3)] == ["", "x", ""]
-    assert record.fits == 1
+    went_on = [record.where(number) for number in range(3)]
+    assert [fit and fit.restored for fit in went_on] == ["", "x", None]
+    assert record.steps_run_again() == 3
+    assert record.names() == [""]
 
 
 def test_validations_are_told_with_their_last_batch() -> None:
@@ -188,4 +191,66 @@ def test_validations_are_told_with_their_last_batch() -> None:
         for s in (5, 10)
         for b in (0, 0, 1)
     ]
-    assert run([*lines(0, 10), *seen]).validations == [(5, 1), (10, 1)]
+    assert run([*lines(0, 10), *seen]).fits(0)[0].validations == [(5, 1), (10, 1)]
+
+
+def of_fit(name: str, found: Lines) -> Lines:
+    begin, *rest = found
+    return [{**begin, "fit": name, "directory": name}, *rest]
+
+
+def test_each_fit_is_held_against_itself_and_the_one_that_differs_first_is_named() -> None:
+    first = RunRecord([[[*of_fit("a", lines(0, 6)), *of_fit("b", lines(0, 8))]]])
+    second = RunRecord(
+        [[of_fit("a", lines(0, 3))], [[*of_fit("a", lines(3, 6)), *of_fit("b", lines(0, 8, wrong_from=5))]]]
+    )
+    parting = find_parting(first, second)
+    assert parting is not None
+    assert (parting.fit, parting.fits, parting.step, parting.incarnation) == (2, 2, 5, 1)
+    told = describe_parting(parting, [3])
+    assert "from step 5 on (fit 2 of 2, epoch 1, w0) the runs differ" in told
+    assert "That fit began after restart 1 of 1, from its beginning." in told
+
+
+def test_steps_are_lost_only_if_they_were_run_and_run_again() -> None:
+    stopped_later = RunRecord([[of_fit("a", lines(0, 4))], [of_fit("a", lines(4, 25))]])
+    assert stopped_later.steps_run_again() == 0
+    again = RunRecord(
+        [
+            [of_fit("a", lines(0, 6))],
+            [[*of_fit("a", lines(4, 9)), *of_fit("b", lines(0, 3))]],
+            [of_fit("b", lines(1, 8))],
+        ]
+    )
+    assert again.steps_run_again() == 2 + 2
+
+
+def test_a_shared_shuffle_is_a_likely_cause() -> None:
+    begin, *rest = lines(0, 10)
+    record = run([{**begin, "shared": ["both come from one shuffle"]}, *rest])
+    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), record)
+    assert told.startswith("Likely cause: both come from one shuffle. Shuffle after the split")
+
+
+def test_what_identical_does_not_speak_for_is_named_and_nothing_else() -> None:
+    assert uncovered(UNDISTURBED, 1) == []
+    begin, *rest = lines(0, 10, exact=False, why="1 shuffle")
+    record = run([{**begin, "unsaved": ["Warm"]}, *rest, {"what": "sources", "found": ["Python code (f)"]}])
+    callbacks, data, source = uncovered(record, 2)
+    assert "(Warm): 2 preemptions made no difference" in callbacks
+    assert "the input (1 shuffle)" in data
+    assert source.startswith("Python code (f)")
+
+
+def test_a_fit_without_an_epoch_left_counts_for_nothing() -> None:
+    begin = {
+        "what": "begin",
+        "step": 6,
+        "restored": "",
+        "exact": True,
+        "why": "",
+        "fit": "b",
+        "directory": "b",
+    }
+    record = RunRecord([[[*of_fit("a", lines(0, 6)), begin, *of_fit("c", lines(0, 3))]]])
+    assert [fit.name for fit in record.trained()] == ["a", "c"]

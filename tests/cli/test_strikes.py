@@ -1,18 +1,25 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from keras_preempt.cli.strikes import strikes
+from keras_preempt.cli.strikes import Lost, strikes
+
+STARTED, TRAINING = 100, 200
 
 
-def tell(path: str, signal: str) -> None:
+def tell(path: str, **what: object) -> None:
     with Path(path).open("w") as pipe:
-        pipe.write(json.dumps({"signal": signal, "time": time.time()}) + "\n")
+        pipe.write(json.dumps({"pid": TRAINING, **what}) + "\n")
+
+
+def strike(path: str, name: str, **what: object) -> None:
+    tell(path, signal=name, time=time.time(), **what)
 
 
 def test_a_worker_is_killed_when_its_grace_is_over_unless_it_is_gone() -> None:
@@ -20,33 +27,35 @@ def test_a_worker_is_killed_when_its_grace_is_over_unless_it_is_gone() -> None:
     for still_there in (True, False):
         asked = threading.Event()
 
-        def kill(member: int, asked: threading.Event = asked, still_there: bool = still_there) -> bool:
+        def send(member: int, number: int, asked: threading.Event = asked, there: bool = still_there) -> int:
+            assert number == signal.SIGKILL
             asked.set()
-            return still_there
+            return STARTED if there else 0
 
         with strikes(0.01, said.append) as listening:
-            listening.expect(3, 1, kill)
-            tell(listening.path, "SIGTERM")
+            listening.expect(3, 1, send)
+            strike(listening.path, "SIGTERM")
             assert asked.wait(60)
         assert listening.killed == ({3: 1} if still_there else {})
-    assert [line for line in said if "w1 gets SIGTERM now" in line] == ["w1 gets SIGTERM now"] * 2
+    assert [line for line in said if "gets" in line] == ["w1 gets SIGTERM now, by its own hand"] * 2
     assert [line for line in said if "its 0.01 s of grace were over: killed" in line]
 
 
 @pytest.mark.parametrize("struck_too", [True, False])
 def test_the_next_incarnation_does_not_die_of_the_grace_of_the_last_one(struck_too: bool) -> None:
     asked: list[int] = []
-    heard = threading.Event()
 
-    def say(line: str) -> None:
-        heard.set()
+    def send(member: int, number: int) -> int:
+        asked.append(member)
+        return 0
 
-    with strikes(600.0, say) as listening:
-        listening.expect(0, 0, lambda member: bool(asked.append(member)))
-        tell(listening.path, "SIGTERM")
-        assert heard.wait(60)
+    with strikes(600.0, lambda line: None) as listening:
+        listening.expect(0, 0, send)
+        strike(listening.path, "SIGTERM")
+        listening.settle()
+        assert listening.struck == {0}
         if struck_too:
-            listening.expect(1, 1, lambda member: bool(asked.append(member)))
+            listening.expect(1, 1, send)
         else:
             listening.expect_none()
         for timer in [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]:
@@ -56,17 +65,51 @@ def test_the_next_incarnation_does_not_die_of_the_grace_of_the_last_one(struck_t
 
 
 def test_what_is_no_strike_is_passed_over_and_a_kill_needs_no_grace() -> None:
-    heard, said = threading.Event(), []
-
-    def say(line: str) -> None:
-        said.append(line)
-        heard.set()
-
-    with strikes(0.01, say) as listening:
-        listening.expect(0, 0, lambda member: True)
+    said: list[str] = []
+    with strikes(0.01, said.append) as listening:
+        listening.expect(0, 0, lambda member, number: STARTED)
         with Path(listening.path).open("w") as pipe:
             pipe.write("nonsense\n[]\n{}\n")
-        tell(listening.path, "SIGKILL")
-        assert heard.wait(60)
-    assert said == ["w0 gets SIGKILL now"]
+        strike(listening.path, "SIGKILL")
+        listening.settle()
+    assert said == ["w0 gets SIGKILL now, by its own hand"]
     assert not Path(listening.path).exists()
+
+
+def test_a_signal_that_a_worker_waits_for_is_sent_and_counts_as_lost_until_it_has_arrived() -> None:
+    sent: list[tuple[int, int]] = []
+
+    def send(member: int, number: int) -> int:
+        sent.append((member, number))
+        return STARTED
+
+    with strikes(None, lambda line: None) as listening:
+        listening.expect(2, 1, send)
+        strike(listening.path, "SIGTERM", wanted=True)
+        listening.settle()
+        assert sent == [(1, signal.SIGTERM)]
+        assert listening.lost == {2: Lost(1, "SIGTERM", STARTED, TRAINING)}
+        tell(listening.path, arrived="SIGTERM")
+        listening.settle()
+        assert listening.lost == {}
+        listening.expect(3, 0, send)
+        strike(listening.path, "SIGKILL", wanted=True)
+        listening.settle()
+    assert sent[1:] == [(0, signal.SIGKILL)]
+    assert listening.lost == {}, "nobody can say that SIGKILL has arrived"
+
+
+def test_a_worker_that_has_not_heard_its_signal_is_ended() -> None:
+    sent: list[int] = []
+
+    def send(member: int, number: int) -> int:
+        sent.append(number)
+        return STARTED
+
+    with strikes(None, lambda line: None) as listening:
+        listening.expect(0, 0, send)
+        strike(listening.path, "SIGTERM", wanted=True)
+        tell(listening.path, lost="SIGTERM")
+        listening.settle()
+    assert sent == [signal.SIGTERM, signal.SIGKILL]
+    assert listening.lost == {0: Lost(0, "SIGTERM", STARTED, TRAINING)}

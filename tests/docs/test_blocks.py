@@ -15,8 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from keras_preempt.cli.drill_findings import Findings
 from keras_preempt.cli.main import main
 from keras_preempt.cluster import Supervisor
 from keras_preempt.testing import FakeGcs
@@ -137,6 +139,13 @@ def check_toml(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(block.code.splitlines()) <= set(ours)
 
 
+def check_json(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schema of what a drill says; `tests/cli/test_drill_json.py` holds drills of every kind against it."""
+    schema = json.loads(block.code)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert set(schema["required"]) == set(json.loads(Findings(1, 0).to_json(3, "none was made")))
+
+
 def check_mermaid(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """Generated; that it is current is checked for the whole page, by the tests of what it is generated from."""
     text = (ROOT / "docs" / block.where.partition(":")[0]).read_text()
@@ -149,6 +158,7 @@ CHECKS: dict[str, Callable[[Block, pytest.MonkeyPatch], None]] = {
     "python": check_python,
     **dict.fromkeys(SHELLS, check_shell),
     "text": check_text,
+    "json": check_json,
     "toml": check_toml,
     "mermaid": check_mermaid,
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.cli.drill_runs import Judge, NoVerdict
+from keras_preempt.cli.drill_judge import Judge, NoVerdict
 from keras_preempt.cli.preemption_plan import Preemption
 from keras_preempt.cluster import Incarnation, Outcome, SupervisorReport, Verdict, WorkerExit
 from keras_preempt.cluster.status import WorkerStatus

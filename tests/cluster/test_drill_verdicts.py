@@ -1,0 +1,151 @@
+"""The drill's verdict on real scripts: what does not matter is not different, and what does is found."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.cli.main import main
+from keras_preempt.cluster import supervisor
+from tests.cluster.forked import QUIET_CPU, ForkedCluster
+
+BEGINNING = """
+import keras, numpy as np, tensorflow as tf
+from keras_preempt import PreemptionCallback
+keras.utils.set_random_seed(1)
+x = np.random.default_rng(0).normal(size=(160, 4)).astype("float32")
+y = x[:, :1] * 2
+def compiled():
+    model = keras.Sequential([keras.layers.Dense(3), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+"""
+
+Drilled = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def drilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Drilled:
+    """Drills a script; returns the exit status and what was printed."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in QUIET_CPU.items():
+        monkeypatch.setenv(name, value)
+    if os.environ.get("KERAS_PREEMPT_FRESH_PROCESSES") != "1":
+        monkeypatch.setattr(supervisor, "LocalCluster", ForkedCluster)
+
+    def run(script: str, *options: str) -> tuple[int, str]:
+        Path("train.py").write_text(BEGINNING + textwrap.dedent(script))
+        status = main(["drill", *options, "--", "python", "train.py"])
+        return status, capsys.readouterr().out
+
+    return run
+
+
+def test_the_own_bytes_of_an_iterator_decide_nothing_where_training_saw_the_same(drilled: Drilled) -> None:
+    # TensorFlow counts the seeds that a shuffle has drawn (epoch_num_random_samples), and draws two for each iterator;
+    # of one that does not reshuffle, nothing depends on that.
+    status, printed = drilled(
+        """
+        full = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(160, seed=5, reshuffle_each_iteration=False)
+        training = full.skip(32).repeat().batch(8).prefetch(2)
+        compiled().fit(training, epochs=3, steps_per_epoch=6, validation_data=full.take(32).batch(8), verbose=0,
+                       callbacks=[PreemptionCallback("run")])
+        """,
+        "--at",
+        "step:9",
+    )
+    assert status == 0, printed
+    assert "does not decide: w0: input/state: 1 of" in printed
+    assert "tensors different" in printed
+
+
+def test_data_that_is_not_the_same_after_a_restart_is_found(drilled: Drilled) -> None:
+    status, printed = drilled(
+        """
+        import os
+        started_before = int(os.environ["KERAS_PREEMPT_LAUNCHER_INCARNATION"])
+        x[100] += started_before / 1000
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+        compiled().fit(data.repeat(), steps_per_epoch=10, epochs=2, verbose=0, callbacks=[PreemptionCallback("run")])
+        """,
+        "--at",
+        "step:3",
+    )
+    assert status == 1, printed
+    # Row 100 is in the thirteenth batch.
+    assert "After step 12 was equal, from step 13 on (epoch 1, w0) the runs differ: " in printed
+
+
+def test_training_that_a_restart_changes_is_found_in_the_fit_where_it_happens(drilled: Drilled) -> None:
+    status, printed = drilled(
+        """
+        class Decay(keras.callbacks.Callback):
+            batches = 0
+            def on_train_batch_begin(self, batch, logs=None):
+                self.batches += 1
+                self.model.optimizer.learning_rate.assign(0.01 / self.batches)
+        model = compiled()
+        model.fit(x, y, batch_size=16, epochs=1, verbose=0, callbacks=[PreemptionCallback("one")])
+        model = compiled()
+        model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[PreemptionCallback("two"), Decay()])
+        """,
+        "--at",
+        "step:16",
+    )
+    assert status == 1, printed
+    assert "different: fit 2 (two): " in printed
+    assert "different: fit 1" not in printed
+    assert "(fit 2 of 2, epoch 0, w0) the runs differ" in printed
+    assert "callbacks whose state is not kept: Decay" in printed
+
+
+def test_identical_says_which_state_it_does_not_speak_for(drilled: Drilled) -> None:
+    status, printed = drilled(
+        """
+        class Watch(keras.callbacks.Callback):
+            pass
+        model = compiled()
+        model.fit(x, y, batch_size=16, epochs=1, verbose=0, callbacks=[PreemptionCallback("one")])
+        for epoch in range(2):
+            log = keras.callbacks.CSVLogger("log.csv", append=True)
+            model.fit(x, y, batch_size=16, epochs=epoch + 2, initial_epoch=epoch + 1, verbose=0,
+                      callbacks=[PreemptionCallback("more"), Watch(), log])
+        """,
+        "--at",
+        "step:4",
+        "--at",
+        "step:25",
+    )
+    assert status == 0, printed
+    assert (
+        "of 3 fits; 2 preemptions: w0 at step 4 (fit 1, step 4 of its model), w0 at step 25 (fit 3, "
+        in printed
+    )
+    assert (
+        "Not covered by this verdict: callbacks whose state is not kept (Watch): 2 preemptions made no"
+        in printed
+    )
+    assert "does not decide: fit 2 (more): w0: callbacks/CSVLogger/rows" in printed
+
+
+@pytest.mark.chaos
+def test_two_workers_that_log_into_one_file_are_not_different(drilled: Drilled) -> None:
+    status, printed = drilled(
+        """
+        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            model = compiled()
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+        callbacks = [PreemptionCallback("run"), keras.callbacks.CSVLogger("log.csv")]
+        model.fit(data, epochs=4, verbose=0, callbacks=callbacks)
+        """,
+        "--workers",
+        "2",
+        "--at",
+        "step:14",
+    )
+    assert status == 0, printed
+    assert "VERDICT: identical" in printed
