@@ -21,6 +21,7 @@ from keras_preempt.place import Place
 from keras_preempt.platform import AWS, AZURE, COORDINATION_KEY, GCE, Platform
 from keras_preempt.platform_detection import KnownOnce
 from keras_preempt.runtime import Runtime
+from keras_preempt.status import listens
 from keras_preempt.termination import Termination, TerminationConfig, complete
 
 logger = logging.getLogger("keras_preempt")
@@ -58,6 +59,8 @@ class Listening:
         clustered = place.members > 1 or bool(place.workers)
         if SignalNotices.possible():
             self._hear(SignalNotices(signals, runtime.notify, runtime.expect))
+            if signals:
+                listens(place.member)
         elif signals and not clustered:
             logger.warning(
                 "fit runs outside the main thread of a single process, where Python cannot hear signals: a "
