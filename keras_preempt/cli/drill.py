@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
@@ -31,6 +29,7 @@ from keras_preempt.cli.step_records import find_parting
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cli.working_directory import WorkingDirectories
 from keras_preempt.cluster import RestartPolicy
+from keras_preempt.cluster.scratch import scratch_directory
 
 __all__ = ["drill"]
 
@@ -185,13 +184,11 @@ def drill(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
-    terminal = Terminal()
+    terminal = Terminal(job=True)
     with contextlib.ExitStack() as stack:
         bucket = None if faults is None else stack.enter_context(drill_bucket(faults, chosen))
         directories = _directories(stack, keep, bucket)
-        scratch = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="keras-preempt-drill-"))
-        ).resolve()
+        scratch = stack.enter_context(scratch_directory("drill")).resolve()
         trainer = Trainer(
             workers,
             arguments,

@@ -124,6 +124,7 @@ class Trainer:
                 environment=environment,
                 expected=judge.why_expected,
                 cwd=cwd,
+                stopping=self._terminal.hurry,
             )
             report = supervisor.run()
         self._terminal.say(f"{name} run {report.summary}")

@@ -84,8 +84,15 @@ def run(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    terminal = Terminal()
-    supervisor = Supervisor(workers, arguments, policy=policy, say=terminal.say, log=terminal.worker_line)
-    report = supervisor.run()
+    terminal = Terminal(job=True)
+    supervisor = Supervisor(
+        workers,
+        arguments,
+        policy=policy,
+        say=terminal.say,
+        log=terminal.worker_line,
+        stopping=terminal.hurry,
+    )
+    report = supervisor.run(last=True)
     terminal.say(report.summary)
     return report.exit_code

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from keras_preempt.cluster.scratch import scratch_directory
 
 __all__ = ["Strikes", "strikes"]
 
@@ -105,8 +106,8 @@ class Strikes:
 @contextlib.contextmanager
 def strikes(grace: float | None, say: Callable[[str], None]) -> Iterator[Strikes]:
     """Listens for as long as the block lasts."""
-    with tempfile.TemporaryDirectory(prefix="keras-preempt-strikes-") as folder:
-        listening = Strikes(Path(folder) / "strikes", grace, say)
+    with scratch_directory("strikes") as folder:
+        listening = Strikes(folder / "strikes", grace, say)
         try:
             yield listening
         finally:

@@ -28,6 +28,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 
 __all__ = ["KILL_ALL", "descendants", "of_session"]
 
@@ -36,7 +37,9 @@ KILL_ALL = 255
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
-_SETTLE = 0.5  # seconds in which helpers of a process that has ended (multiprocessing has some) end by themselves
+_SETTLE = (
+    0.5  # seconds in which helpers of a process that has ended (multiprocessing has some) end by themselves
+)
 _WRAP_UP = 10.0  # seconds for a shell script to end once the training process, told to stop, has ended
 _SAVING = 600.0  # seconds for a training process whose shell has died to save
 _TERMINATED = 5.0  # seconds between SIGTERM and SIGKILL for what is left
@@ -305,7 +308,7 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
-def _become(command: list[str], inherited: dict[signal.Signals, object], keeper: int) -> None:
+def _become(command: list[str], inherited: Mapping[signal.Signals, object], keeper: int) -> None:
     """Becomes the command, in a process group of its own; exits with 127 if it cannot start."""
     try:
         os.setpgid(0, 0)

@@ -21,6 +21,7 @@ class WorkerStatus:
         committed: name of the committed checkpoint, or None.
         finished: True if training came to its end.
         last_saved: the step of the last checkpoint that it knows of, also one of an earlier start.
+        exit_code: the status that it was about to leave with after a preemption, or None.
         steps_run: training steps that this worker executed since it started, or None if it did not say.
         timing: seconds by phase, such as startup, restore, train, hold, save, exit.
     """
@@ -30,6 +31,7 @@ class WorkerStatus:
     committed: str | None = None
     finished: bool = False
     last_saved: int = 0
+    exit_code: int | None = None
     steps_run: int | None = None
     timing: Mapping[str, float] = field(default_factory=dict)
 
@@ -49,6 +51,7 @@ class WorkerStatus:
             committed=value["committed"] if isinstance(value.get("committed"), str) else None,
             finished=value.get("finished") is True,
             last_saved=_integer(value.get("last_saved")) or 0,
+            exit_code=_integer(value.get("exit_code")),
             steps_run=_integer(value.get("steps_run")),
             timing={
                 str(name): float(seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,16 @@ from typing import TextIO
 
 from keras_preempt.cluster.exit_record import record_exits, recorded_steps
 from keras_preempt.cluster.local import LocalCluster, WorkerExit, default_prefix
-from keras_preempt.cluster.outcome import Outcome, Verdict, exit_status, judge
+from keras_preempt.cluster.outcome import KILLED_BY_TERM, Outcome, Verdict, as_told, exit_status, judge
+from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.status import WorkerStatus, read_statuses
 from keras_preempt.environment import INCARNATION, STATUS_DIR
-from keras_preempt.exit_codes import RESTART_CODES
+from keras_preempt.exit_codes import EXIT_NOT_SAVED, RESTART_CODES
+from keras_preempt.status import process_file
 
 __all__ = ["Incarnation", "RestartPolicy", "Supervisor", "SupervisorReport"]
 
+_ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PORT_ATTEMPTS = 3
 _TIMED_OUT = 124  # as timeout(1) does
 
@@ -59,6 +61,7 @@ class Incarnation:
         verdict: why it ended.
         seconds: wall time.
         statuses: what the workers said last, by index; those that were killed are missing.
+        listened: a training process was there that listened for notices, so that steps may have been run.
         address_in_use: a worker reported that its port was taken.
         timed_out: it was ended because it ran for too long.
     """
@@ -68,6 +71,7 @@ class Incarnation:
     verdict: Verdict
     seconds: float
     statuses: Mapping[int, WorkerStatus]
+    listened: bool = False
     address_in_use: bool = False
     timed_out: bool = False
 
@@ -75,6 +79,11 @@ class Incarnation:
     def safe_step(self) -> int:
         """The step from which the next incarnation can go on; 0 if nobody said that one was saved."""
         return max((status.safe_step for status in self.statuses.values()), default=0)
+
+    @property
+    def saved(self) -> bool:
+        """Whether a worker has said that the checkpoint with which it leaves is committed."""
+        return any(status.saved for status in self.statuses.values())
 
 
 @dataclass(frozen=True)
@@ -118,8 +127,9 @@ class Supervisor:
     """Runs a command in a local cluster until it finishes, fails, or stops getting anywhere.
 
     SIGTERM and SIGINT that reach this process while ``run`` is in progress go on to all workers and end the
-    job with the running incarnation; a second SIGINT kills the workers. ``run`` has to be called from the
-    main thread, as Python requires for signal handlers.
+    job with the running incarnation; a second SIGINT kills the workers. SIGHUP, which says that the terminal is gone,
+    goes on as SIGTERM, for which workers listen; where it was ignored before (nohup), it stays ignored. ``run`` has to
+    be called from the main thread, as Python requires for signal handlers.
 
     Args:
         workers: number of processes.
@@ -132,6 +142,7 @@ class Supervisor:
         expected: given an incarnation that was ended by a failure, says in words why that was to be expected;
             it is then started again, and the failure does not count. None: it was not.
         cwd: as in ``LocalCluster``.
+        stopping: called once when the job is told to stop, from a signal handler.
     """
 
     def __init__(
@@ -146,6 +157,7 @@ class Supervisor:
         environment: Callable[[int], Mapping[str, str | None]] = lambda incarnation: {},
         expected: Callable[[Incarnation], str | None] = lambda incarnation: None,
         cwd: Path | None = None,
+        stopping: Callable[[], None] = lambda: None,
     ):
         self._workers = workers
         self._command = command
@@ -156,27 +168,34 @@ class Supervisor:
         self._environment = environment
         self._expected = expected
         self._cwd = cwd
+        self._stopping = stopping
         self._cluster: LocalCluster | None = None
         self._stop: signal.Signals | None = None
         self._pending: collections.deque[signal.Signals] = collections.deque()
         self._interrupts = 0
 
-    def run(self) -> SupervisorReport:
+    def run(self, *, last: bool = False) -> SupervisorReport:
         """Runs the job to its end.
+
+        Args:
+            last: Nothing but the exit of this process comes after it: the signals are ignored from then on, so that a
+                second one cannot replace the status of the job by that of a process that was killed.
 
         Raises:
             OSError: a process cannot be started.
             ValueError: not called from the main thread, or arguments that ``LocalCluster`` refuses.
         """
-        previous = {
-            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-        }
+        previous = {number: signal.getsignal(number) for number in _ANSWERED}
+        answered = [n for n in _ANSWERED if not (n is signal.SIGHUP and previous[n] is signal.SIG_IGN)]
+        for number in answered:
+            signal.signal(number, self._on_signal)
         try:
-            with tempfile.TemporaryDirectory(prefix="keras-preempt-run-") as root:
-                return self._run(Path(root))
+            with scratch_directory("run") as root:
+                return self._run(root)
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            for number in answered:
+                # A handler that was not set from Python reads as None and cannot be put back from here.
+                signal.signal(number, signal.SIG_IGN if last else previous[number] or signal.SIG_DFL)
 
     def kill(self, index: int) -> bool:
         """Sends SIGKILL to a worker, from any thread; returns False if it is gone already."""
@@ -196,9 +215,8 @@ class Supervisor:
             if outcome is Outcome.FINISHED:
                 return SupervisorReport(tuple(done), 0, "finished", tuple(expected))
             if self._stop is not None:
-                return SupervisorReport(
-                    tuple(done), self._stopped_code(incarnation), f"stopped by {self._stop.name}"
-                )
+                code = self._stopped_code(incarnation, best_step)
+                return SupervisorReport(tuple(done), code, f"stopped by {self._stop.name}")
             if outcome is Outcome.FAILED:
                 why = self._expected(incarnation)
                 if why is not None:
@@ -253,6 +271,8 @@ class Supervisor:
                 self._cluster = None
         exits = tuple(cluster.exits)
         record_exits(status_dir, exits, self._say, recorded_steps(env, number))
+        statuses = read_statuses(status_dir, self._workers)
+        exits = as_told(exits, statuses)
         verdict = judge(exits, policy.restart_codes)
         if timed_out:
             verdict = Verdict(Outcome.FAILED, verdict.cause, verdict.notes)
@@ -261,23 +281,34 @@ class Supervisor:
             exits=exits,
             verdict=verdict,
             seconds=time.monotonic() - started_at,
-            statuses=read_statuses(status_dir, self._workers),
+            statuses=statuses,
+            listened=any((status_dir / process_file(index)).exists() for index in range(self._workers)),
             address_in_use=cluster.address_in_use,
             timed_out=timed_out,
         )
 
-    def _stopped_code(self, incarnation: Incarnation) -> int:
+    def _stopped_code(self, incarnation: Incarnation, best_step: int) -> int:
+        """The status of a job that was told to stop: that of a preemption only if a checkpoint is committed."""
+        assert self._stop is not None
         if incarnation.verdict.outcome is Outcome.PREEMPTED:
             cause = incarnation.verdict.cause
             asked = cause is not None and cause.code in self._policy.restart_codes
-            return cause.code if cause is not None and asked else self._policy.restart_codes[0]
+            # A shell says 143 for a process that SIGTERM has killed, and Compute Engine's status is the same.
+            if cause is not None and asked and (incarnation.saved or cause.code not in KILLED_BY_TERM):
+                return cause.code
+            # They were killed by the signal: before they listened, or after they had saved.
+            if incarnation.saved or (best_step > 0 and not incarnation.listened):
+                return self._policy.restart_codes[0]
+            return EXIT_NOT_SAVED if incarnation.listened else 128 + self._stop
         if self._stop is signal.SIGINT:
             return 128 + signal.SIGINT
         return _failure_code(incarnation)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         received = signal.Signals(number)
-        self._stop = self._stop or received
+        if self._stop is None:
+            self._stop = received
+            self._stopping()
         if received is signal.SIGINT:
             self._interrupts += 1
         self._pending.append(received)
@@ -290,7 +321,7 @@ class Supervisor:
             if received is signal.SIGINT and self._interrupts > 1:
                 self._cluster.signal_all(signal.SIGKILL)
             else:
-                self._cluster.signal_all(received)
+                self._cluster.signal_all(signal.SIGTERM if received is signal.SIGHUP else received)
 
 
 def _failure_code(incarnation: Incarnation) -> int:

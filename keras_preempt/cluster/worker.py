@@ -163,7 +163,9 @@ class WorkerProcess:
                 elif what == "ended":
                     self._ended(int(rest))
                 elif what == "left":
-                    self._on_line(self.index, f"keras-preempt: ending what the command has left behind: {rest}")
+                    self._on_line(
+                        self.index, f"keras-preempt: ending what the command has left behind: {rest}"
+                    )
         os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
         if self.exit_code is None:
             # It was killed itself, and the command with it. It is not collected yet, so the number of the session is
