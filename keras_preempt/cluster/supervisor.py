@@ -6,18 +6,18 @@ import collections
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
 from keras_preempt.cluster.exit_record import record_exits, recorded_steps
-from keras_preempt.cluster.local import LocalCluster, WorkerExit, default_prefix
+from keras_preempt.cluster.incarnation import Incarnation, RestartPolicy, SupervisorReport
+from keras_preempt.cluster.local import LocalCluster, default_prefix
 from keras_preempt.cluster.outcome import KILLED_BY_TERM, Outcome, Verdict, as_told, exit_status, judge
 from keras_preempt.cluster.scratch import scratch_directory
-from keras_preempt.cluster.status import WorkerStatus, read_statuses
+from keras_preempt.cluster.status import read_statuses
 from keras_preempt.environment import INCARNATION, STATUS_DIR
-from keras_preempt.exit_codes import EXIT_NOT_SAVED, RESTART_CODES
+from keras_preempt.exit_codes import EXIT_NOT_SAVED
 from keras_preempt.status import process_file
 
 __all__ = ["Incarnation", "RestartPolicy", "Supervisor", "SupervisorReport"]
@@ -25,102 +25,6 @@ __all__ = ["Incarnation", "RestartPolicy", "Supervisor", "SupervisorReport"]
 _ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PORT_ATTEMPTS = 3
 _TIMED_OUT = 124  # as timeout(1) does
-
-
-@dataclass(frozen=True)
-class RestartPolicy:
-    """When a cluster is started again.
-
-    Attributes:
-        restart_codes: exit codes by which a worker asks for it; the first is what the supervisor itself ends
-            with when it was told to stop.
-        max_restarts_without_progress: restarts in a row that may each fail to save a later step.
-        max_failures: crashes after which it is still started again.
-        failure_grace: seconds that the others have to end by themselves once a worker has failed.
-        incarnation_timeout: seconds that one incarnation may take; None for no limit.
-    """
-
-    restart_codes: tuple[int, ...] = RESTART_CODES
-    max_restarts_without_progress: int = 3
-    max_failures: int = 0
-    failure_grace: float = 10.0
-    incarnation_timeout: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.restart_codes or not all(0 < code < 256 for code in self.restart_codes):
-            raise ValueError(f"Expected restart codes from 1 to 255. Received: {list(self.restart_codes)}.")
-
-
-@dataclass(frozen=True)
-class Incarnation:
-    """One start of the cluster, from the first process to the last exit.
-
-    Attributes:
-        number: from 0.
-        exits: in the order in which the workers ended.
-        verdict: why it ended.
-        seconds: wall time.
-        statuses: what the workers said last, by index; those that were killed are missing.
-        listened: a training process was there that listened for notices, so that steps may have been run.
-        address_in_use: a worker reported that its port was taken.
-        timed_out: it was ended because it ran for too long.
-    """
-
-    number: int
-    exits: tuple[WorkerExit, ...]
-    verdict: Verdict
-    seconds: float
-    statuses: Mapping[int, WorkerStatus]
-    listened: bool = False
-    address_in_use: bool = False
-    timed_out: bool = False
-
-    @property
-    def safe_step(self) -> int:
-        """The step from which the next incarnation can go on; 0 if nobody said that one was saved."""
-        return max((status.safe_step for status in self.statuses.values()), default=0)
-
-    @property
-    def saved(self) -> bool:
-        """Whether a worker has said that the checkpoint with which it leaves is committed."""
-        return any(status.saved for status in self.statuses.values())
-
-
-@dataclass(frozen=True)
-class SupervisorReport:
-    """All incarnations, and the exit code for the whole job.
-
-    Attributes:
-        incarnations: in order.
-        exit_code: 0 if the job finished.
-        reason: one line that says why no further one was started.
-        expected: numbers of the incarnations that were ended by a failure, as was to be expected.
-    """
-
-    incarnations: tuple[Incarnation, ...]
-    exit_code: int
-    reason: str
-    expected: tuple[int, ...] = ()
-
-    def count(self, outcome: Outcome) -> int:
-        """Returns how many incarnations came to ``outcome``."""
-        return sum(incarnation.verdict.outcome is outcome for incarnation in self.incarnations)
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of all incarnations together."""
-        return sum(incarnation.seconds for incarnation in self.incarnations)
-
-    @property
-    def summary(self) -> str:
-        """One line: incarnations, preemptions, failures, exit code."""
-        expected = len(self.expected)
-        return (
-            f"{self.reason}: incarnations={len(self.incarnations)}"
-            f" preemptions={self.count(Outcome.PREEMPTED)}{f' killed={expected}' if expected else ''}"
-            f" failures={self.count(Outcome.FAILED) - expected}"
-            f" seconds={self.seconds:.1f} exit code={self.exit_code}"
-        )
 
 
 class Supervisor:
@@ -213,11 +117,14 @@ class Supervisor:
             for note in incarnation.verdict.notes:
                 self._say(note)
             if outcome is Outcome.FINISHED:
+                for index in incarnation.silent:  # Behind a shell: the shell has ended well.
+                    self._say(f"w{index} ended with 0, but its training process was killed")
+            if outcome is Outcome.FINISHED and not incarnation.silent:
                 return SupervisorReport(tuple(done), 0, "finished", tuple(expected))
             if self._stop is not None:
                 code = self._stopped_code(incarnation, best_step)
                 return SupervisorReport(tuple(done), code, f"stopped by {self._stop.name}")
-            if outcome is Outcome.FAILED:
+            if outcome is not Outcome.PREEMPTED:
                 why = self._expected(incarnation)
                 if why is not None:
                     expected.append(incarnation.number)
@@ -269,10 +176,9 @@ class Supervisor:
                 cluster.kill_all(policy.failure_grace)
             finally:
                 self._cluster = None
-        exits = tuple(cluster.exits)
-        record_exits(status_dir, exits, self._say, recorded_steps(env, number))
         statuses = read_statuses(status_dir, self._workers)
-        exits = as_told(exits, statuses)
+        exits = as_told(cluster.exits, statuses)
+        record_exits(status_dir, exits, self._say, recorded_steps(env, number))
         verdict = judge(exits, policy.restart_codes)
         if timed_out:
             verdict = Verdict(Outcome.FAILED, verdict.cause, verdict.notes)
@@ -282,7 +188,7 @@ class Supervisor:
             verdict=verdict,
             seconds=time.monotonic() - started_at,
             statuses=statuses,
-            listened=any((status_dir / process_file(index)).exists() for index in range(self._workers)),
+            listened=frozenset(i for i in range(self._workers) if (status_dir / process_file(i)).exists()),
             address_in_use=cluster.address_in_use,
             timed_out=timed_out,
         )
@@ -290,6 +196,8 @@ class Supervisor:
     def _stopped_code(self, incarnation: Incarnation, best_step: int) -> int:
         """The status of a job that was told to stop: that of a preemption only if a checkpoint is committed."""
         assert self._stop is not None
+        if self._stop is not signal.SIGINT and incarnation.verdict.outcome is Outcome.FINISHED:
+            return EXIT_NOT_SAVED  # The training process was killed by the signal, and its shell ended well.
         if incarnation.verdict.outcome is Outcome.PREEMPTED:
             cause = incarnation.verdict.cause
             asked = cause is not None and cause.code in self._policy.restart_codes
