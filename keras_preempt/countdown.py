@@ -12,9 +12,9 @@ class Countdown:
 
     Args:
         changed: Guards what `due` looks at; notified whenever that changes.
-        due: Returns the seconds since 1970 at which to call, None for never. Asked with the lock held.
+        due: Returns when to call by `clock`, None for never. Asked with the lock held.
         call: Called without the lock; it must make `due` return another moment.
-        clock: Returns seconds since 1970.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -22,7 +22,7 @@ class Countdown:
         changed: threading.Condition,
         due: Callable[[], float | None],
         call: Callable[[], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._changed = changed
         self._due = due

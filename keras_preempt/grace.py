@@ -32,12 +32,12 @@ def reserve(
 
 
 def has_room(deadline: float, now: float, reserve: float) -> bool:
-    """Whether there is room to save now, train on, and save again (`deadline`, `now` in Unix seconds)."""
+    """Whether there is room to save now, train on, and save again (`deadline`, `now` in monotonic seconds)."""
     return deadline - now > 3 * reserve
 
 
 def last_call_at(deadline: float, reserve: float) -> float:
-    """When to call the final round, in Unix seconds."""
+    """When to call the final round, in monotonic seconds."""
     return deadline - reserve
 
 
@@ -45,8 +45,8 @@ def too_late(deadline: float, now: float, save_seconds: float, step_seconds: flo
     """Seconds by which a save at the next boundary is expected to miss the deadline; 0 if it should not.
 
     Args:
-        deadline: When the machine goes, in Unix seconds.
-        now: In Unix seconds.
+        deadline: When the machine goes, in monotonic seconds.
+        now: In monotonic seconds.
         save_seconds: Expected time of a save.
         step_seconds: Expected time until the next boundary.
     """

@@ -124,6 +124,7 @@ class LoopWatch:
         if self.over or os.getpid() != self._owner:
             return
         position = self._position()
+        self._listening.look_again()
         if self._drill is not None and self._drill.strike(position):
             self._drill = None
             self.runtime.every_boundary = self._asks_tensorflow
@@ -198,14 +199,14 @@ class LoopWatch:
         """Saves; returns why that failed, if it did."""
         pace = self.runtime.pace
         pace.save_began()
-        began = time.time()
+        began = time.monotonic()
         try:
             what = self._checkpoints.save(*arguments)
         except Exception as error:  # TensorFlow's, the file system's or save_fn's: the exit status tells.
             pace.saved(None)
             logger.exception("The state after %d runs was NOT saved.", position.batch)
             return error
-        pace.saved(time.time() - began)
+        pace.saved(time.monotonic() - began)
         self._saved = position.batch
         logger.warning("Saved %s, after %d runs.", what, position.batch)
         return None
@@ -222,13 +223,16 @@ class LoopWatch:
     def _leave(self, position: Position, *, saved: bool) -> NoReturn:
         code = self._termination.exit_code if saved else EXIT_NOT_SAVED
         self._status.saved, self._status.exit_code = saved, code
-        self.runtime.leave(finished=False)
+        with leaving.whatever_happens("Leaving the other workers"):
+            self.runtime.leave(finished=False)
         if not saved:
             logger.error(
                 "Preempted, and NOT saved after %d runs: %s is lost.", position.batch, self._at_risk()
             )
-        self.abandon("preempted")
-        leaving.wait_for_workers(self._termination, self._place, self.runtime.notices)
+        with leaving.whatever_happens("Ending what was started for the loop"):
+            self.abandon("preempted")
+        with leaving.whatever_happens("Waiting for the workers"):
+            leaving.wait_for_workers(self._termination, self._place, self.runtime.notices)
         where = f"saved in {self._checkpoints.directory}" if saved else "NOT saved"
         what = f"its state after {position.batch} runs is {where}. Make a new handler to resume."
         leaving.leave(self._termination, code, what)

@@ -28,7 +28,8 @@ LAST_RESORT = 15.0
 
 def end_process() -> None:
     """Ends the process at once, with the exit status of a lost worker."""
-    logging.shutdown()
+    with contextlib.suppress(Exception):  # The program's handlers may raise anything.
+        logging.shutdown()
     os._exit(EXIT_WORKER_LOST)
 
 

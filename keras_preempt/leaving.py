@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import logging
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from keras_preempt.notices import Notice
 from keras_preempt.place import Place
 from keras_preempt.platform import COORDINATION_KEY
+from keras_preempt.standard_streams import keep_exit_status
 from keras_preempt.termination import Preempted, Termination
 
 logger = logging.getLogger("keras_preempt")
@@ -19,6 +20,19 @@ logger = logging.getLogger("keras_preempt")
 WORKERS_GONE_TIMEOUT = 300.0
 """Seconds that a coordinator waits for its workers to go before it exits: machines with accelerators have up to
 a minute of grace after a notice, and may take some more to shut down."""
+
+
+@contextlib.contextmanager
+def whatever_happens(what: str) -> Iterator[None]:
+    """Goes on leaving after an error: the checkpoint is committed or is not, and the exit status says which.
+
+    Args:
+        what: What is done, for the log.
+    """
+    try:
+        yield
+    except Exception:
+        logger.exception("%s has failed; this process leaves all the same.", what)
 
 
 def call_save_fn(termination: Termination) -> None:
@@ -63,7 +77,7 @@ def leave(termination: Termination, code: int, what: str) -> NoReturn:
         termination.exit_fn()
         raise Preempted(f"The training was preempted; {what}")
     logger.warning("Preempted: exiting with status %d.", code)
-    sys.stdout.flush()
+    keep_exit_status()
     # At its end the interpreter would look for garbage among all of TensorFlow's objects, for a second or
     # more of the grace period. Registered, not called: whoever catches SystemExit goes on as ever.
     atexit.register(gc.freeze)

@@ -52,13 +52,16 @@ class Listening:
         self._place = place
         self._config = config
         self._sources: list[_Source] = []
+        self._signals: SignalNotices | None = None
+        self._look_again = False
         self._detection = KnownOnce()  # Looks around while the state is restored.
         if place.workers:
             runtime.announcement = place.workers.announcement
         signals = config.signals
         clustered = place.members > 1 or bool(place.workers)
         if SignalNotices.possible():
-            self._hear(SignalNotices(signals, runtime.notify, runtime.expect))
+            self._signals = SignalNotices(signals, runtime.notify, runtime.expect, self._signals_replaced)
+            self._hear(self._signals)
             if signals:
                 listens(place.member)
         elif signals and not clustered:
@@ -100,6 +103,17 @@ class Listening:
         if self._place.member == 0:
             logger.info("%s", termination.describe())
         return termination
+
+    def look_again(self) -> None:
+        """Makes sure that signals are heard, if other code has taken their handlers. To be called at boundaries."""
+        if self._look_again and self._signals is not None:
+            self._look_again = False
+            self._signals.look_again()
+            self._runtime.looked()
+
+    def _signals_replaced(self) -> None:
+        self._look_again = True
+        self._runtime.attention = True
 
     def _platform(self) -> Platform:
         found = self._detection.result()

@@ -35,13 +35,13 @@ class Pace:
     The main thread tells where it is; other threads ask for the reserve.
 
     Args:
-        clock: Returns seconds since 1970.
+        clock: Returns monotonic seconds.
 
     Attributes:
         to_save: Bytes of a whole checkpoint, as long as no save was measured.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._stretches: deque[float] = deque(maxlen=RECENT)
         self._pauses: deque[float] = deque(maxlen=_PAUSES)

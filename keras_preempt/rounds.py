@@ -29,10 +29,10 @@ class Rounds:
     Args:
         coordinator: How the workers talk to each other.
         fit: The number of this fit in this process; the same on every worker.
-        clock: Returns seconds.
+        clock: Returns monotonic seconds.
     """
 
-    def __init__(self, coordinator: Coordinator, fit: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, coordinator: Coordinator, fit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._coordinator = coordinator
         self._fit = fit
         self._clock = clock

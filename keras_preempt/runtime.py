@@ -34,6 +34,9 @@ NEVER = sys.maxsize
 ROUNDS_PER_REASON = 3
 """How often a reason calls a round again after one was aborted."""
 
+EXPECTED_WITHIN = 2.0
+"""Seconds within which a notice follows the signal handler that has announced it, or it does not come at all."""
+
 
 class Runtime:
     """The rounds of one fit.
@@ -43,9 +46,9 @@ class Runtime:
         events: Where to write what happened.
         fit: The number of this fit in this process; the same on every worker.
         grace: See `standing.Standing`.
-        on_end_known: Called with the moment at which this machine goes, in seconds since 1970, or None, whenever
-            that changes.
-        clock: Returns seconds since 1970.
+        on_end_known: Called with the moment at which this machine goes, by `clock`, or None, whenever that changes.
+        clock: Returns monotonic seconds, as `Notice.heard_at` has them. Nobody sets this clock, so that whatever is
+            waited for or counted down is; the clock of the day goes into the events only.
 
     Attributes:
         entered: Boundaries entered since fit began. The main thread adds one at each, BEFORE it reads
@@ -68,7 +71,7 @@ class Runtime:
         fit: int,
         grace: float | None = None,
         on_end_known: Callable[[float | None], None] = lambda ends_at: None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.entered = 0
         self.attention = False
@@ -95,6 +98,7 @@ class Runtime:
         self._calls = 0
         self._called_round = -1
         self._expected_round = -1
+        self._expected_at = 0.0
         self._held: Position | None = None
         self._member = alignment.Member(index=coordinator.member)
         self._changed = threading.Condition()
@@ -117,14 +121,20 @@ class Runtime:
         """Makes the main thread hold at its next boundary, since a notice is on its way to `notify`.
 
         Called by the signal handler, in the main thread between two instructions: so it takes no lock
-        and only sets two attributes. Without it, the main thread could begin further steps in the
+        and only sets attributes. Without it, the main thread could begin further steps in the
         millisecond until the call comes back.
         """
         if (
             self._open and not self._trains_on
         ):  # During the countdown a further notice need not end in a call.
+            self._expected_at = self._clock()
             self._expected_round = self._member.round
             self.attention = True
+
+    def looked(self) -> None:
+        """Whoever has set `attention` from outside is content: boundaries are looked at only if they have to be."""
+        with self._changed:
+            self._look()
 
     def notify(self, notice: Notice) -> None:
         """Takes a notice. Called by the listener threads; never by a signal handler."""
@@ -227,7 +237,9 @@ class Runtime:
             kind = Kind.DEADLINE if self._trains_on else Kind.PREEMPTED
             room = has_room(gone_by, self._clock(), self.pace.reserve(self.entered))
             ends_at = self._standing.ends_at
-        self._call(kind, first.reason, ends_at, goes_on=room and kind is Kind.PREEMPTED)
+        # Other machines have another monotonic clock.
+        deadline = None if ends_at is None else time.time() + ends_at - self._clock()
+        self._call(kind, first.reason, deadline, goes_on=room and kind is Kind.PREEMPTED)
 
     # -- The main thread ----------------------------------------------------------------------------
 
@@ -257,7 +269,9 @@ class Runtime:
         self.entered += 1
         with self._changed:
             # A signal came in the last step, and its notice is not here yet: the plan should know of it.
-            self._changed.wait_for(lambda: not self._call_on_its_way(), ALIGNMENT_TIMEOUT)
+            limit = self._clock() + ALIGNMENT_TIMEOUT
+            while self._call_on_its_way() and self._clock() < limit:
+                self._wait_for_call(limit)
         for _ in range(ROUNDS_PER_REASON):
             asked = self._member.round
             self._call(Kind.FINISHED, "training finished", None)
@@ -276,8 +290,12 @@ class Runtime:
                 decision = alignment.held_decision(self._member, self.entered, last=last, asked=asked)
                 if decision is not Decision.HOLD and not self._call_on_its_way():
                     break
-                if not self._changed.wait(max(0.0, limit - self._clock())):
+                if self._clock() >= limit:
                     self._lose(f"no decision came while the fit was held at {position}")
+                elif self._call_on_its_way():
+                    self._wait_for_call(limit)
+                else:
+                    self._changed.wait(max(0.0, limit - self._clock()))
             self._held = None  # In one step with the decision: see alignment.
             plan = self._member.plan if decision is Decision.ACT else None
             if plan is not None:
@@ -301,6 +319,23 @@ class Runtime:
     def _call_on_its_way(self) -> bool:
         """Whether this worker's own call has been announced by `expect` and is not back yet."""
         return self._member.state is State.LISTENING and self._expected_round == self._member.round
+
+    def _wait_for_call(self, limit: float) -> None:
+        """Waits for a change while a call is on its way, and expects it no more once it is late; with the lock held."""
+        if self._called_round == self._member.round:  # It was heard, and is being told to the others.
+            self._changed.wait(max(0.0, limit - self._clock()))
+            return
+        late_at = self._expected_at + EXPECTED_WITHIN
+        if self._clock() < late_at:
+            self._changed.wait(max(0.0, min(limit, late_at) - self._clock()))
+            return
+        self._expected_round = -1
+        self._look()
+        logger.error(
+            "A signal was announced, and no notice of it has come within %.0f s. Training goes on; the next signal is "
+            "listened for again.",
+            EXPECTED_WITHIN,
+        )
 
     def call_periodic(self) -> None:
         """Calls a round for a save after which training goes on; does nothing if a round stands already."""

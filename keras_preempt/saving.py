@@ -204,7 +204,7 @@ class Saver:
             cancelled: Whether to give up: asked between two files and while others are waited for.
             shown: Shows how much is written. None: only what training waits for, no bar in the middle of Keras'.
         """
-        began = time.time()
+        began = time.monotonic()
         step = save.position.step or 0
         directory = attempt_directory(step, save.attempt)
 
@@ -226,23 +226,23 @@ class Saver:
                 before_file=check,
                 shown=shown or (silent if save.background else transfer),
             )
-            written = time.time()
+            written = time.monotonic()
             self._events.emit("save", attempt=save.attempt, step=step, seconds=written - began, **save.times)
             missing = self._commit(save, directory, check)
         except SaveCancelled as error:
             logger.info("%s", error)
-            return Saved(None, time.time() - began)
+            return Saved(None, time.monotonic() - began)
         except (CheckpointError, OSError, TypeError, ValueError) as error:
             self._events.emit(
                 "error", reason=f"not saved: {error}", attempt=save.attempt, step=step, **save.times
             )
             logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
-            return Saved(None, time.time() - began)
-        seconds = time.time() - began
+            return Saved(None, time.monotonic() - began)
+        seconds = time.monotonic() - began
         self._events.emit(
-            "commit", attempt=save.attempt, step=step, seconds=time.time() - written, missing=list(missing)
+            "commit", attempt=save.attempt, step=step, seconds=time.monotonic() - written, missing=list(missing)
         )
-        self._on_commit(step, time.time() - (save.began_at or began))
+        self._on_commit(step, seconds if save.began_at is None else time.time() - save.began_at)
         return Saved(directory, seconds, missing)
 
     def _specs(self, content: Content) -> list[TensorSpec]:

@@ -1,4 +1,4 @@
-"""The notices that stand against a process, and what follows from them: when to be gone."""
+"""The notices that stand against a process, and what follows from them: when to be gone, in monotonic seconds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Standing:
 
     @property
     def gone_by(self) -> float:
-        """When the last save must be over, in seconds since 1970, by the earliest deadline that stands.
+        """When the last save must be over, in monotonic seconds, by the earliest deadline that stands.
 
         The moment of the notice where there is no time to train on: that is in the past.
 
@@ -61,14 +61,14 @@ class Standing:
 
     @property
     def ends_at(self) -> float | None:
-        """When the machine goes at the earliest, in seconds since 1970; None if nobody has said."""
-        known = [notice.deadline for notice in self._notices.values() if notice.deadline is not None]
+        """When the machine goes at the earliest, in monotonic seconds; None if nobody has said."""
+        known = [notice.ends_at for notice in self._notices.values() if notice.ends_at is not None]
         if self._grace:
-            known += [notice.received_at + self._grace for notice in self._notices.values()]
+            known += [notice.heard_at + self._grace for notice in self._notices.values()]
         return min(known, default=None)
 
     def _gone_by(self, notice: Notice) -> float:
         if self._grace is None:
-            return notice.received_at if notice.deadline is None else notice.deadline
-        by = notice.received_at + self._grace
-        return by if notice.deadline is None else min(by, notice.deadline)
+            return notice.heard_at if notice.ends_at is None else notice.ends_at
+        by = notice.heard_at + self._grace
+        return by if notice.ends_at is None else min(by, notice.ends_at)

@@ -285,6 +285,8 @@ class Supervision:
         """
         position = self.session.position(epoch, phase, batch)
         self._passed(position)
+        assert self._listening is not None
+        self._listening.look_again()
         if self._epoch_began is not None and self._epoch_began[0] == self.runtime.entered - 1:
             self.runtime.pace.paused(time.monotonic() - self._epoch_began[1])
         if self._rehearsal is not None and self.runtime.every_boundary:
@@ -308,7 +310,8 @@ class Supervision:
                 )
         else:
             saved = self._save(plan, position)
-            self._call_save_fn()
+            with leaving.whatever_happens("Calling save_fn"):
+                self._call_save_fn()
             self._leave(saved, position)
         self._look_again(position)
         if phase == "epoch":
@@ -358,7 +361,7 @@ class Supervision:
         self._status.finished = True
 
     def set_deadline(self, deadline: float | None) -> None:
-        """Cuts every call to the storage so that it is over by then; seconds since 1970, None for no limit."""
+        """Cuts every call to the storage so that it is over by then; monotonic seconds, None for no limit."""
         self._store.deadline = deadline
 
     def _save(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
@@ -383,18 +386,23 @@ class Supervision:
     def _leave(self, saved: Saved, position: Position) -> NoReturn:
         assert self._events is not None
         code = self._termination.exit_code if saved.name is not None else EXIT_NOT_SAVED
-        self._events.emit("exit", code=code, saved=saved.name)
-        self.session.leave()
+        with leaving.whatever_happens("Telling how this process ends"):
+            self._events.emit("exit", code=code, saved=saved.name)
+        with leaving.whatever_happens("A callback that writes what it holds back"):
+            self.session.leave()
         self._status.committed = saved.name
         self._status.saved = saved.name is not None
         self._status.exit_code = code
-        began = time.time()
-        self.runtime.leave(finished=False)
-        self._status.spent("exit", time.time() - began)
+        began = time.monotonic()
+        with leaving.whatever_happens("Leaving the other workers"):
+            self.runtime.leave(finished=False)
+        self._status.spent("exit", time.monotonic() - began)
         if saved.name is None:
             self._saves.tell_loss(position)
-        self._close("preempted")
-        leaving.wait_for_workers(self._termination, self._place, self.runtime.notices)
+        with leaving.whatever_happens("Ending what was started for the fit"):
+            self._close("preempted")
+        with leaving.whatever_happens("Waiting for the workers"):
+            leaving.wait_for_workers(self._termination, self._place, self.runtime.notices)
         what = f"its checkpoint is {saved.name or 'NOT saved'}. Call fit again to resume."
         leaving.leave(self._termination, code, what)
 

@@ -6,9 +6,12 @@ hook that Python calls for an error that leaves the program ends the process wit
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from types import TracebackType
+
+from keras_preempt.standard_streams import keep_exit_status
 
 _ATTRIBUTE = "_keras_preempt_exit_status"
 
@@ -48,7 +51,11 @@ class _ExitStatus:
     def __call__(
         self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        self._earlier(kind, error, traceback)
         status = status_of(error)
-        if status is not None:
-            raise SystemExit(status)  # Python takes this from its hook, and ends as after sys.exit.
+        if status is None:
+            self._earlier(kind, error, traceback)
+            return
+        with contextlib.suppress(Exception):  # It may be the program's own, and standard error may be gone.
+            self._earlier(kind, error, traceback)
+        keep_exit_status()
+        raise SystemExit(status)  # Python takes this from its hook, and ends as after sys.exit.

@@ -6,6 +6,7 @@ One worker is enough: what the workers tell each other takes milliseconds, and i
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from keras_preempt import grace
 from keras_preempt.notices import Notice
@@ -26,7 +27,7 @@ class Fit:
         expected_save: Seconds of a save that is expected before one was measured.
 
     Attributes:
-        now: Seconds since 1970.
+        now: Seconds, by every clock.
         steps: Steps trained.
         committed_steps: Steps that the newest checkpoint has.
         had_room: Whether there was time to train on after the first save.
@@ -60,7 +61,7 @@ class Fit:
 
     def notify(self, notice: Notice) -> None:
         first = not self._standing
-        self._standing.add(notice)
+        self._standing.add(replace(notice, heard_at=notice.received_at))  # Both on the simulated clock.
         if first:
             self._notified = True
             # It comes in the middle of a step, which ends before anything is done.

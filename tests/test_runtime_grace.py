@@ -171,7 +171,7 @@ def test_storage_is_told_when_this_machine_goes() -> None:
         job.workers[0].runtime.notify(event)
         job.workers[0].runtime.withdraw(event)
         job.end()
-        assert told == [event.deadline, None]
+        assert told == [event.ends_at, None]
 
 
 def test_a_step_that_cannot_end_in_time_is_said_at_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,10 @@ from keras_preempt.standing import Standing
 def notice(
     received: float = 100.0, deadline: float | None = None, id: str = "", source: str = "aws"
 ) -> Notice:
-    return Notice(source, "a notice", received, deadline, id=id)
+    """One that was heard at that moment of a clock that nobody sets, while that of the day said something else."""
+    of_the_day = 1_700_000_000.0 + received
+    told = None if deadline is None else of_the_day + deadline - received
+    return Notice(source, "a notice", of_the_day, told, id=id, heard_at=received)
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ class Budget:
 
     Args:
         seconds: what it may take if nothing else limits it.
-        deadline: returns the seconds since 1970 at which everything must be over, None for no such moment; asked
+        deadline: returns the monotonic seconds at which everything must be over, None for no such moment; asked
             again and again, since a notice may come while the call is under way.
-        now: returns seconds since 1970.
+        now: returns monotonic seconds, the clock of `deadline`.
         clock: returns monotonic seconds.
     """
 
@@ -49,7 +49,7 @@ class Budget:
         seconds: float,
         deadline: Callable[[], float | None] = _no_deadline,
         *,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deadline = deadline

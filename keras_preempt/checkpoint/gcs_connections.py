@@ -41,12 +41,12 @@ class Connections(requests.adapters.HTTPAdapter):
 
     Args:
         most: connections that are kept open.
-        deadline: returns the seconds since 1970 at which everything must be over, None for no such moment.
-        now: returns seconds since 1970.
+        deadline: returns the monotonic seconds at which everything must be over, None for no such moment.
+        now: returns monotonic seconds, the clock of `deadline`.
     """
 
     def __init__(
-        self, most: int, deadline: Callable[[], float | None], *, now: Callable[[], float] = time.time
+        self, most: int, deadline: Callable[[], float | None], *, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._deadline = deadline
         self._now = now
@@ -101,8 +101,8 @@ class SilenceWatch:
 
     Args:
         sockets: returns the sockets that are open.
-        deadline: returns the seconds since 1970 at which everything must be over, None for no such moment.
-        now: returns seconds since 1970.
+        deadline: returns the monotonic seconds at which everything must be over, None for no such moment.
+        now: returns monotonic seconds, the clock of `deadline`.
         clock: returns monotonic seconds.
     """
 
@@ -111,7 +111,7 @@ class SilenceWatch:
         sockets: Callable[[], list[socket.socket]],
         deadline: Callable[[], float | None],
         *,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sockets = sockets

@@ -101,7 +101,7 @@ class GcsLog:
         if thread is not None:
             patience = PATIENCE
             if self._store.deadline is not None:
-                patience = min(patience, max(self._store.deadline - time.time(), INTERVAL))
+                patience = min(patience, max(self._store.deadline - time.monotonic(), INTERVAL))
             thread.join(patience)
         with self._changed:
             if self._lines or self._dropped:

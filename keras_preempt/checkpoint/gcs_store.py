@@ -92,7 +92,7 @@ class GcsStore:
 
     @property
     def deadline(self) -> float | None:
-        """Seconds since 1970 by which every call must be over, also one under way; None for no such moment."""
+        """Monotonic seconds by which every call must be over, also one under way; None for no such moment."""
         return self._deadline
 
     @deadline.setter

@@ -114,7 +114,7 @@ class Store(Protocol):
     """
 
     deadline: float | None
-    """Seconds since 1970 by which every call should be over; None for no such moment. A store of local files
+    """Monotonic seconds by which every call should be over; None for no such moment. A store of local files
     cannot cut a write short and pays no attention to it."""
 
     @property

@@ -90,7 +90,7 @@ def _fit(file: Path) -> tuple[str, int] | None:
 
 def _write(directory: str, incarnation: int, data: bytes) -> None:
     store = open_store(directory)
-    store.deadline = time.time() + _PATIENCE
+    store.deadline = time.monotonic() + _PATIENCE
     try:
         if store.children(EVENTS):  # Not a directory that somebody has removed meanwhile.
             store.create(events.launcher_log_name(incarnation), data)

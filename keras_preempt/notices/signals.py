@@ -4,10 +4,16 @@ A Python signal handler runs only when the main thread is back in Python: second
 `signal.set_wakeup_fd` is served at once, by the C-level handler, in whatever thread the kernel picked. So
 the Python handler only says that a notice is coming, and a listener thread reads the wake-up pipe. Nothing
 is ever sent over a network from a signal handler.
+
+A process has one wake-up descriptor and one handler for each signal, and other code may take either: asyncio takes
+both. One of the two is enough to hear a signal. The handler, when it runs, looks whose the descriptor is, and tells
+the listener itself if it is not ours. If the handlers are not ours any more, the listener, which looks once a second,
+asks the main thread to call `look_again`, which takes the descriptor back. What others were told before they still are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -23,6 +29,10 @@ from keras_preempt.notices.notice import Notice
 logger = logging.getLogger("keras_preempt")
 
 _STOP = b"\0"  # No signal has the number 0.
+_BY_HANDLER = 0x80  # Added to a signal's number where the Python handler had to tell of it; those end at 64.
+
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at whose the handlers are."""
 
 
 def parse_signals(names: Iterable[str | int | signal.Signals]) -> tuple[signal.Signals, ...]:
@@ -65,7 +75,7 @@ def _leave_to_the_parent() -> None:
     It shares the wake-up socket with its parent, which would take the child's signal for its own.
     """
     for source in list(_listening):
-        source._earlier_fd = -1
+        source._earlier_fd, source._earlier_file = -1, None
         source._put_handlers_back()
 
 
@@ -80,6 +90,8 @@ class SignalNotices:
         on_notice: Called in the listener thread with each notice.
         on_signal: Called in the main thread, between two of its instructions, maybe before and maybe after
             the notice. It must not wait for anything: a signal handler runs it.
+        on_replaced: Called in the listener thread, about once a second for as long as a handler is another's: the
+            main thread is to call `look_again` soon.
 
     Example:
         >>> source = SignalNotices(parse_signals(["SIGTERM"]), print, lambda: None)
@@ -92,12 +104,16 @@ class SignalNotices:
         signals: Iterable[signal.Signals],
         on_notice: Callable[[Notice], None],
         on_signal: Callable[[], None],
+        on_replaced: Callable[[], None] = lambda: None,
     ) -> None:
         self._signals = tuple(signals)
         self._on_notice = on_notice
         self._on_signal = on_signal
+        self._on_replaced = on_replaced
         self._earlier: dict[signal.Signals, object] = {}
         self._earlier_fd = -1
+        self._earlier_file: tuple[int, int] | None = None
+        self._told: set[str] = set()
         self._wakeup_fd = -1
         self._thread: threading.Thread | None = None
         self._reader: socket.socket | None = None
@@ -117,7 +133,7 @@ class SignalNotices:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._wakeup_fd = self._writer.fileno()
-        self._earlier_fd = signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
+        self._take_descriptor()
         for number in self._signals:
             self._earlier[number] = signal.signal(number, self._handle)
         self._owner = os.getpid()
@@ -144,6 +160,49 @@ class SignalNotices:
         self._reader.close()
         self._writer.close()
 
+    def look_again(self) -> None:
+        """Makes sure that signals still arrive here, whatever was done to them meanwhile. Main thread only.
+
+        A handler of Python's that somebody has set since stays: through the descriptor the signal is heard all the
+        same. The system's own actions, to end the process or to ignore the signal, do not.
+        """
+        if self._thread is None or self._stopped or os.getpid() != self._owner or not self.possible():
+            return
+        taken = self._take_descriptor()
+        for number in self._replaced():
+            found = signal.getsignal(number)
+            if found in (signal.SIG_DFL, signal.SIG_IGN):
+                self._earlier[number] = found
+                signal.signal(number, self._handle)
+                self._tell_once(f"{number.name} was set back to {found!r}, unheard; so it is taken again.")
+            else:
+                self._tell_once(f"{number.name} has got another handler, {found!r}. It is heard here all the same.")
+        if taken:
+            self._tell_taken()
+
+    def _replaced(self) -> list[signal.Signals]:
+        """The signals whose handler is not this one's any more."""
+        return [number for number in self._signals if signal.getsignal(number) != self._handle]
+
+    def _take_descriptor(self) -> bool:
+        """Makes the wake-up descriptor this one's; returns whether it was another's. Takes no lock."""
+        found = signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
+        if found == self._wakeup_fd:
+            return False
+        self._earlier_fd, self._earlier_file = found, _file_of(found)
+        return True
+
+    def _tell_taken(self) -> None:
+        self._tell_once(
+            "Other code has taken the descriptor through which Python tells of signals (asyncio does that in "
+            "add_signal_handler). It is taken back, and what comes for that code is passed on."
+        )
+
+    def _tell_once(self, what: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            logger.warning("%s", what)
+
     def _put_handlers_back(self) -> None:
         # A fit that was left by an exception ends when the exception is forgotten, and another may have begun by then:
         # that one inherits what this one has found.
@@ -154,38 +213,76 @@ class SignalNotices:
             if heirs:
                 heirs[0]._earlier[number] = handler
                 continue
+            if signal.getsignal(number) != self._handle:
+                continue  # Somebody has set another one since.
             # A handler that was not set from Python (TensorFlow's) reads as None and cannot be put back
             # from here; the default action is what a process without TensorFlow would have.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # type: ignore[arg-type]
         heirs = [source for source in later if source._earlier_fd == self._wakeup_fd]
         if heirs:
-            heirs[0]._earlier_fd = self._earlier_fd
+            heirs[0]._earlier_fd, heirs[0]._earlier_file = self._earlier_fd, self._earlier_file
         else:
-            signal.set_wakeup_fd(self._earlier_fd, warn_on_full_buffer=False)
+            found = signal.set_wakeup_fd(self._still_earlier_fd(), warn_on_full_buffer=False)
+            if found != self._wakeup_fd:
+                signal.set_wakeup_fd(found, warn_on_full_buffer=False)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._stopped:
             self._put_handlers_back()
             signal.raise_signal(number)
             return
+        taken = self._take_descriptor()
         self._on_signal()
+        if taken and self._writer is not None:
+            with contextlib.suppress(OSError):  # The listener has enough to read.
+                self._writer.send(bytes([number | _BY_HANDLER]))
 
     def _listen(self) -> None:
         assert self._reader is not None
         wanted = {int(number): number for number in self._signals}
+        self._reader.settimeout(LOOK_SECONDS)
         while True:
-            data = self._reader.recv(64)
+            try:
+                data = self._reader.recv(64)
+            except TimeoutError:
+                if not self._stopped and self._replaced():
+                    self._on_replaced()
+                continue
             for byte in data:
-                if byte in wanted and not self._stopped:
-                    self._on_notice(Notice("signal", wanted[byte].name, time.time()))
-                elif byte and byte not in wanted and self._earlier_fd >= 0:
-                    self._pass_on(byte)
+                self._hear(byte, wanted)
             if not data or _STOP in data:
                 return
 
+    def _hear(self, byte: int, wanted: dict[int, signal.Signals]) -> None:
+        number = wanted.get(byte & ~_BY_HANDLER)
+        if number is not None and not self._stopped:
+            if byte & _BY_HANDLER:
+                self._tell_taken()
+            try:
+                self._on_notice(Notice("signal", number.name, time.time()))
+            except Exception:  # Whatever it is: the next signal is heard as well.
+                logger.exception("%s was heard, and could not be acted on.", number.name)
+        if byte and (number is None or number in self._replaced()):
+            self._pass_on(byte)
+
     def _pass_on(self, byte: int) -> None:
         """Another library (asyncio, say) was woken through its own descriptor before: it still is."""
+        descriptor = self._still_earlier_fd()
+        if descriptor < 0:
+            return
         try:
-            os.write(self._earlier_fd, bytes([byte]))
+            os.write(descriptor, bytes([byte]))
         except OSError as error:
             logger.debug("The earlier wake-up descriptor is gone: %s", error)
+
+    def _still_earlier_fd(self) -> int:
+        """The earlier descriptor, -1 if it is another file's by now: its owner may have closed it."""
+        return self._earlier_fd if _file_of(self._earlier_fd) == self._earlier_file else -1
+
+
+def _file_of(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

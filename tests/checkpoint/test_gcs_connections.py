@@ -64,7 +64,7 @@ def test_a_request_that_hangs_when_notice_comes_is_tried_again_in_time(
         done = pool.submit(call)
         _wait_until(lambda: gcs.pending_faults == 0)
         begun = time.monotonic()
-        store.deadline = time.time() + 6
+        store.deadline = time.monotonic() + 6
         done.result(30)
         took = time.monotonic() - begun
     assert took < 6
@@ -88,7 +88,7 @@ def test_no_call_that_was_under_way_when_notice_came_lasts_much_longer_than_the_
         _wait_until(lambda: len(gcs.requests) >= len(CALLS))
         begun = time.monotonic()
         for store in stores.values():
-            store.deadline = time.time() + 3
+            store.deadline = time.monotonic() + 3
         for call, future in calls.items():
             with pytest.raises(StoreUnavailable, match=r"Expected to .* in gs://bucket/run\. Received: "):
                 future.result(30)
@@ -104,7 +104,7 @@ def test_a_slow_upload_that_moves_is_not_cut(tmp_path: Path) -> None:
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(_write, store, "a", bytes(3_000_000))
             _wait_until(lambda: bool(store._watch._sockets()))
-            store.deadline = time.time() + 5
+            store.deadline = time.monotonic() + 5
             done.result(30)
         assert [request.status for request in gcs.requests] == [200]
         store.close()
@@ -114,11 +114,11 @@ def test_without_a_deadline_nothing_watches(gcs: FakeGcs, tmp_path: Path) -> Non
     store = new_store(gcs, tmp_path)
     store.create("a", b"")
     assert _watches() == []
-    store.deadline = time.time() + 100
+    store.deadline = time.monotonic() + 100
     assert len(_watches()) == 1
     store.deadline = None  # the notice was withdrawn
     _wait_until(lambda: _watches() == [])
-    store.deadline = time.time() + 100
+    store.deadline = time.monotonic() + 100
     store.close()
     assert _watches() == []
 
@@ -128,7 +128,7 @@ def test_after_the_deadline_calls_still_get_a_chance_and_nothing_watches(
 ) -> None:
     store = new_store(gcs, tmp_path)
     store.create("a", b"")
-    store.deadline = time.time() - 100
+    store.deadline = time.monotonic() - 100
     _wait_until(lambda: _watches() == [])
     store.create("b", b"")
     assert sorted(gcs.objects("bucket")) == ["run/a", "run/b"]

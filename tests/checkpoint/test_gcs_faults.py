@@ -128,14 +128,14 @@ def test_a_write_that_took_effect_when_time_was_up_is_found(
 
 
 def test_an_outage_says_that_it_is_not_known_whether_a_file_was_stored(store: GcsStore, gcs: FakeGcs) -> None:
-    store.deadline = time.time() + 2
+    store.deadline = time.monotonic() + 2
     gcs.fail_next("503", times=10_000, match="run/a")
     with pytest.raises(StoreUnavailable, match=r"create 'run/a'.*503.*not known whether it is stored"):
         store.create("a", b"data")
 
 
 def test_a_failed_upload_among_several_surfaces_before_the_block_ends(store: GcsStore, gcs: FakeGcs) -> None:
-    store.deadline = time.time() + 3
+    store.deadline = time.monotonic() + 3
     gcs.fail_next("403", times=100, match="run/3")
 
     def write_all() -> None:
@@ -215,7 +215,7 @@ def test_a_large_file_that_is_replaced_while_it_is_read_is_not_mixed_with_what_r
             assert time.monotonic() < end
             time.sleep(0.01)
         gcs.put("bucket", "run/a", b"x" * LARGE)
-        store.deadline = time.time() + 6  # so that the range is asked for again
+        store.deadline = time.monotonic() + 6  # so that the range is asked for again
         with pytest.raises(CheckpointError, match="'a'"):
             opened.result(30)
     ranges = [request.path for request in gcs.requests if "alt=media" in request.path]
@@ -288,14 +288,14 @@ def test_no_call_lasts_much_longer_than_the_deadline_when_the_service_is_silent(
     _write(store, "large", b"x" * (9 << 20))
     gcs.fail_next("stall", times=10_000, match="bucket", stall_seconds=60)
     begun = time.monotonic()
-    store.deadline = time.time() + 3
+    store.deadline = time.monotonic() + 3
     with pytest.raises(StoreUnavailable, match=r"Expected to .* in gs://bucket/run\. Received: "):
         CALLS[call](store)
     assert time.monotonic() - begun < 3 + 2 * budget.LAST_CHANCE + 2
 
 
 def test_a_call_after_the_deadline_still_gets_a_chance(store: GcsStore) -> None:
-    store.deadline = time.time() - 100
+    store.deadline = time.monotonic() - 100
     store.create("a", b"data")
     assert store.read("a", limit=9) == b"data"
 

@@ -1,0 +1,95 @@
+"""A fit during which other code of the process does something with signals; the test sends the signal from outside.
+
+Run as: signals_taken.py DIRECTORY WAY. Says READY when it is done, ``RAN <step>`` after each step, and ends as the fit
+does. MINE and LOOP say that the other code's own handler was called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+from keras_preempt import PreemptionCallback
+
+DIRECTORY, WAY = sys.argv[1:]
+STEPS = 20_000  # In one epoch, which nobody waits for to end.
+LOOP = asyncio.new_event_loop()
+
+
+def say(what, *rest):
+    print(what, *rest, flush=True)
+
+
+def other_signal():
+    LOOP.add_signal_handler(signal.SIGUSR2, say, "LOOP")
+
+
+def other_signal_and_closed():
+    other_signal()
+    LOOP.close()
+
+
+def same_signal():
+    LOOP.add_signal_handler(signal.SIGTERM, say, "LOOP")
+
+
+def loop_in_a_thread():
+    threading.Thread(target=LOOP.run_forever, daemon=True).start()
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), LOOP).result(60)
+
+
+WAYS = {
+    "nothing": lambda: None,
+    "no descriptor": lambda: signal.set_wakeup_fd(-1),
+    "asyncio, another signal": other_signal,
+    "asyncio, another signal, closed": other_signal_and_closed,
+    "asyncio, the same signal": same_signal,
+    "asyncio, in a thread": loop_in_a_thread,
+    "another handler": lambda: signal.signal(signal.SIGTERM, lambda number, frame: say("MINE")),
+    "the default": lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL),
+}
+
+
+class Other(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        time.sleep(0.02)
+        if batch == 3:
+            WAYS[WAY]()
+            say("READY")
+
+    def on_train_batch_end(self, batch, logs=None):
+        say("RAN", batch)
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
+
+def main():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    x = np.ones((STEPS, 2), "float32")
+    try:
+        model.fit(
+            x, x[:, :1], batch_size=1, shuffle=False, verbose=0, callbacks=[Other(), PreemptionCallback(DIRECTORY)]
+        )
+    finally:
+        if WAY == "asyncio, the same signal":
+            LOOP.run_until_complete(asyncio.sleep(0.5))
+        mine = signal.getsignal(signal.SIGTERM)
+        say("LEFT", getattr(mine, "__qualname__", mine), signal.set_wakeup_fd(-1))
+
+
+main()

@@ -1,0 +1,69 @@
+"""A fit that is preempted, or loses a worker, in a program whose output or whose own code fails at the end.
+
+Run as: statuses.py DIRECTORY HOW WAY...; HOW is preempted or lost, and each WAY one of those below. It prints into a
+buffer that is not flushed before the end, as programs do whose output is a file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+from keras_preempt import PreemptionCallback
+from keras_preempt.worker_lost import WorkerLost
+
+DIRECTORY, HOW, *WAYS = sys.argv[1:]
+
+
+class Raises(logging.Handler):
+    def emit(self, record):
+        raise ValueError("the log cannot be shipped")
+
+
+def fails(*rest):
+    raise OSError("the report cannot be written")
+
+
+def prints_late():
+    print("the last line", "x" * 100)
+
+
+class Strike(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if sys.stdout is not None:
+            sys.stdout.write("a line\n")
+        if batch == 3 and HOW == "preempted":
+            os.kill(os.getpid(), signal.SIGTERM)
+        if batch == 3 and HOW == "lost":
+            raise WorkerLost(None, None, "worker 1 is gone")
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
+
+if "handler" in WAYS:
+    logging.getLogger().addHandler(Raises())
+if "filter" in WAYS:
+    logging.getLogger("keras_preempt").addFilter(fails)
+if "hook" in WAYS:
+    sys.excepthook = fails
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+x = np.ones((8, 2), "float32")
+if "atexit" in WAYS:
+    atexit.register(fails)
+    atexit.register(sys.exit, 3)
+    atexit.register(prints_late)
+model.fit(x, x[:, :1], batch_size=1, shuffle=False, verbose=0, callbacks=[Strike(), PreemptionCallback(DIRECTORY)])

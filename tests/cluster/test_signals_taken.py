@@ -1,0 +1,72 @@
+"""A SIGTERM from outside is heard whatever other code of the process has done with signals since fit began.
+
+| what the other code did | heard through | the other code |
+|---|---|---|
+| nothing; asyncio in another thread | descriptor and handler | |
+| took the wake-up descriptor away, or for itself | the handler, which takes it back | is told of its own signals |
+| the same, and closed what it had put there | the handler | nothing is written to a closed descriptor |
+| set a handler of its own | the descriptor | its handler runs as well |
+| took both, as asyncio's add_signal_handler does | the descriptor, taken back within a second or so | is told as well |
+| set the system's default action | both, taken back within a second or so | |
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.notices.signals import LOOK_SECONDS
+from tests.cluster.harness import ClusterResult, describe, start_cluster
+
+SCRIPT = Path(__file__).parent / "scripts" / "signals_taken.py"
+TAKEN_BACK = "It is taken back"
+HEARD_ALL_THE_SAME = "It is heard here all the same"
+TAKEN_AGAIN = "so it is taken again"
+
+
+def strike(folder: Path, way: str, told: str | None = None) -> tuple[ClusterResult, str]:
+    """Runs the fit, sends it SIGTERM from outside once `told` is in its log; returns it, and what came after."""
+    with start_cluster(SCRIPT, 1, args=[str(folder / "run"), way]) as cluster:
+        cluster.wait_for_line(0, "^READY")
+        if told is not None:
+            cluster.wait_for_line(0, told, 60 * LOOK_SECONDS)
+        cluster.signal(0, signal.SIGTERM)
+        result = cluster.wait(180)
+    output = result.outputs[0]
+    assert "about to be ended" in output, describe(result.outputs)
+    return result, output.partition("about to be ended")[2]
+
+
+@pytest.mark.parametrize(
+    ("way", "before", "after"),
+    [
+        ("nothing", None, None),
+        ("no descriptor", None, TAKEN_BACK),
+        ("asyncio, another signal", None, TAKEN_BACK),
+        ("asyncio, another signal, closed", None, TAKEN_BACK),
+        ("asyncio, in a thread", None, None),
+        ("asyncio, the same signal", TAKEN_BACK, None),
+        ("another handler", None, None),
+        ("the default", TAKEN_AGAIN, None),
+    ],
+)
+def test_the_signal_is_heard_and_answered_at_once(
+    way: str, before: str | None, after: str | None, tmp_path: Path
+) -> None:
+    result, later = strike(tmp_path, way, before)
+    result.assert_codes(75)
+    assert len(list((tmp_path / "run").glob("step-*/*/MANIFEST.json"))) == 1
+    assert later.count("\nRAN ") <= 1, f"more than the step in flight {describe(result.outputs)}"
+    for told in (TAKEN_BACK, TAKEN_AGAIN):  # Once, however often it is looked at.
+        assert result.outputs[0].count(told) == (told in (before, after))
+    others = {"asyncio, the same signal": "LOOP", "another handler": "MINE"}
+    for name, said in others.items():
+        assert (said in later.split()) == (name == way), describe(result.outputs)
+
+
+def test_a_handler_that_was_set_since_stays_when_the_fit_ends(tmp_path: Path) -> None:
+    _, later = strike(tmp_path, "another handler", HEARD_ALL_THE_SAME)
+    assert re.search(r"^LEFT <lambda>\S* -1$", later, re.M)
