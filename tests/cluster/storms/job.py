@@ -152,7 +152,7 @@ class Launch:
     def _worker(self, index: int) -> list[int]:
         found = []
         for pid in _marked(self._mark):
-            if str(SCRIPT) not in _command(pid):
+            if pid == self.launcher or str(SCRIPT) not in _command(pid):
                 continue
             config = json.loads(_environment(pid).get("TF_CONFIG", "{}"))
             if config.get("task", {}).get("index", 0) == index:
