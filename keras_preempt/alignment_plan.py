@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from keras_preempt.alignment_messages import At, Call, Kind, Plan, Position, ProtocolError
 
@@ -62,3 +63,25 @@ def make_plan(call: Call, answers: Sequence[At], members: Sequence[int]) -> Plan
 def abort_plan(call: Call, why: str) -> Plan:
     """The plan of a round that nothing comes of; inserted by whoever stops waiting first."""
     return Plan(0, call.kind, (), (), why or "no reason given", call.deadline)
+
+
+def without(plan: Plan, late: Sequence[int], members: Sequence[int], own: int) -> Plan:
+    """A plan to save by while some of its writers are gone; every survivor comes to the same one by itself.
+
+    All of them stand at the target with the same weights. So the writers that are left write everything, or the first
+    worker under notice if none is; and nobody but the writers is waited for longer than a worker under notice is.
+
+    Args:
+        plan: The plan, of which nothing came.
+        late: Writers that are gone, or taken for that. Not this worker, which knows better.
+        members: Indices of all members.
+        own: This worker's index.
+    """
+    gone = set(late) - {own}
+    left = [member for member in plan.writers if member not in gone]
+    heirs = [member for member in plan.doomed if member not in gone and member not in plan.writers]
+    writers = tuple(left or heirs[:1] or [own])
+    if writers == plan.writers:  # As far as this worker knows, it is the only one.
+        writers = (own,)
+    doomed = sorted({*plan.doomed, *members}.difference(writers))
+    return replace(plan, writers=writers, doomed=tuple(doomed))

@@ -15,6 +15,7 @@ from keras_preempt import environment, keras_internals, log
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.store import open_store
 from keras_preempt.keras_repairs import enable_multi_worker_fit
+from keras_preempt.propagation import tell_uncaught_loss
 from keras_preempt.runtime import Runtime
 from keras_preempt.schedule import chosen
 from keras_preempt.several_fits import Turn
@@ -64,6 +65,7 @@ class PreemptionCallback(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         log.show()
+        tell_uncaught_loss()
         if staging_dir is not None and not _is_local_path(staging_dir):
             raise ValueError(
                 f"Expected staging_dir to be a path. Received: {staging_dir!r}. Pass an existing directory on a "

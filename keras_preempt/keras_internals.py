@@ -526,8 +526,7 @@ class RunningFit:
             @functools.wraps(original)
             def called(*args: Any, **kwargs: Any) -> Any:
                 # Others may call it too, and take its errors for something else than the end of fit.
-                caller = inspect.currentframe().f_back  # type: ignore[union-attr]
-                if caller is None or caller.f_code is not code:
+                if not _is_called_by_fit(code):
                     return original(*args, **kwargs)
                 with settled():
                     return original(*args, **kwargs)
@@ -569,7 +568,12 @@ class RunningFit:
         original = self._model._get_metrics_result_or_logs
         replaced = vars(self._model).get("_get_metrics_result_or_logs")
 
+        code = _code_of_fit()
+
+        @_between_fit_and_guard
         def once(step_logs: Any) -> Any:
+            if not _is_called_by_fit(code):  # A callback that evaluates calls it too.
+                return original(step_logs)
             vars(self._model).pop("_get_metrics_result_or_logs", None)
             if replaced is not None:
                 vars(self._model)["_get_metrics_result_or_logs"] = replaced
@@ -594,6 +598,24 @@ def _code_of_fit() -> CodeType:
     function: Any = inspect.unwrap(keras.Model.fit)
     code: CodeType = function.__code__
     return code
+
+
+_passed_through: set[CodeType] = set()
+
+
+def _between_fit_and_guard(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a replacement of a method that fit calls, and that calls what it has replaced: fit is still the caller."""
+    _passed_through.add(function.__code__)
+    return function
+
+
+def _is_called_by_fit(code: CodeType) -> bool:
+    """Whether the function that asks was called by fit, whose code that is, not counting what stands between."""
+    frame = inspect.currentframe()
+    caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+    while caller is not None and caller.f_code in _passed_through:
+        caller = caller.f_back
+    return caller is not None and caller.f_code is code
 
 
 def running_fit(model: Any) -> RunningFit:

@@ -20,9 +20,11 @@ from dataclasses import asdict, dataclass
 
 import tensorflow as tf
 
+from keras_preempt import tensorflow_internals as internals
 from keras_preempt.coordination import ABORTED, CoordinationLost, CoordinationTimeout, Coordinator
 from keras_preempt.exit_codes import EXIT_WORKER_LOST
 from keras_preempt.remote_workers import NO_WORKERS, RemoteWorkers
+from keras_preempt.uncaught import exits_by
 from keras_preempt.worker_lost import lost, says_a_loss
 
 logger = logging.getLogger("keras_preempt")
@@ -145,6 +147,7 @@ class Propagation:
         self._remote = remote
         self.origin: Origin | None = None
         self._look_at = 0.0
+        self._out_of_reach = False  # No call to the service comes back.
 
     def settle(self, error: BaseException) -> BaseException:
         """Takes an error that ends the training here; to be called while it is on its way out.
@@ -155,6 +158,7 @@ class Propagation:
         Returns:
             What to raise: `error` itself; the error of the other worker; or a `WorkerLost`.
         """
+        self._out_of_reach = _service_is_out_of_reach(error)
         failure = self._of_a_peer(error)
         if failure is not None:
             return self._heard(failure)
@@ -200,7 +204,7 @@ class Propagation:
         self._say_seen()
         error = failure.rebuild()
         # No worker calls that an error of its own: it has lost another one, maybe a moment before this one does.
-        is_loss = isinstance(error, tf.errors.UnavailableError)
+        is_loss = isinstance(error, tf.errors.OpError) and internals.says_a_worker_is_gone(error)
         if self.origin is None and is_loss:
             self.origin = Origin.LOST
             _tell_loss(failure.text)
@@ -222,7 +226,7 @@ class Propagation:
         return failure
 
     def _look(self) -> Failure | None:
-        if self._coordinator.members == 1:
+        if self._coordinator.members == 1 or self._out_of_reach:
             return None
         try:
             # Not by a wait that ends without the key: TensorFlow keeps such a request for ever.
@@ -236,7 +240,7 @@ class Propagation:
 
     def _tell(self, failure: Failure) -> None:
         coordinator = self._coordinator
-        if coordinator.members == 1:
+        if coordinator.members == 1 or self._out_of_reach:
             return
         code = failure.code if failure.code not in (0, *_NOT_TOLD_AS_ITSELF) else ABORTED
         try:
@@ -256,6 +260,28 @@ class Propagation:
     def _say_seen(self) -> None:
         with contextlib.suppress(CoordinationLost):
             self._coordinator.put_if_absent(f"{_SEEN}/{self._coordinator.member}", "1")
+
+
+def tell_uncaught_loss() -> None:
+    """From now on, a loss of which no fit can tell (it has not begun, or is still building) ends with its status too.
+
+    Before a fit calls its callbacks, and where a program makes its model, variables are created on all workers
+    together, and nothing of this package is called that could see the error.
+    """
+    exits_by(_status_of_loss)
+
+
+def _status_of_loss(error: BaseException) -> int | None:
+    if not isinstance(error, tf.errors.OpError) or not internals.says_a_worker_is_gone(error):
+        return None
+    if internals.tasks_of_cluster() < 2:
+        return None
+    _tell_loss(str(error.message))
+    return EXIT_WORKER_LOST
+
+
+def _service_is_out_of_reach(error: BaseException) -> bool:
+    return isinstance(error, tf.errors.OpError) and internals.says_the_service_is_out_of_reach(error)
 
 
 def _tell_loss(text: str) -> None:

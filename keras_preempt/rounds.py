@@ -32,7 +32,9 @@ class Rounds:
         clock: Returns monotonic seconds.
     """
 
-    def __init__(self, coordinator: Coordinator, fit: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, coordinator: Coordinator, fit: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._coordinator = coordinator
         self._fit = fit
         self._clock = clock
@@ -86,8 +88,12 @@ class Rounds:
         """Deletes the messages of a round that everyone has left."""
         self._coordinator.delete(self._key(number))
 
-    def leave_last(self, number: int) -> None:
+    def leave_last(self, number: int, left: float | None = None) -> None:
         """Says that this member leaves; the coordination leader waits for the others first.
+
+        Args:
+            number: The round.
+            left: Seconds until this machine goes; None if nobody has said.
 
         Raises:
             CoordinationTimeout: They did not say so in time.
@@ -96,11 +102,11 @@ class Rounds:
         if me != 0:
             self._coordinator.put_if_absent(self._key(number, "left", str(me)), "1")
             return
-        limit = self._clock() + LEADER_WAIT
+        limit = self._clock() + (LEADER_WAIT if left is None else min(LEADER_WAIT, left))
         for other in everyone:
             if other != me:
-                left = max(0.001, limit - self._clock())
-                self._coordinator.wait_for(self._key(number, "left", str(other)), left)
+                wait = max(0.001, limit - self._clock())
+                self._coordinator.wait_for(self._key(number, "left", str(other)), wait)
 
     def _key(self, number: int, *rest: str) -> str:
         return alignment.key(self._fit, number, *rest)

@@ -34,6 +34,9 @@ NEVER = sys.maxsize
 ROUNDS_PER_REASON = 3
 """How often a reason calls a round again after one was aborted."""
 
+CLOSE_TIMEOUT = 10.0
+"""Seconds that one last message to the others may take before this process leaves without it."""
+
 EXPECTED_WITHIN = 2.0
 """Seconds within which a notice follows the signal handler that has announced it, or it does not come at all."""
 
@@ -214,6 +217,13 @@ class Runtime:
         return bool(self._standing)
 
     @property
+    def left(self) -> float | None:
+        """Seconds until this machine goes; None if nobody has said when that is."""
+        with self._changed:
+            ends_at = self._standing.ends_at
+        return None if ends_at is None else ends_at - self._clock()
+
+    @property
     def trains_on_for(self) -> float | None:
         """Seconds until the countdown of this process calls, as it looks now; None if there is no countdown."""
         with self._changed:
@@ -372,7 +382,7 @@ class Runtime:
                 self._advance(Event.FINISH)
         if not finished and self.fatal is None:
             try:
-                self._rounds.leave_last(self._member.round)
+                self._rounds.leave_last(self._member.round, self.left)
             except (CoordinationTimeout, CoordinationLost) as error:
                 logger.debug("The others did not say that they left: %s", error)
         self.close("the fit is over")
@@ -390,9 +400,15 @@ class Runtime:
         self._countdown.stop()
         if self._watcher.is_alive():
             # Where a call stands in this round the watcher is not waiting for one, and this does nothing.
-            self._call(Kind.FAILED, why, None)
-            # Every wait of the watcher ends by then.
-            self._watcher.join(timeout=2 * ALIGNMENT_TIMEOUT + 10)
+            # In a thread of its own: a service that hangs must not keep this process from leaving.
+            waking = threading.Thread(
+                target=self._call, args=(Kind.FAILED, why, None), name="keras_preempt-closing", daemon=True
+            )
+            waking.start()
+            waking.join(timeout=CLOSE_TIMEOUT)
+            if not waking.is_alive():
+                # Every wait of the watcher ends by then.
+                self._watcher.join(timeout=2 * ALIGNMENT_TIMEOUT + 10)
 
     # -- The watcher --------------------------------------------------------------------------------
 

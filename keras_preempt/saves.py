@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 
 from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.alignment_plan import without
 from keras_preempt.background import BackgroundSave
 from keras_preempt.checkpoint.layout import attempt_name, parse_step
 from keras_preempt.pace import Pace
 from keras_preempt.progress import InBackground
 from keras_preempt.runtime import NEVER
-from keras_preempt.saving import Prepared, Saved, Saver
+from keras_preempt.saving import Content, Prepared, Saved, Saver
 from keras_preempt.schedule import Schedule
 from keras_preempt.session import Session
 
@@ -88,7 +89,19 @@ class Saves:
         else:
             self._background.cancel()
         self._pace.save_began()
-        return self._ended(self._saver.write(self._prepare(plan, position, began, copy=False), given_up))
+        content = self._session.capture(position)
+        while True:
+            prepared = self._prepare(plan, position, began, content, copy=False)
+            saved = self._ended(self._saver.write(prepared, given_up))
+            if not saved.late:
+                return saved
+            plan = without(plan, saved.late, self._everyone, self._saver.member)
+            logger.warning(
+                "Worker(s) %s are gone, or too late: worker(s) %s write the checkpoint at step %s instead.",
+                ", ".join(map(str, saved.late)),
+                ", ".join(map(str, plan.writers)),
+                position.step,
+            )
 
     def in_background(self, plan: Plan, position: Position) -> float:
         """Copies the state to host memory, and writes it while training goes on; unless it is there already.
@@ -104,7 +117,7 @@ class Saves:
         self._background.wait()  # At most one: memory for one copy, and the order of saves.
         self._pace.save_began()
         self._owed = plan.kind is Kind.PREEMPTED
-        prepared = self._prepare(plan, position, began, copy=True)
+        prepared = self._prepare(plan, position, began, self._session.capture(position), copy=True)
         watch = self._watch = InBackground()
 
         def write(cancelled: Callable[[], bool]) -> Saved:
@@ -134,10 +147,11 @@ class Saves:
             return entered + 1  # The next one may be training's, at this very step.
         return entered + -(-left // steps_per_execution)
 
-    def _prepare(self, plan: Plan, position: Position, began: float, *, copy: bool) -> Prepared:
+    def _prepare(
+        self, plan: Plan, position: Position, began: float, content: Content, *, copy: bool
+    ) -> Prepared:
         attempt = attempt_name(self._incarnation, self._count)
         self._count += 1
-        content = self._session.capture(position)
         finished = position.phase == "end"
         return self._saver.prepare(attempt, plan, position, finished, content, copy=copy, began_at=began)
 

@@ -13,15 +13,23 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt.alignment import Plan, Position
-from keras_preempt.checkpoint.commit import commit, wait_for_commit
-from keras_preempt.checkpoint.errors import CheckpointError, SaveCancelled
-from keras_preempt.checkpoint.layout import attempt_directory
+from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
+from keras_preempt.checkpoint.discard import discard
+from keras_preempt.checkpoint.errors import (
+    CheckpointError,
+    Fenced,
+    PartsMissing,
+    SaveCancelled,
+)
+from keras_preempt.checkpoint.layout import attempt_directory, part_file
 from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
 from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.checkpoint.store import Store
 from keras_preempt.checkpoint.transfers import Shown, silent
 from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.coordination.local import LocalCoordinator
 from keras_preempt.events import EventLog
+from keras_preempt.peers import Peers
 from keras_preempt.progress import transfer
 from keras_preempt.state.model import ModelState
 
@@ -46,11 +54,13 @@ class Saved:
         name: The folder of the committed checkpoint; None if there is none.
         seconds: How long the save took this worker.
         missing: Workers whose local part is missing.
+        late: Writers that the save has failed for: they are gone, or were taken for that.
     """
 
     name: str | None
     seconds: float
     missing: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,6 +134,12 @@ class Saver:
         retention: Which checkpoints stay.
         events: Where to write what happened.
         on_commit: Called with the step of each checkpoint, and with the seconds from when training stopped for it.
+        peers: Knows which workers are gone; None where there are no others.
+        patience: Returns the seconds for which a save that begins now may wait for other workers at most, so that this
+            one can still write everything by itself before its machine goes; None if nobody has said when that is.
+
+    Attributes:
+        member: The index of this process.
     """
 
     def __init__(
@@ -136,15 +152,20 @@ class Saver:
         retention: Retention,
         events: EventLog,
         on_commit: Callable[[int, float], None] = lambda step, seconds: None,
+        peers: Peers | None = None,
+        patience: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._store = store
         self._model = model_state
-        self._member = member
+        self.member = self._member = member
         self._members = members
         self._incarnation = incarnation
         self._retention = retention
         self._events = events
         self._on_commit = on_commit
+        self._peers = peers or Peers(LocalCoordinator())
+        self._patience = patience
+        self._fenced = False
 
     def prepare(
         self,
@@ -205,7 +226,11 @@ class Saver:
             shown: Shows how much is written. None: only what training waits for, no bar in the middle of Keras'.
         """
         began = time.monotonic()
+        cut = self._patience()
         step = save.position.step or 0
+        if self._fenced:  # It has been told that the directory is another start's, and why.
+            logger.info("Step %d is NOT saved: a newer start of this job has the directory.", step)
+            return Saved(None, 0.0)
         directory = attempt_directory(step, save.attempt)
 
         def check() -> None:
@@ -215,6 +240,7 @@ class Saver:
                 )
 
         try:
+            check_fence(self._store, self._incarnation)
             write_part(
                 self._store,
                 directory,
@@ -228,22 +254,37 @@ class Saver:
             )
             written = time.monotonic()
             self._events.emit("save", attempt=save.attempt, step=step, seconds=written - began, **save.times)
-            missing = self._commit(save, directory, check)
+            with self._peers.watched():
+                missing = self._commit(save, directory, check, cut)
         except SaveCancelled as error:
             logger.info("%s", error)
+            self._discard(directory)
             return Saved(None, time.monotonic() - began)
         except (CheckpointError, OSError, TypeError, ValueError) as error:
+            self._fenced = isinstance(error, Fenced)
             self._events.emit(
                 "error", reason=f"not saved: {error}", attempt=save.attempt, step=step, **save.times
             )
             logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
-            return Saved(None, time.monotonic() - began)
+            self._discard(directory)
+            late = error.late if isinstance(error, PartsMissing) else ()
+            return Saved(None, time.monotonic() - began, late=late)
         seconds = time.monotonic() - began
         self._events.emit(
-            "commit", attempt=save.attempt, step=step, seconds=time.monotonic() - written, missing=list(missing)
+            "commit",
+            attempt=save.attempt,
+            step=step,
+            seconds=time.monotonic() - written,
+            missing=list(missing),
         )
         self._on_commit(step, seconds if save.began_at is None else time.time() - save.began_at)
         return Saved(directory, seconds, missing)
+
+    def _discard(self, directory: str) -> None:
+        try:
+            discard(self._store, directory, self._member)
+        except (CheckpointError, OSError) as error:
+            logger.info("What was written of %s stays until the next start: %s", directory, error)
 
     def _specs(self, content: Content) -> list[TensorSpec]:
         """All mirrored tensors, in the same order on every worker."""
@@ -253,23 +294,32 @@ class Saver:
             TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
         ]
 
-    def _commit(self, save: Prepared, directory: str, check: Callable[[], None]) -> tuple[int, ...]:
+    def _commit(
+        self, save: Prepared, directory: str, check: Callable[[], None], cut: float | None
+    ) -> tuple[int, ...]:
         plan = save.plan
         share = sum(spec.nbytes for spec in save.specs) / len(plan.writers)
         patience = COMMIT_PATIENCE + share / SLOWEST_WRITE
+        if cut is not None:
+            patience = min(patience, cut)
 
         def pause(seconds: float) -> None:
             check()
             time.sleep(seconds)  # Other machines' files cannot be waited for, only looked for.
 
         if self._member != plan.writers[0]:
-            manifest = wait_for_commit(self._store, directory, timeout=patience, wait=pause)
-            if manifest is None:
-                raise CheckpointError(
-                    f"Expected worker {plan.writers[0]} to commit {directory} within {patience:.0f} s. "
-                    "Received: nothing. See that worker's log."
-                )
-            return manifest.missing
+            manifest = wait_for_commit(
+                self._store,
+                directory,
+                patience,
+                given_up=lambda: self._lacks_a_writer(save, directory),
+                wait=pause,
+            )
+            if manifest is not None:
+                return manifest.missing
+            # In its place, if nothing is missing but the manifest; else it comes to light which parts are.
+            logger.warning("Worker %d does not commit %s.", plan.writers[0], directory)
+            patience = 0.0
         optional = [member for member in plan.doomed if member not in plan.writers]
         manifest = commit(
             self._store,
@@ -278,7 +328,7 @@ class Saver:
             writers=plan.writers,
             optional=optional,
             timeout=patience,
-            optional_timeout=DOOMED_TIMEOUT,
+            optional_timeout=min(DOOMED_TIMEOUT, patience),
             incarnation=self._incarnation,
             step=save.position.step or 0,
             position=save.where,
@@ -288,10 +338,19 @@ class Saver:
             reason=f"called by {plan.kind.value}",
             specs=save.specs,
             versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
+            gone=lambda: self._peers.gone,
             wait=pause,
         )
         self._remove_superseded()
         return manifest.missing
+
+    def _lacks_a_writer(self, save: Prepared, directory: str) -> bool:
+        """Whether a writer is gone, and the save with it: the committer, or one whose part is not there."""
+        gone = self._peers.gone.intersection(save.plan.writers)
+        if not gone:
+            return False
+        names = self._store.children(directory)
+        return save.plan.writers[0] in gone or any(part_file(member) not in names for member in gone)
 
     def _remove_superseded(self) -> None:
         """Tidies up after a commit, which stands whatever becomes of this."""

@@ -56,7 +56,7 @@ def _turn_to_nowhere(name: str, stream: TextIO) -> None:
         finally:
             os.close(nowhere)
     if not _works(stream):
-        setattr(sys, name, open(os.devnull, "w"))
+        setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def _settle_again() -> None:

@@ -38,6 +38,7 @@ from keras_preempt.identity import describe, setup_of
 from keras_preempt.interval import Interval
 from keras_preempt.listening import Listening
 from keras_preempt.milestones import Milestones
+from keras_preempt.peers import Peers
 from keras_preempt.place import Place, place
 from keras_preempt.platform import GENERIC
 from keras_preempt.progress import transfer
@@ -55,6 +56,8 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.status import Status
 from keras_preempt.tensorboard_points import Points
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+from keras_preempt.waiting import longest_wait
+from keras_preempt.worker_lost import says_a_loss
 
 logger = logging.getLogger("keras_preempt")
 
@@ -120,7 +123,8 @@ class Supervision:
             self._begin(model, first, last)
         except BaseException as error:
             # Before the session is there, the workers tell each other of errors in `startup`.
-            raised = self._settle(error) if hasattr(self, "session") else error
+            told_here = hasattr(self, "session") or says_a_loss(error, self._place.workers)
+            raised = self._settle(error) if told_here else error
             self._close(f"{type(error).__name__} at the start: {error}")
             if raised is not error:
                 raise raised from error
@@ -212,6 +216,8 @@ class Supervision:
             self._retention,
             self._events,
             self._points.saved,
+            Peers(coordinator),
+            self._patience,
         )
         self._saves = Saves(
             self.session, saver, self._schedule, start.incarnation, self._place.members, self.runtime.pace
@@ -363,6 +369,10 @@ class Supervision:
     def set_deadline(self, deadline: float | None) -> None:
         """Cuts every call to the storage so that it is over by then; monotonic seconds, None for no limit."""
         self._store.deadline = deadline
+
+    def _patience(self) -> float | None:
+        left = self.runtime.left
+        return None if left is None else longest_wait(left, self.runtime.pace.save_seconds)
 
     def _save(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         self._status.aligned_at = time.time()

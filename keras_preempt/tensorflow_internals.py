@@ -120,6 +120,52 @@ class CoordinationKeys:
             return True
         return all(state is not None for state in states)
 
+    def tasks_gone(self) -> list[bool]:
+        """For each process that trains in this cluster, the chief first, whether it has failed or cannot be reached.
+
+        That is so ten seconds after the death of one (the heartbeat's timeout), and at once for the one that hosts
+        the service. Blocks for as long as that one is frozen.
+        """
+        server = self._context.get_server_def()
+        sizes = {} if server is None else {str(job.name): len(job.tasks) for job in server.cluster.job}
+        jobs = [(name, sizes[name]) for name in ("chief", "worker") if sizes.get(name)]
+        try:
+            states = self._context.get_task_states(jobs)
+        except tf.errors.DeadlineExceededError:
+            return [False] * sum(size for _, size in jobs)
+        except tf.errors.OpError:
+            return [number == 0 for number in range(sum(size for _, size in jobs))]
+        return [state is not None for state in states]
+
+
+_LOST = re.compile(
+    r"/tensorflow\.CoordinationService/|different incarnation|heartbeat timeout|stopped sending heartbeats"
+)
+"""What TensorFlow's own texts say when a worker cannot be reached, was restarted alone, or was given up by the others.
+
+Seen in 2.21: "Collective ops is aborted by: Deadline Exceeded / RPC: /tensorflow.CoordinationService/Heartbeat" where
+worker 0 does not answer; "unexpectedly tried to connect with a different incarnation. It has likely restarted."; and,
+at a worker that comes back after its peers gave it up, "Unexpected heartbeat request from an already-in-error task".
+"""
+
+
+def says_a_worker_is_gone(error: tf.errors.OpError) -> bool:
+    """Whether an error of TensorFlow's says that another worker is gone, under whichever of its codes."""
+    if isinstance(error, (tf.errors.AbortedError, tf.errors.DeadlineExceededError)):
+        return _LOST.search(str(error.message)) is not None
+    return isinstance(error, tf.errors.UnavailableError)
+
+
+def says_the_service_is_out_of_reach(error: tf.errors.OpError) -> bool:
+    """Whether an error says that the coordination service does not answer: then any further call may wait for ever."""
+    return isinstance(error, tf.errors.DeadlineExceededError) and says_a_worker_is_gone(error)
+
+
+def tasks_of_cluster() -> int:
+    """How many processes the cluster has of which this one is a part; 0 if it is of none. Asks nobody."""
+    server = _context().get_server_def()
+    return 0 if server is None else sum(len(job.tasks) for job in server.cluster.job)
+
 
 def remote_jobs() -> tuple[tuple[str, int], ...]:
     """The jobs that this process was connected to by `tf.config.experimental_connect_to_cluster`.

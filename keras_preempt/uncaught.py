@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from keras_preempt.standard_streams import keep_exit_status
@@ -26,18 +26,41 @@ def exits_with(error: BaseException, status: int) -> None:
         status: From 1 to 255.
     """
     setattr(error, _ATTRIBUTE, status)
+    _install()
+
+
+def exits_by(judge: Callable[[BaseException], int | None]) -> None:
+    """Sees to it that an error that leaves the program, and carries no status, is judged.
+
+    Args:
+        judge: Returns the status for an error; None for one that it has nothing to say about.
+    """
+    if judge not in _judges:
+        _judges.append(judge)
+    _install()
+
+
+_judges: list[Callable[[BaseException], int | None]] = []
+
+
+def _install() -> None:
     if not isinstance(sys.excepthook, _ExitStatus):
         sys.excepthook = _ExitStatus(sys.excepthook)
 
 
 def status_of(error: BaseException | None) -> int | None:
     """The exit status that an error carries, or that one carries during which or because of which it was raised."""
+    chain = list(_chain(error))
+    carried = [getattr(each, _ATTRIBUTE, None) for each in chain]
+    judged = (judge(each) for each in chain for judge in _judges)
+    return next((status for status in (*carried, *judged) if isinstance(status, int)), None)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        status = getattr(error, _ATTRIBUTE, None)
-        if isinstance(status, int):
-            return status
+        yield error
         error = error.__cause__ if error.__suppress_context__ else error.__context__
     return None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from keras_preempt import tensorflow_internals as internals
 from keras_preempt.exit_codes import EXIT_WORKER_LOST
 from keras_preempt.remote_workers import RemoteWorkers
 from keras_preempt.uncaught import exits_with
@@ -16,7 +17,9 @@ class WorkerLost(tf.errors.UnavailableError):
 
     It is neither a preemption that was announced nor an error of the program. If it leaves the program, the exit
     status is 69 (EX_UNAVAILABLE) and not 1: start all workers again, and training continues from the last committed
-    checkpoint. It is the `tf.errors.UnavailableError` that TensorFlow raises then, with its text.
+    checkpoint. It is the `tf.errors.UnavailableError` that TensorFlow raises then as a rule, with its text; where
+    TensorFlow has raised another one (`DeadlineExceededError` of its heartbeat, `AbortedError` when a worker was
+    restarted alone), that is its cause.
     """
 
     def __init__(self, node_def: object, op: object, message: str, *arguments: object) -> None:
@@ -34,7 +37,7 @@ def says_a_loss(error: BaseException, remote: RemoteWorkers) -> bool:
             TensorFlow 2.21). So an error that TensorFlow itself has raised is one, if the workers are gone.
     """
     if isinstance(error, tf.errors.OpError):
-        return isinstance(error, tf.errors.UnavailableError)
+        return internals.says_a_worker_is_gone(error)
     return bool(remote) and _is_raised_by_tensorflow(error) and remote.wait_until_gone(timeout=0)
 
 

@@ -147,5 +147,8 @@ class MemoryCoordinator:
     def delete(self, prefix: str) -> None:
         self._service.delete(self.member, prefix)
 
+    def gone(self) -> frozenset[int]:
+        return frozenset()
+
     def report_error(self, message: str, code: int = ABORTED) -> None:
         """Collectives are not part of this."""

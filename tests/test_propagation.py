@@ -25,6 +25,9 @@ class Reporting(MemoryCoordinator):
         super().__init__(service, member)
         self.reported: list[tuple[str, int]] = []
 
+    def gone(self) -> frozenset[int]:
+        return frozenset()
+
     def report_error(self, message: str, code: int = ABORTED) -> None:
         self.reported.append((message, code))
 

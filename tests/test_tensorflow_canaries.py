@@ -55,6 +55,46 @@ def test_a_process_that_was_connected_to_no_cluster_has_no_remote_jobs() -> None
     assert internals.remote_jobs() == (), _changed("Context.get_server_def is set without a cluster")
 
 
+HEARTBEAT = """Graph execution error:
+
+Collective ops is aborted by: Deadline Exceeded
+
+RPC: /tensorflow.CoordinationService/Heartbeat
+The error could be from a previous operation. Restart your program to reset."""
+
+
+@pytest.mark.parametrize(
+    ("error", "gone", "out_of_reach"),
+    [
+        (tf.errors.UnavailableError(None, None, "Socket closed"), True, False),
+        (tf.errors.DeadlineExceededError(None, None, HEARTBEAT), True, True),
+        (tf.errors.DeadlineExceededError(None, None, "the table server did not answer"), False, False),
+        (
+            tf.errors.AbortedError(
+                None,
+                None,
+                "/job:worker/replica:0/task:1 unexpectedly tried to connect with a "
+                "different incarnation. It has likely restarted.",
+            ),
+            True,
+            False,
+        ),
+        (tf.errors.AbortedError(None, None, "Task /job:worker/task:1 was preempted."), False, False),
+        (tf.errors.InternalError(None, None, "heartbeat timeout"), False, False),
+    ],
+)
+def test_an_error_says_that_a_worker_is_gone_under_each_of_its_names(
+    error: tf.errors.OpError, gone: bool, out_of_reach: bool
+) -> None:
+    # That TensorFlow really says so: tests/cluster/test_losses.py, with real workers.
+    assert internals.says_a_worker_is_gone(error) == gone
+    assert internals.says_the_service_is_out_of_reach(error) == out_of_reach
+
+
+def test_a_process_of_no_cluster_has_no_tasks() -> None:
+    assert internals.tasks_of_cluster() == 0, _changed("Context.get_server_def is set without a cluster")
+
+
 def test_preemption_is_told_as_the_op_of_tensorflow_tells_it() -> None:
     internals.check_preemption(None)
     with pytest.raises(tf.errors.AbortedError, match=r"Task /job:worker/task:1 was preempted\.") as raised:

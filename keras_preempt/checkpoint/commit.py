@@ -18,6 +18,7 @@ from keras_preempt.checkpoint.errors import (
     CommitFailed,
     Fenced,
     NotFound,
+    PartsMissing,
     StoreUnavailable,
 )
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, incarnation_file, part_file
@@ -47,6 +48,7 @@ def commit(
     reason: str,
     versions: Mapping[str, Any],
     specs: Sequence[TensorSpec] | None = None,
+    gone: Callable[[], Collection[int]] = tuple,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
     now: Callable[[], float] = time.time,
@@ -74,6 +76,7 @@ def commit(
         versions: see `Manifest`.
         specs: the mirrored tensors that there must be; None to check only that those which are there are
             complete.
+        gone: returns the workers that are known to be gone: nobody waits for them.
         clock: monotonic seconds.
         wait: waits for a number of seconds; may return sooner.
         now: seconds since the epoch.
@@ -82,8 +85,9 @@ def commit(
         The manifest that is stored.
 
     Raises:
-        CommitFailed: a part that must be there did not arrive in time, the parts do not fit together, a newer
-            incarnation has removed some, or the directory is not the one any more that this start has claimed.
+        CommitFailed: the parts do not fit together, a newer incarnation has removed some, or the directory is not the
+            one any more that this start has claimed. `PartsMissing`: a part that must be there did not arrive in time,
+            or its worker is gone.
         PositionMismatch: two workers saved at different positions.
         Fenced: a newer incarnation has claimed the directory. One that claims it in the moment before the manifest
             is created is not noticed: what is committed then is complete, and older than all that the newer
@@ -104,11 +108,11 @@ def commit(
             "Make it with attempt_directory."
         )
     position, versions = documents.as_read(dict(position)), documents.as_read(dict(versions))
-    _check_fence(store, incarnation)
+    check_fence(store, incarnation)
     required = set(members) - (set(optional) - set(writers))
     begun = clock()
     sizes = _wait_for_parts(
-        store, directory, members, required, begun + timeout, begun + optional_timeout, clock, wait
+        store, directory, members, required, begun + timeout, begun + optional_timeout, gone, clock, wait
     )
     present = [member for member in members if part_file(member) in sizes]
     parts, refs = read_parts(store, directory, present)
@@ -132,7 +136,7 @@ def commit(
         versions=versions,
     )
     failpoints.point("save.before-manifest")
-    _check_fence(store, incarnation)
+    check_fence(store, incarnation)
     stored = _store_manifest(store, directory, manifest)
     failpoints.point("save.after-manifest")
     _check_still_there(store, directory, parts, refs)
@@ -144,6 +148,7 @@ def wait_for_commit(
     directory: str,
     timeout: float,
     *,
+    given_up: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
 ) -> Manifest | None:
@@ -153,6 +158,7 @@ def wait_for_commit(
         store: the run's directory.
         directory: the attempt's folder.
         timeout: seconds to wait.
+        given_up: whether there is no use in waiting any longer.
         clock: monotonic seconds.
         wait: waits for a number of seconds; may return sooner.
 
@@ -166,11 +172,12 @@ def wait_for_commit(
     deadline = clock() + timeout
     pause, longest_pause = store.look_again
     while True:
+        last_look = given_up()  # Asked before the look: it may have been committed just before.
         try:
             return read_manifest(store, directory)
         except NotFound:
             left = deadline - clock()
-            if left <= 0:
+            if left <= 0 or last_look:
                 return None
         wait(min(pause, left))
         pause = min(2 * pause, longest_pause)
@@ -195,6 +202,7 @@ def _wait_for_parts(
     required: Collection[int],
     deadline: float,
     optional_deadline: float,
+    gone: Callable[[], Collection[int]],
     clock: Callable[[], float],
     wait: Callable[[float], object],
 ) -> dict[str, int]:
@@ -202,24 +210,34 @@ def _wait_for_parts(
     pause, longest_pause = store.look_again
     while True:
         time_now = clock()
+        dead = frozenset(gone())  # Before the look: what it wrote at last is seen.
         sizes = _sizes(store, directory)
         absent = [member for member in members if part_file(member) not in sizes]
         late = [member for member in absent if member in required]
-        if not absent or (not late and time_now >= optional_deadline):
+        awaited = [member for member in absent if member not in dead]
+        if not absent or (not late and (not awaited or time_now >= optional_deadline)):
             return sizes
-        if late and time_now >= deadline:
-            raise CommitFailed(
+        if late and (time_now >= deadline or not dead.isdisjoint(late)):
+            raise PartsMissing(
                 f"Expected the part lists of workers {some(sorted(required))} in {store.url}/{directory}. "
                 f"Received: none of {'worker' if len(late) == 1 else 'workers'} {some(late)} in time. "
                 "Nothing was committed; the newest earlier checkpoint stays valid. Check that all workers "
-                "share the directory."
+                "share the directory.",
+                tuple(late),
             )
         until = deadline if late else optional_deadline
         wait(min(pause, max(until - time_now, 0.0)))
         pause = min(2 * pause, longest_pause)
 
 
-def _check_fence(store: Store, incarnation: int) -> None:
+def check_fence(store: Store, incarnation: int) -> None:
+    """Makes sure that the directory is still this start's.
+
+    Raises:
+        Fenced: a newer incarnation has claimed it.
+        CommitFailed: it is not the one any more that this start has claimed.
+        StoreUnavailable: the storage failed.
+    """
     newest = incarnations.latest(store)
     if newest > incarnation:
         raise Fenced(incarnation, newest, store.url)

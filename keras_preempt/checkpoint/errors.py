@@ -111,6 +111,18 @@ class CommitFailed(CheckpointError):
     """A checkpoint was not committed; nothing refers to its parts."""
 
 
+class PartsMissing(CommitFailed):
+    """Parts that must be there did not arrive: their workers are gone, or were taken for that.
+
+    Attributes:
+        late: the numbers of these workers.
+    """
+
+    def __init__(self, message: str, late: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.late = late
+
+
 class SaveCancelled(CheckpointError):
     """A save in the background was given up, because one that cannot wait came."""
 

@@ -60,6 +60,14 @@ class Coordinator(Protocol):
         """Removes `prefix` and everything under `prefix/`. Does nothing where nothing is."""
         ...
 
+    def gone(self) -> frozenset[int]:
+        """The members of which the service itself says that they are gone.
+
+        It is a request; to be made while something is waited for, and not otherwise. It can hang for as long as the
+        member that hosts the service does.
+        """
+        ...
+
     def report_error(self, message: str, code: int = ABORTED) -> None:
         """Makes the other members' collectives fail with `message` instead of waiting for this one.
 

@@ -44,5 +44,9 @@ class LocalCoordinator:
             for key in [k for k in self._values if k == prefix or k.startswith(prefix + "/")]:
                 del self._values[key]
 
+    def gone(self) -> frozenset[int]:
+        """Nobody else is there to be gone."""
+        return frozenset()
+
     def report_error(self, message: str, code: int = ABORTED) -> None:
         """Nobody else is there to be told."""

@@ -58,6 +58,11 @@ class ServiceCoordinator:
         except internals.SERVICE_ERRORS as error:
             raise CoordinationLost(f"Could not delete {prefix!r}: {error}") from error
 
+    def gone(self) -> frozenset[int]:
+        """See `Coordinator.gone`."""
+        found = self._keys.tasks_gone()
+        return frozenset(member for member, gone in enumerate(found) if gone and member != self.member)
+
     def report_error(self, message: str, code: int = ABORTED) -> None:
         """See `Coordinator.report_error`."""
         try:

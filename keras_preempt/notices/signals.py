@@ -176,7 +176,9 @@ class SignalNotices:
                 signal.signal(number, self._handle)
                 self._tell_once(f"{number.name} was set back to {found!r}, unheard; so it is taken again.")
             else:
-                self._tell_once(f"{number.name} has got another handler, {found!r}. It is heard here all the same.")
+                self._tell_once(
+                    f"{number.name} has got another handler, {found!r}. It is heard here all the same."
+                )
         if taken:
             self._tell_taken()
 

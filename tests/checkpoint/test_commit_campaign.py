@@ -126,12 +126,12 @@ def no_check_of_the_parts(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(committing, "_check_fence", lambda *_: None)
+    patch.setattr(committing, "check_fence", lambda *_: None)
 
 
 def fence_only_at_the_beginning(patch: pytest.MonkeyPatch) -> None:
-    real, calls = committing._check_fence, iter(range(10**9))
-    patch.setattr(committing, "_check_fence", lambda *given: None if next(calls) % 2 else real(*given))
+    real, calls = committing.check_fence, iter(range(10**9))
+    patch.setattr(committing, "check_fence", lambda *given: None if next(calls) % 2 else real(*given))
 
 
 def own_manifest_although_another_won(patch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,12 @@ class RunningCluster:
                     raise AssertionError(f"w{worker} {why}: line like {pattern!r}\n{describe(outputs)}")
                 self._news.wait(remaining)
 
+    def await_end(self, worker: int, timeout: float = 60.0) -> None:
+        """Waits until the process of the worker is gone."""
+        with self._news:
+            gone = self._news.wait_for(lambda: worker in self._gone, timeout)
+        assert gone, f"w{worker} goes on for {timeout:g} s\n{describe(self.outputs)}"
+
     def signal(self, worker: int, number: int) -> bool:
         return self._cluster.signal(worker, number)
 

@@ -71,12 +71,12 @@ def test_a_process_killed_at_any_point_of_its_save_goes_on_from_the_newest_check
     ],
     ids=["some", "all"],
 )
-@pytest.mark.parametrize("doomed", [0, pytest.param(1, marks=pytest.mark.chaos)])
 def test_workers_whose_committer_is_killed_go_on_from_the_newest_checkpoint(
-    points: list[str], doomed: int, tmp_path: Path, undisturbed: Undisturbed
+    points: list[str], tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
+    # The machine of the survivor goes before it can know; if it does know: tests/cluster/test_writers_lost.py.
     training = Training(tmp_path, 2)
-    go_through_crashes(training, points, doomed, killed=(1 - doomed,))
+    go_through_crashes(training, points, doomed=0, killed=(1,))
     assert_same_after_crashes(training, undisturbed(2))
 
 
@@ -103,6 +103,8 @@ def test_a_process_killed_without_notice_or_while_restoring_goes_on_from_its_che
     failed.assert_codes(NOT_SAVED)
     assert "NOT saved" in failed.outputs[0]
     assert training.checkpoints == saved
+    # What was written of it is gone at once, and what the killed ones have left with the next commit.
+    assert {path.parent.name for path in training.directory.glob("step-*/*/*")} == {Path(saved[-1]).name}
     training.finish()
     assert_restored(training, saved[-1])
     assert_same_after_crashes(training, undisturbed(1))

@@ -83,7 +83,12 @@ def main():
     x = np.ones((STEPS, 2), "float32")
     try:
         model.fit(
-            x, x[:, :1], batch_size=1, shuffle=False, verbose=0, callbacks=[Other(), PreemptionCallback(DIRECTORY)]
+            x,
+            x[:, :1],
+            batch_size=1,
+            shuffle=False,
+            verbose=0,
+            callbacks=[Other(), PreemptionCallback(DIRECTORY)],
         )
     finally:
         if WAY == "asyncio, the same signal":

@@ -66,4 +66,6 @@ if "atexit" in WAYS:
     atexit.register(fails)
     atexit.register(sys.exit, 3)
     atexit.register(prints_late)
-model.fit(x, x[:, :1], batch_size=1, shuffle=False, verbose=0, callbacks=[Strike(), PreemptionCallback(DIRECTORY)])
+model.fit(
+    x, x[:, :1], batch_size=1, shuffle=False, verbose=0, callbacks=[Strike(), PreemptionCallback(DIRECTORY)]
+)

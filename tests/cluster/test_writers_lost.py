@@ -1,0 +1,88 @@
+"""Writers that die during the save at a notice: whoever is left writes in their place, and exits with 75.
+
+| who dies | who has the weights left | what it knows that by | test |
+|---|---|---|---|
+| the only writer, no deadline known | the worker under notice, worker 0 | TensorFlow's heartbeat | ..._in_its_place |
+| the only writer, which is worker 0 | the worker under notice | the service, at once | ..._in_its_place |
+| the only writer, before it is known | the worker under notice | its own deadline | ..._before_its_own_deadline |
+| one of two writers | the other one, and who is under notice | TensorFlow's heartbeat | ..._another_survivor_... |
+| the committer, when all has been written | the worker under notice commits | the service | ..._only_commits_... |
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.failpoints import VARIABLE
+from tests.cluster.harness import ClusterResult, describe
+from tests.cluster.training import PREEMPTED, Strike, Training
+
+KILLED = -9
+GRACE = 20.0
+BEFORE_IT_IS_KNOWN = 5.0
+"""Seconds, half of TensorFlow's heartbeat timeout: who knows by then knows by something else."""
+
+
+def lose(training: Training, doomed: int, dies: int, point: str = "save.before-parts") -> ClusterResult:
+    """Runs a start in which one worker gets a notice, and another dies at that point of the save."""
+    armed = {dies: {VARIABLE: f"{point}=kill"}}
+    result = training.start(Strike("batch 1 2", (doomed,)), per_worker_env=armed)
+    result.assert_codes(*[KILLED if worker == dies else PREEMPTED for worker in range(training.workers)])
+    return result
+
+
+def goes_on(training: Training, inexact: set[int]) -> None:
+    """The next start goes on from the checkpoint, and those whose own part is missing say so."""
+    (saved,) = training.checkpoints
+    result = training.finish()
+    for worker in range(training.workers):
+        assert training.events(worker)[-1]["restore"][0]["checkpoint"] == saved
+        told = f"NOT exact: worker {worker}" in result.outputs[worker]
+        assert told == (worker in inexact), describe(result.outputs)
+
+
+@pytest.mark.parametrize("doomed", [0, 1])
+def test_a_worker_under_notice_whose_writer_dies_writes_in_its_place(doomed: int, tmp_path: Path) -> None:
+    training = Training(tmp_path, 2)
+    result = lose(training, doomed, 1 - doomed)
+    assert f"worker(s) {doomed} write the checkpoint" in result.outputs[doomed]
+    (commit,) = training.events(doomed)[-1]["commit"]
+    assert commit["missing"] == [1 - doomed]
+    # Nothing is left of the attempt that failed.
+    assert len(list(training.directory.glob("step-*/*"))) == 1
+    goes_on(training, {1 - doomed})
+
+
+def test_a_worker_under_notice_writes_in_its_place_before_its_own_deadline(tmp_path: Path) -> None:
+    training = Training(tmp_path, 2)
+    # Its first save leaves time; in the second one, at the end of its grace, the writer dies.
+    armed = {1: {VARIABLE: "save.before-parts=kill:2"}}
+    options = ["--grace", str(GRACE), "--slow", "0.1", "--epochs", "400"]
+    result = training.start(Strike("batch 1 2", (0,)), per_worker_env=armed, args=options)
+    result.assert_codes(PREEMPTED, KILLED)
+    events = training.events(0)[-1]
+    assert [plan["goes_on"] for plan in events["plan"]] == [True, False]
+    assert events["commit"][-1]["missing"] == [1]
+    ends_at = events["notice"][0]["received_at"] + GRACE
+    assert events["commit"][-1]["time"] < ends_at + BEFORE_IT_IS_KNOWN, describe(result.outputs)
+
+
+def test_another_survivor_takes_the_part_over_and_the_worker_under_notice_adds_its_own(
+    tmp_path: Path,
+) -> None:
+    training = Training(tmp_path, 3)
+    result = lose(training, doomed=2, dies=1)
+    assert "worker(s) 0 write the checkpoint" in result.outputs[0]
+    assert training.events(0)[-1]["commit"][0]["missing"] == [1]
+    goes_on(training, {1})
+
+
+def test_a_worker_under_notice_only_commits_where_the_manifest_alone_is_missing(tmp_path: Path) -> None:
+    training = Training(tmp_path, 2)
+    result = lose(training, doomed=1, dies=0, point="save.before-manifest")
+    assert "Worker 0 does not commit" in result.outputs[1]
+    assert "write the checkpoint" not in result.outputs[1]
+    assert training.events(1)[-1]["commit"][0]["missing"] == []
+    goes_on(training, set())
