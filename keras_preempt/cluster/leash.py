@@ -28,7 +28,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 __all__ = ["KILL_ALL", "descendants", "of_session"]
 
@@ -192,12 +193,12 @@ class _Keeper:
             return 0
         if pid == self._main:
             return pid if self._main_ended is None else 0
-        state, parent, since = _stat(pid)
-        if state in ("", "Z") or ticks != since:
+        process = _look(pid)
+        if process is None or process.state == "Z" or process.since != ticks:
             return 0
-        while parent > 1 and parent != os.getpid():
-            parent = _stat(parent)[1]
-        return pid if parent == os.getpid() else 0
+        while process is not None and process.parent != os.getpid():
+            process = _look(process.parent)
+        return pid if process is not None else 0
 
     def _reap(self) -> bool:
         """Collects what has ended; returns whether anything is left."""
@@ -237,61 +238,52 @@ def descendants(root: int) -> dict[int, str] | None:
     Returns:
         Their names by process id; None where the system does not say (it has no /proc).
     """
-    if not os.path.isdir("/proc/self"):
+    if _look(os.getpid()) is None:
         return None
-    children: dict[int, list[tuple[int, str, bool]]] = {}
-    for pid in _pids():
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            name, fields = _fields(pid)
-            children.setdefault(int(fields[1]), []).append((pid, name, fields[0] != "Z"))
+    children: dict[int, list[tuple[int, _Process]]] = {}
+    for pid, process in _processes():
+        children.setdefault(process.parent, []).append((pid, process))
     found: dict[int, str] = {}
     parents = [root]
     while parents:
-        for pid, name, lives in children.pop(parents.pop(), []):
+        for pid, process in children.pop(parents.pop(), []):
             parents.append(pid)
-            if lives:
-                found[pid] = name
+            if process.state != "Z":
+                found[pid] = process.name
     return found
 
 
 def of_session(session: int) -> list[int]:
     """Returns the processes of a session, without zombies; none where the system does not say."""
-    found = []
-    for pid in _pids():
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            state, _, sid = _session(pid)
-            if sid == session and state != "Z":
-                found.append(pid)
-    return found
+    return [pid for pid, process in _processes() if process.session == session and process.state != "Z"]
 
 
-def _pids() -> list[int]:
+class _Process(NamedTuple):
+    """What proc(5) says of a process; `since` is in clock ticks from the boot to its start."""
+
+    name: str
+    state: str
+    parent: int
+    session: int
+    since: int
+
+
+def _look(pid: int) -> _Process | None:
     try:
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    except OSError:
-        return []
-
-
-def _fields(pid: int) -> tuple[str, list[str]]:
-    """The name of a process and the fields behind it, from its state on: see proc(5)."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        # The name stands in brackets, and may hold spaces and brackets itself.
-        head, _, rest = file.read().rpartition(")")
-    return head.partition("(")[2], rest.split()
-
-
-def _session(pid: int) -> tuple[str, int, int]:
-    fields = _fields(pid)[1]
-    return fields[0], int(fields[1]), int(fields[3])
-
-
-def _stat(pid: int) -> tuple[str, int, int]:
-    """State, parent, and clock ticks from boot to the start of a process."""
-    try:
-        fields = _fields(pid)[1]
-        return fields[0], int(fields[1]), int(fields[19])
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The name stands in brackets, and may hold spaces and brackets itself.
+            head, _, rest = file.read().rpartition(")")
+        fields = rest.split()
+        return _Process(head.partition("(")[2], fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
     except (OSError, ValueError, IndexError):
-        return "", 0, -1
+        return None
+
+
+def _processes() -> Iterator[tuple[int, _Process]]:
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdecimal() and (process := _look(int(name))) is not None:
+                yield int(name), process
 
 
 def _send(pid: int, number: int) -> None:
