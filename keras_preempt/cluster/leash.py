@@ -43,6 +43,7 @@ _SETTLE = (
 )
 _WRAP_UP = 10.0  # seconds for a shell script to end once the training process, told to stop, has ended
 _SAVING = 600.0  # seconds for a training process whose shell has died to save
+_TELLINGS = 2  # training processes, one after the other, that are told to end and waited for
 _TERMINATED = 5.0  # seconds between SIGTERM and SIGKILL for what is left
 _AGAIN = 0.1  # seconds between two looks while something is being waited for that sends no word
 _UNKILLABLE = 20.0  # seconds after SIGKILL: what still exists hangs in the kernel, and nobody can end it
@@ -61,7 +62,9 @@ class _Keeper:
         self._main_code = 0
         self._told = 0  # The training process that was told to end; 0: none.
         self._told_at = 0.0
+        self._tellings = 0
         self._told_gone: float | None = None
+        self._wrapper_told = False
         self._wanted = 0  # A signal that came before a training process was known.
         self._orphans: dict[int, int] = {}
         self._reported = False
@@ -123,7 +126,8 @@ class _Keeper:
 
     def _tell(self, trainer: int, number: int) -> None:
         if trainer != self._told:
-            self._told, self._told_at, self._told_gone = trainer, time.monotonic(), None
+            self._told, self._told_at = trainer, time.monotonic()
+            self._tellings += 1
         _send(trainer, number)
 
     def _advance(self) -> float | None:
@@ -156,11 +160,15 @@ class _Keeper:
 
     def _after(self, now: float) -> float:
         """Ends what is left: the training process saves first, and keeps its own children for that long."""
+        if self._main_ended is None and not self._wrapper_told:
+            self._wrapper_told = True
+            _send(self._main, signal.SIGTERM)  # It may be a loop that starts the training again and again.
         trainer = self._trainer()
-        if trainer and trainer != self._told:
-            self._tell(trainer, self._wanted or signal.SIGTERM)
-        if trainer and now < self._told_at + _SAVING:
-            return _AGAIN
+        if trainer and self._terminating is None:
+            if trainer != self._told and self._tellings < _TELLINGS:
+                self._tell(trainer, self._wanted or signal.SIGTERM)
+            if trainer == self._told and now < self._told_at + _SAVING:
+                return _AGAIN
         self._report()
         if self._terminating is None:
             self._terminating = now

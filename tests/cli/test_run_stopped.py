@@ -103,6 +103,17 @@ def test_a_shell_that_dies_of_the_signal_leaves_the_training_process_time_to_sav
     assert (process.returncode, (launched.folder / "saved-0").exists()) == (75, True), output
 
 
+def test_a_shell_that_starts_the_training_again_and_again_is_ended_too(launched: Launched) -> None:
+    script = launched.script(SAVES)
+    line = f"until {PYTHON} {shlex.quote(script)}; do :; done"
+    process = launched.run("sh", "-c", f"while true; do sh -c {shlex.quote(line)}; done")
+    launched.trace("listening-0", process)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output
+    assert launched.left() == []
+
+
 def test_a_job_that_a_shell_ends_with_0_after_a_preemption_is_started_again(launched: Launched) -> None:
     script = launched.script(
         "first = not (here / 'saved-0').exists()\n"
