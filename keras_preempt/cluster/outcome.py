@@ -78,25 +78,31 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
     return Verdict(Outcome.FAILED, None, tuple(_describe(e, None) for e in ended))
 
 
-def as_told(exits: Sequence[WorkerExit], told: Mapping[int, WorkerStatus]) -> tuple[WorkerExit, ...]:
+def as_told(
+    exits: Sequence[WorkerExit], told: Mapping[int, WorkerStatus], wrapped: Collection[int]
+) -> tuple[WorkerExit, ...]:
     """Puts the status that a preempted training process has left with in place of that of its wrapper.
 
-    A shell script that goes on after its training, such as ``python train.py; echo over``, ends with 0, and one that
-    gets the signal itself may die of it. Neither says how training has ended, but the training process does.
+    A shell script that goes on after its training (``python train.py; echo over``) ends with 0, ``make`` with 2
+    whatever has failed, and a shell that gets the signal itself may die of it. None of that says how training has ended,
+    but the training process does. The status of its own process stands, unless it is 0 or the signal, which that process
+    cannot have meant.
 
     Args:
         exits: How the commands have ended.
         told: What the training processes have said last, by worker.
+        wrapped: Workers whose training process is not the command itself.
     """
-    return tuple(
-        replace(exit, code=status.exit_code)
-        if (status := told.get(exit.index)) is not None
-        and status.exit_code is not None
-        and not status.finished
-        and (exit.code == 0 or exit.code in KILLED_BY_TERM)
-        else exit
-        for exit in exits
-    )
+    result = []
+    for exit in exits:
+        status = told.get(exit.index)
+        preempted = status is not None and status.exit_code is not None and not status.finished
+        if preempted and (exit.index in wrapped or exit.code == 0 or exit.code in KILLED_BY_TERM):
+            assert status is not None
+            assert status.exit_code is not None
+            exit = replace(exit, code=status.exit_code)
+        result.append(exit)
+    return tuple(result)
 
 
 def exit_status(code: int) -> int:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["WorkerStatus", "read_statuses"]
+from keras_preempt.status import process_file
+
+__all__ = ["WorkerStatus", "read_listening", "read_statuses"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,17 @@ def read_statuses(directory: Path, workers: int) -> dict[int, WorkerStatus]:
         if isinstance(value, dict):
             statuses[index] = WorkerStatus.from_json(value)
     return statuses
+
+
+def read_listening(directory: Path, workers: int) -> dict[int, int]:
+    """Reads which process of each worker has listened for notices, by worker; one that has not is left out."""
+    found = {}
+    for index in range(workers):
+        try:
+            found[index] = int(json.loads((directory / process_file(index)).read_text("utf-8"))["pid"])
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+    return found
 
 
 def _integer(value: object) -> int | None:

@@ -15,10 +15,9 @@ from keras_preempt.cluster.incarnation import Incarnation, RestartPolicy, Superv
 from keras_preempt.cluster.local import LocalCluster, default_prefix
 from keras_preempt.cluster.outcome import KILLED_BY_TERM, Outcome, Verdict, as_told, exit_status, judge
 from keras_preempt.cluster.scratch import scratch_directory
-from keras_preempt.cluster.status import read_statuses
+from keras_preempt.cluster.status import read_listening, read_statuses
 from keras_preempt.environment import INCARNATION, STATUS_DIR
 from keras_preempt.exit_codes import EXIT_NOT_SAVED
-from keras_preempt.status import process_file
 
 __all__ = ["Incarnation", "RestartPolicy", "Supervisor", "SupervisorReport"]
 
@@ -177,7 +176,9 @@ class Supervisor:
             finally:
                 self._cluster = None
         statuses = read_statuses(status_dir, self._workers)
-        exits = as_told(cluster.exits, statuses)
+        listening = read_listening(status_dir, self._workers)
+        wrapped = [index for index, pid in listening.items() if pid != cluster.pids[index]]
+        exits = as_told(cluster.exits, statuses, wrapped)
         record_exits(status_dir, exits, self._say, recorded_steps(env, number))
         verdict = judge(exits, policy.restart_codes)
         if timed_out:
@@ -188,7 +189,7 @@ class Supervisor:
             verdict=verdict,
             seconds=time.monotonic() - started_at,
             statuses=statuses,
-            listened=frozenset(i for i in range(self._workers) if (status_dir / process_file(i)).exists()),
+            listened=frozenset(listening),
             address_in_use=cluster.address_in_use,
             timed_out=timed_out,
         )
