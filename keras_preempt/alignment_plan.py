@@ -73,7 +73,7 @@ def without(plan: Plan, late: Sequence[int], members: Sequence[int], own: int) -
 
     Args:
         plan: The plan, of which nothing came.
-        late: Writers that are gone, or taken for that. Not this worker, which knows better.
+        late: Writers that are gone, or taken for that, of this plan and of those before it; never this worker.
         members: Indices of all members.
         own: This worker's index.
     """

@@ -272,11 +272,15 @@ def tell_uncaught_loss() -> None:
 
 
 def _status_of_loss(error: BaseException) -> int | None:
-    if not isinstance(error, tf.errors.OpError) or not internals.says_a_worker_is_gone(error):
+    said = error
+    if isinstance(error, RuntimeError) and isinstance(error.__context__, tf.errors.OpError):
+        # Keras, where it builds a model, raises one in the other's place (`from None`) that quotes its text.
+        said = error.__context__ if str(error.__context__.message) in str(error) else error
+    if not isinstance(said, tf.errors.OpError) or not internals.says_a_worker_is_gone(said):
         return None
     if internals.tasks_of_cluster() < 2:
         return None
-    _tell_loss(str(error.message))
+    _tell_loss(str(said.message))
     return EXIT_WORKER_LOST
 
 

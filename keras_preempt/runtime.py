@@ -34,9 +34,6 @@ NEVER = sys.maxsize
 ROUNDS_PER_REASON = 3
 """How often a reason calls a round again after one was aborted."""
 
-CLOSE_TIMEOUT = 10.0
-"""Seconds that one last message to the others may take before this process leaves without it."""
-
 EXPECTED_WITHIN = 2.0
 """Seconds within which a notice follows the signal handler that has announced it, or it does not come at all."""
 
@@ -400,15 +397,9 @@ class Runtime:
         self._countdown.stop()
         if self._watcher.is_alive():
             # Where a call stands in this round the watcher is not waiting for one, and this does nothing.
-            # In a thread of its own: a service that hangs must not keep this process from leaving.
-            waking = threading.Thread(
-                target=self._call, args=(Kind.FAILED, why, None), name="keras_preempt-closing", daemon=True
-            )
-            waking.start()
-            waking.join(timeout=CLOSE_TIMEOUT)
-            if not waking.is_alive():
-                # Every wait of the watcher ends by then.
-                self._watcher.join(timeout=2 * ALIGNMENT_TIMEOUT + 10)
+            told = self._call(Kind.FAILED, why, None)
+            # Every wait of the watcher ends by then; but for one that only the call ends, which nobody has taken.
+            self._watcher.join(timeout=2 * ALIGNMENT_TIMEOUT + 10 if told else 1)
 
     # -- The watcher --------------------------------------------------------------------------------
 
@@ -483,7 +474,8 @@ class Runtime:
 
     # -- Shared -------------------------------------------------------------------------------------
 
-    def _call(self, kind: Kind, reason: str, deadline: float | None, *, goes_on: bool = False) -> None:
+    def _call(self, kind: Kind, reason: str, deadline: float | None, *, goes_on: bool = False) -> bool:
+        """Calls a round, unless one was called already; returns whether the service has answered."""
         if kind in (Kind.PREEMPTED, Kind.DEADLINE) and self._called_round != self._member.round:
             self._called_round = self._member.round
             self._calls += 1
@@ -492,13 +484,15 @@ class Runtime:
                 with self._changed:
                     self._expected_round = -1
                     self._changed.notify_all()
-                return
+                return True
         call = Call(self._coordinator.member, kind, reason, deadline, goes_on)
         try:
             self._rounds.call(self._member.round, call)
         except CoordinationLost as error:
             with self._changed:
                 self._lose(str(error))
+            return False
+        return True
 
     def _advance(self, event: Event, *, call: Call | None = None, plan: Plan | None = None) -> None:
         self._member = alignment.advance(self._member, event, call=call, plan=plan)

@@ -90,12 +90,14 @@ class Saves:
             self._background.cancel()
         self._pace.save_began()
         content = self._session.capture(position)
+        gone: set[int] = set()
         while True:
             prepared = self._prepare(plan, position, began, content, copy=False)
             saved = self._ended(self._saver.write(prepared, given_up))
             if not saved.late:
                 return saved
-            plan = without(plan, saved.late, self._everyone, self._saver.member)
+            gone.update(saved.late)
+            plan = without(plan, sorted(gone), self._everyone, self._saver.member)
             logger.warning(
                 "Worker(s) %s are gone, or too late: worker(s) %s write the checkpoint at step %s instead.",
                 ", ".join(map(str, saved.late)),

@@ -40,7 +40,7 @@ _NAMES = {"stdout": "output", "stderr": "error"}
 
 def _works(stream: TextIO) -> bool:
     try:
-        if not stream.closed:  # Python leaves one alone that the program has closed.
+        if not getattr(stream, "closed", False):  # Python leaves one alone that the program has closed.
             stream.flush()
     except Exception:  # The program may have put anything there.
         return False

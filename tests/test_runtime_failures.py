@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from keras_preempt import runtime as runtime_module
 from keras_preempt.alignment import Plan
 from tests.runtime_job import Job, notice, short_rounds, the_plan
 
@@ -194,3 +195,32 @@ def test_close_ends_a_hold() -> None:
         job.workers[0].runtime.close("interrupted")
         stuck()
         job.end()
+
+
+def test_a_signal_whose_notice_never_comes_holds_training_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runtime_module, "EXPECTED_WITHIN", 0.1)
+    with Job(1) as job:
+        (worker,) = job.workers
+        job.stand_in(2)
+        worker.runtime.expect()  # As the signal handler does; and nobody notifies.
+        job.end()
+        assert worker.finished
+        assert worker.trained == 8
+        assert worker.runtime.fatal is None
+        assert worker.told("error") == []
+        assert caplog.text.count("no notice of it has come") == 1
+
+
+def test_a_signal_in_the_last_step_whose_notice_never_comes_does_not_keep_training_from_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime_module, "EXPECTED_WITHIN", 0.1)
+    with Job(1) as job:
+        (worker,) = job.workers
+        job.stand_in(7)
+        worker.runtime.expect()
+        job.end()
+        assert worker.finished
+        assert worker.runtime.fatal is None

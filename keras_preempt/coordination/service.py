@@ -7,8 +7,19 @@ blocking get, and a wait without a limit belongs to a thread that is woken by in
 
 from __future__ import annotations
 
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
 from keras_preempt import tensorflow_internals as internals
 from keras_preempt.coordination.coordinator import ABORTED, CoordinationLost, CoordinationTimeout
+
+ANSWER_TIMEOUT = 15.0
+"""Seconds that a call may take which waits for nothing but its answer. It takes none at all from a process that is
+frozen, and by then the heartbeat has failed as well, after 10 s: training cannot go on."""
+
+_Answer = TypeVar("_Answer")
 
 
 class ServiceCoordinator:
@@ -26,6 +37,7 @@ class ServiceCoordinator:
         self.member = member
         self.members = members
         self._keys = internals.CoordinationKeys()
+        self._silent = False
         if not self._keys.available():
             raise CoordinationLost(
                 "Expected TensorFlow's coordination service to run in this process. Received: a cluster of "
@@ -36,7 +48,7 @@ class ServiceCoordinator:
     def put_if_absent(self, key: str, value: str) -> bool:
         """See `Coordinator.put_if_absent`."""
         try:
-            return self._keys.insert(key, value)
+            return self._answered(lambda: self._keys.insert(key, value))
         except internals.SERVICE_ERRORS as error:
             raise CoordinationLost(f"Could not insert {key!r}: {error}") from error
 
@@ -54,18 +66,46 @@ class ServiceCoordinator:
     def delete(self, prefix: str) -> None:
         """See `Coordinator.delete`."""
         try:
-            self._keys.delete(prefix)
+            self._answered(lambda: self._keys.delete(prefix))
         except internals.SERVICE_ERRORS as error:
             raise CoordinationLost(f"Could not delete {prefix!r}: {error}") from error
 
     def gone(self) -> frozenset[int]:
         """See `Coordinator.gone`."""
-        found = self._keys.tasks_gone()
+        try:
+            found = self._answered(self._keys.tasks_gone)
+        except CoordinationLost:
+            found = [member == 0 for member in range(self.members)]  # Who hosts the service does not answer.
         return frozenset(member for member, gone in enumerate(found) if gone and member != self.member)
 
     def report_error(self, message: str, code: int = ABORTED) -> None:
         """See `Coordinator.report_error`."""
         try:
-            self._keys.report_error(message, code)
+            self._answered(lambda: self._keys.report_error(message, code))
         except internals.SERVICE_ERRORS as error:
             raise CoordinationLost(f"Could not report the error {message!r}: {error}") from error
+
+    def _answered(self, call: Callable[[], _Answer]) -> _Answer:
+        """Makes a call to the service, in a thread that is left behind if no answer comes: it cannot be called off."""
+        if self._silent:
+            raise CoordinationLost("The coordination service has not answered before; it is not asked again.")
+        answers: queue.SimpleQueue[tuple[_Answer | None, BaseException | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                answers.put((call(), None))
+            except BaseException as error:  # Raised again by the caller.
+                answers.put((None, error))
+
+        threading.Thread(target=run, name="keras_preempt-call", daemon=True).start()
+        try:
+            answer, error = answers.get(timeout=ANSWER_TIMEOUT)
+        except queue.Empty:
+            self._silent = True
+            raise CoordinationLost(
+                f"Expected worker 0, which hosts the coordination service, to answer within {ANSWER_TIMEOUT:.0f} s. "
+                "Received: nothing. It is frozen, or the network is gone."
+            ) from None
+        if error is not None:
+            raise error
+        return answer  # type: ignore[return-value]
