@@ -123,6 +123,11 @@ class Listening:
             return replace(found, sources=tuple(name for name in found.sources if name != COORDINATION_KEY))
         return found
 
+    def leave_with(self, termination: Termination, status: int) -> None:
+        """The process is about to end: a further signal does not replace its status. `exit_fn` ends it otherwise."""
+        if self._signals is not None and termination.exit_fn is None:
+            self._signals.leave_with(status)
+
     def stop(self) -> None:
         """Ends all sources. Can be called twice."""
         with contextlib.ExitStack() as stopping:

@@ -84,9 +84,9 @@ def as_told(
     """Puts the status that a preempted training process has left with in place of that of its wrapper.
 
     A shell script that goes on after its training (``python train.py; echo over``) ends with 0, ``make`` with 2
-    whatever has failed, and a shell that gets the signal itself may die of it. None of that says how training has ended,
-    but the training process does. The status of its own process stands, unless it is 0 or the signal, which that process
-    cannot have meant.
+    whatever has failed, and a shell that gets the signal itself may die of it. None of that says how training has
+    ended, but the training process does. The status of its own process stands, unless it is 0 or the signal, which
+    that process cannot have meant.
 
     Args:
         exits: How the commands have ended.

@@ -67,7 +67,7 @@ def _statuses(start: Start, workers: int) -> list[str]:
         output = start.outputs[worker]
         # Before the callback listens, and after the fit, a signal does what it does to any program.
         listens = "Watching over" in output or "AT epoch" in output
-        trains = listens and "AT epoch_end 3" not in output and "FINISHED" not in output
+        trains = listens and "AT epoch_end 3" not in output and not start.hit(INT)
         allowed = {0, PREEMPTED}
         if lost:
             allowed |= {LOST, NOT_SAVED}
