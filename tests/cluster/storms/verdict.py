@@ -73,6 +73,8 @@ def _statuses(start: Start, workers: int) -> list[str]:
             allowed |= {LOST, NOT_SAVED}
             if not listens:  # TensorFlow's own error about a worker that never came.
                 allowed |= {1, -signal.SIGABRT}
+        if start.hit(INT):  # An error of the program, which the other workers are told of.
+            allowed.add(1)
         for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT):
             # SIGTERM is heard while the fit runs; the others are no notices.
             if start.hit(number) and (number != signal.SIGTERM or not trains):
