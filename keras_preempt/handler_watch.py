@@ -233,6 +233,7 @@ class LoopWatch:
             logger.error(
                 "Preempted, and NOT saved after %d runs: %s is lost.", position.batch, self._at_risk()
             )
+        self._listening.leave_with(self._termination, code)
         with leaving.whatever_happens("Ending what was started for the loop"):
             self.abandon("preempted")
         with leaving.whatever_happens("Waiting for the workers"):

@@ -22,6 +22,7 @@ from keras_preempt.place import Place
 from keras_preempt.platform import AWS, AZURE, COORDINATION_KEY, GCE, Platform
 from keras_preempt.platform_detection import KnownOnce
 from keras_preempt.runtime import Runtime
+from keras_preempt.status import listens
 from keras_preempt.termination import Termination, TerminationConfig, complete
 
 logger = logging.getLogger("keras_preempt")
@@ -62,6 +63,8 @@ class Listening:
         if SignalNotices.possible():
             self._signals = SignalNotices(signals, runtime.notify, runtime.expect, self._signals_replaced)
             self._hear(self._signals)
+            if signals:
+                listens(place.member)
         elif signals and not clustered:
             logger.warning(
                 "fit runs outside the main thread of a single process, where Python cannot hear signals: a "
@@ -120,6 +123,11 @@ class Listening:
         if self._place.members == 1:  # No coordination service, so no key of it.
             return replace(found, sources=tuple(name for name in found.sources if name != COORDINATION_KEY))
         return found
+
+    def leave_with(self, termination: Termination, status: int) -> None:
+        """The process is about to end: a further signal does not replace its status. `exit_fn` ends it otherwise."""
+        if self._signals is not None and termination.exit_fn is None:
+            self._signals.leave_with(status)
 
     def stop(self) -> None:
         """Ends all sources. Can be called twice."""

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from keras_preempt import environment
-from keras_preempt.this_process import started_at
+from keras_preempt import environment, this_process
 
 logger = logging.getLogger("keras_preempt")
 
@@ -19,6 +18,30 @@ logger = logging.getLogger("keras_preempt")
 def fit_file(member: int) -> str:
     """Returns the name of the file in which a worker tells its launcher which fit it has begun."""
     return f"fit-{member}.json"
+
+
+def process_file(member: int) -> str:
+    """Returns the name of the file in which the process of a worker that listens for notices names itself."""
+    return f"process-{member}.json"
+
+
+def listens(member: int) -> None:
+    """Tells the launcher that it is this process that has to get the signals of this worker."""
+    leave(process_file(member), this_process.name())
+
+
+def leave(name: str, value: Mapping[str, object]) -> None:
+    """Writes a file for the launcher, or nothing if no launcher has asked for it."""
+    folder = os.environ.get(environment.STATUS_DIR)
+    if not folder:
+        return
+    target = Path(folder) / name
+    partial = target.with_suffix(f".{os.getpid()}")
+    try:
+        partial.write_text(json.dumps(value))
+        partial.replace(target)
+    except OSError as error:
+        logger.warning("The status file %s could not be written: %s", target, error)
 
 
 class Steps(Protocol):
@@ -69,11 +92,11 @@ class Status:
         """The first step is next."""
         self._training_since = time.time()
         spent = sum(self._seconds.values())
-        self._seconds["import and build"] = max(0.0, time.time() - started_at() - spent)
+        self._seconds["import and build"] = max(0.0, time.time() - this_process.started_at() - spent)
 
     def begin(self, member: int, incarnation: int, directory: str) -> None:
         """Tells the launcher which fit has begun, also for the case that this process is killed."""
-        self._leave(fit_file(member), {"directory": directory, "incarnation": incarnation})
+        leave(fit_file(member), {"directory": directory, "incarnation": incarnation})
 
     def write(self, member: int, incarnation: int, steps: Steps) -> None:
         """Leaves the file where the launcher asked for it, or nothing if no launcher did.
@@ -103,16 +126,4 @@ class Status:
             "committed_at": self.committed_at,
             "timing": timing,
         }
-        self._leave(f"worker-{member}.json", status)
-
-    def _leave(self, name: str, value: Mapping[str, object]) -> None:
-        folder = os.environ.get(environment.STATUS_DIR)
-        if not folder:
-            return
-        target = Path(folder) / name
-        partial = target.with_suffix(f".{os.getpid()}")
-        try:
-            partial.write_text(json.dumps(value))
-            partial.replace(target)
-        except OSError as error:
-            logger.warning("The status file %s could not be written: %s", target, error)
+        leave(f"worker-{member}.json", status)

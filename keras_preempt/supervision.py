@@ -464,6 +464,8 @@ class Supervision:
         self._status.spent("exit", time.monotonic() - began)
         if saved.name is None:
             self._saves.tell_loss(position, uncertain=saved.uncertain)
+        assert self._listening is not None
+        self._listening.leave_with(self._termination, code)
         with leaving.whatever_happens("Ending what was started for the fit"):
             self._close("preempted")
         with leaving.whatever_happens("Waiting for the workers"):

@@ -24,7 +24,7 @@ from keras_preempt.checkpoint.errors import StoreUnavailable
 
 logger = logging.getLogger("keras_preempt")
 
-_NAME = re.compile(r"keras-preempt-staging-[0-9]+-[0-9a-f]{16}")
+_NAME = re.compile(r"keras-preempt-[a-z]+-[0-9]+-[0-9a-f]{16}")
 _ATTEMPTS = 100  # each lost one means that a sweeper came between making a directory and locking it
 
 
@@ -33,16 +33,17 @@ class StagingDirectory:
 
     Args:
         root: an existing directory on a local disk to make it in; None for the system's temporary directory.
+        purpose: a word for its name.
 
     Raises:
         StoreUnavailable: it cannot be made there.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, root: str | os.PathLike[str] | None = None, *, purpose: str = "staging") -> None:
         self._root = Path(tempfile.gettempdir() if root is None else os.path.expanduser(os.fspath(root)))
         try:
             sweep(self._root)
-            self._path, self._lock = _make(self._root)
+            self._path, self._lock = _make(self._root, purpose)
         except OSError as error:
             raise StoreUnavailable(
                 f"Expected a directory on a local disk to stage files in. Received: {self._root} "
@@ -119,13 +120,13 @@ def sweep(root: Path) -> list[Path]:
             finally:
                 os.close(lock)
     if swept:
-        logger.info("Removed %d staging directories that dead processes left in %s.", len(swept), root)
+        logger.info("Removed %d temporary directories that dead processes left in %s.", len(swept), root)
     return swept
 
 
-def _make(root: Path) -> tuple[Path, int]:
+def _make(root: Path, purpose: str) -> tuple[Path, int]:
     for _ in range(_ATTEMPTS):
-        path = root / f"keras-preempt-staging-{os.getpid()}-{secrets.token_hex(8)}"
+        path = root / f"keras-preempt-{purpose}-{os.getpid()}-{secrets.token_hex(8)}"
         path.mkdir(mode=0o700)
         with contextlib.suppress(FileNotFoundError):
             lock = _try_lock(path)

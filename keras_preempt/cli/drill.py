@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
@@ -26,6 +24,7 @@ from keras_preempt.cli.run_directories import RunDirectories, run_directories
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cli.working_directory import WorkingDirectories
 from keras_preempt.cluster import RestartPolicy
+from keras_preempt.cluster.scratch import scratch_directory
 
 __all__ = ["drill"]
 
@@ -189,15 +188,13 @@ def drill(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
-    terminal = Terminal(sys.stderr if as_json else None)
+    terminal = Terminal(sys.stderr if as_json else None, job=True)
     findings = Findings(workers, chosen)
     try:
         with contextlib.ExitStack() as stack:
             bucket = None if faults is None else stack.enter_context(drill_bucket(faults, chosen))
             directories = _directories(stack, keep, bucket)
-            scratch = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="keras-preempt-drill-"))
-            ).resolve()
+            scratch = stack.enter_context(scratch_directory("drill")).resolve()
             trainer = Trainer(
                 workers,
                 arguments,

@@ -130,6 +130,7 @@ class Trainer:
                 environment=environment,
                 expected=judge.why_expected,
                 cwd=cwd,
+                stopping=self._terminal.hurry,
             )
             report = supervisor.run()
             listening.settle()

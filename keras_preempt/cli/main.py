@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from keras_preempt import __version__
+from keras_preempt.cli.surroundings import cleaning_up_on_signals, open_standard_descriptors
 
 __all__ = ["cli", "main"]
 
@@ -66,8 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; those of this process if None.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    open_standard_descriptors()
     try:
-        code = cli.main(arguments, prog_name="keras-preempt", standalone_mode=False)
+        with cleaning_up_on_signals():
+            code = cli.main(arguments, prog_name="keras-preempt", standalone_mode=False)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "keras-preempt"
         click.echo(f"Error: {error.format_message()} (Try: {path} --help)", err=True)

@@ -61,17 +61,21 @@ def run(
     Where a worker was killed without a notice (SIGKILL) and the others leave with 69, which says that they
     have lost it, the cluster is started again if there is a checkpoint.
 
-    SIGTERM and Ctrl-C go on to all workers, which save and leave; nothing is started again after that. A
-    second Ctrl-C kills them. No worker outlives this command, even if it is killed itself.
+    SIGTERM, and SIGHUP when the terminal is closed, go on to the training process of every worker as SIGTERM,
+    also behind a shell script; they save and leave, and nothing is started again after that. Ctrl-C goes on as
+    it is, and a second one kills them. Nothing that a worker has started outlives this command, even if it is
+    killed itself. If standard output cannot be written, the output is dropped and the job goes on.
 
     \b
     Exit codes:
       0    training finished
-      75   this command was told to stop (SIGTERM), and the workers saved: start it again
+      75   this command was told to stop, and a checkpoint is committed: start it again
            (the worker's own restart code, if --restart-code names others)
+      74   this command was told to stop, and what was trained could not be saved
       1    it gave up: several restarts in a row without progress
       2    wrong usage
       130  stopped by Ctrl-C
+      143  stopped by SIGTERM (129: SIGHUP) before training had begun: nothing saved, nothing lost
       else the exit code of the worker that failed first; 128 + n if signal n ended it
     """  # noqa: D301 - click's own mark for text that it must not wrap
     arguments = checked_command(workers, command)
@@ -84,8 +88,15 @@ def run(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    terminal = Terminal()
-    supervisor = Supervisor(workers, arguments, policy=policy, say=terminal.say, log=terminal.worker_line)
-    report = supervisor.run()
+    terminal = Terminal(job=True)
+    supervisor = Supervisor(
+        workers,
+        arguments,
+        policy=policy,
+        say=terminal.say,
+        log=terminal.worker_line,
+        stopping=terminal.hurry,
+    )
+    report = supervisor.run(last=True)
     terminal.say(report.summary)
     return report.exit_code

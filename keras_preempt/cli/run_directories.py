@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import click
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.store import Store, open_store
+from keras_preempt.cluster.scratch import scratch_directory
 
 __all__ = ["RunDirectories", "run_directories"]
 
@@ -50,8 +50,8 @@ def run_directories(keep: str | None) -> Iterator[RunDirectories]:
         click.UsageError: the user's cannot be used.
     """
     if keep is None:
-        with tempfile.TemporaryDirectory(prefix="keras-preempt-drill-") as path:
-            yield RunDirectories(path, local=True)
+        with scratch_directory("drill") as path:
+            yield RunDirectories(str(path), local=True)
         return
     try:
         store = open_store(keep)

@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from keras_preempt.cluster.scratch import scratch_directory
 
 __all__ = ["Lost", "Strikes", "strikes"]
 
@@ -119,11 +120,18 @@ class Strikes:
         elif "arrived" in told:
             with self._lock:
                 if self._expected is not None:
-                    self.lost.pop(self._expected[0], None)
+                    self._arrived(self._expected[0])
         elif "lost" in told:
             self._give_up(str(told["lost"]))
         else:
             self._struck(str(told["signal"]), float(told["time"]), int(told["pid"]), bool(told.get("wanted")))
+
+    def _arrived(self, incarnation: int) -> None:
+        lost = self.lost.get(incarnation)
+        # A wrapper that the signal has ended takes the machine, container or job step with it; that the launcher of the
+        # drill then hands the signal on to what the wrapper has left behind saves nobody elsewhere.
+        if lost is not None and (lost.started == lost.training or _lives(lost.started)):
+            del self.lost[incarnation]
 
     def _struck(self, name: str, at: float, training: int, wanted: bool) -> None:
         with self._lock:
@@ -161,11 +169,21 @@ class Strikes:
             self._say(f"w{member} was still there when its {self._grace:g} s of grace were over: killed")
 
 
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0
+
+
 @contextlib.contextmanager
 def strikes(grace: float | None, say: Callable[[str], None]) -> Iterator[Strikes]:
     """Listens for as long as the block lasts."""
-    with tempfile.TemporaryDirectory(prefix="keras-preempt-strikes-") as folder:
-        listening = Strikes(Path(folder) / "strikes", grace, say)
+    with scratch_directory("strikes") as folder:
+        listening = Strikes(folder / "strikes", grace, say)
         try:
             yield listening
         finally:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import select
 import sys
 import threading
 from collections.abc import Collection
 from typing import IO
 
+import click
 from rich.box import SIMPLE
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Terminal"]
+from keras_preempt.cli.output import Output
+
+__all__ = ["OutputLost", "Terminal"]
 
 _WORKER_COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 _PLAIN_WIDTH = 200  # columns of a table in a file or a pipe, where nothing has to fit on a screen
@@ -35,27 +41,52 @@ def is_silenced(line: str, level: str) -> bool:
     return level in ("1", "2", "3") and _UNREADY.match(line) is not None
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Leaves it to `Terminal`; rich would end the program with status 1."""
-        raise BrokenPipeError
+class OutputLost(click.ClickException):
+    """What a command was asked to print cannot be printed."""
 
 
 class Terminal:
     """Writes workers' lines, the launcher's own lines and tables to one stream, from any thread.
 
-    A reader that goes away (``keras-preempt run ... | head``) does not end training: the output is dropped.
+    A reader that goes away (``keras-preempt report ... | head``) ends nothing: the output is dropped. So it is with any
+    other error of the output of a job, such as a full disk or a terminal that is gone, which is then told on standard
+    error; without a job, the output is what the command is for, and such an error ends it.
+
+    Args:
+        stream: Where to; None for standard output, which may be closed.
+        job: Whether a job runs that is worth more than its output.
+
+    Raises:
+        OutputLost: By any of its methods, see above.
     """
 
-    def __init__(self, stream: IO[str] | None = None):
+    def __init__(self, stream: IO[str] | None = None, *, job: bool = False):
         self._stream = stream or sys.stdout
+        self._job = job
         self._lock = threading.Lock()
         self._closed = False
-        self._console = _Console(
-            file=self._stream, highlight=False, markup=False, emoji=False, soft_wrap=True
+        self._output: Output | None = None
+        if self._stream is None or self._stream.closed:
+            self._lose("it is closed")
+        else:
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # A stream of a test, in memory, has no descriptor.
+                self._output = Output(self._stream.fileno())
+        self._console = Console(
+            file=io.StringIO() if self._stream is None else self._stream,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=True,
         )
         if not self._console.is_terminal:
             self._console.width = _PLAIN_WIDTH
+
+    def hurry(self) -> None:
+        """From now on drops what no reader takes at once: the job was told to stop. Safe in a signal handler."""
+        if self._output is not None:
+            self._output.hurry()
 
     def worker_line(self, index: int, line: str) -> None:
         """Writes a worker's line after its prefix; of a line rewritten in place, only its last state."""
@@ -87,31 +118,60 @@ class Terminal:
             table.add_column(column, justify="left" if position == 0 or column in left else "right")
         for row in rows:
             table.add_row(*row)
-        self._guarded(lambda: self._console.print(table))
+        self._render(table)
 
     def _print(self, prefix: Text, line: str, style: str = "") -> None:
         if self._console.is_terminal:
-            text = Text.assemble(prefix, Text.from_ansi(line, style=style) if line else "")
-            self._guarded(lambda: self._console.print(text))
+            self._render(Text.assemble(prefix, Text.from_ansi(line, style=style) if line else ""))
         else:
-            self._guarded(lambda: self._write(f"{prefix.plain}{line}\n"))
+            self._write(f"{prefix.plain}{line}\n")
+
+    def _render(self, what: RenderableType) -> None:
+        with self._lock:
+            with self._console.capture() as captured:
+                self._console.print(what)
+            self._write_locked(captured.get())
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
-
-    def _guarded(self, write: object) -> None:
-        assert callable(write)
         with self._lock:
-            if self._closed:
-                return
-            try:
-                write()
-            except BrokenPipeError:
-                self._closed = True
-                # What is still buffered has to go somewhere when the interpreter flushes it at exit.
-                with open(os.devnull, "w") as nowhere:
-                    os.dup2(nowhere.fileno(), self._stream.fileno())
+            self._write_locked(text)
+
+    def _write_locked(self, text: str) -> None:
+        if self._closed:
+            return
+        assert self._stream is not None
+        try:
+            if self._output is None:
+                self._stream.write(text)
+                self._stream.flush()
+            else:
+                self._stream.flush()
+                encoding = getattr(self._stream, "encoding", None) or "utf-8"
+                self._output.write(text.encode(encoding, "backslashreplace"))
+        except (OSError, ValueError) as error:  # A ValueError: somebody has closed it.
+            self._lose(str(getattr(error, "strerror", None) or error), isinstance(error, BrokenPipeError))
+
+    def _lose(self, why: str, unread: bool = False) -> None:
+        self._closed = True
+        if self._stream is not None:
+            # What is still buffered has to go somewhere when the interpreter flushes it at exit.
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+        if self._job:
+            _tell(
+                f"keras-preempt: Standard output is lost ({why}). The job goes on, and its output is dropped.\n"
+            )
+        elif not unread and self._stream is not None:
+            raise OutputLost(f"Expected to write to standard output. Received: {why}.")
+
+
+def _tell(text: str) -> None:
+    """Writes to standard error if that takes it at once."""
+    with contextlib.suppress(OSError, ValueError):
+        poll = select.poll()
+        poll.register(2, select.POLLOUT)
+        if poll.poll(0):
+            os.write(2, text.encode())
 
 
 def _visible(line: str) -> str:

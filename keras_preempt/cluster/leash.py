@@ -1,43 +1,355 @@
-"""Ties a process to its launcher, then becomes the worker's command.
+"""Keeps one worker: starts its command, hands signals on to it, and lets nothing that it has started outlive it.
 
-Run as a script that imports nothing from the package: ``python -I -S leash.py <launcher pid> <command...>``.
-The kernel then kills the worker when its launcher is gone, even after a SIGKILL that no handler of the
-launcher could see. A wrapper does what ``preexec_fn`` would, without running Python between fork and exec in
-a process that has threads. The bond survives exec (prctl(2), PR_SET_PDEATHSIG).
+Run as a script that imports nothing from the package: ``python -I -S leash.py <control socket>``. It stands between the
+launcher and the command as a small init does in a container, because some things can only be done from there:
+
+- When the launcher is gone, even after a SIGKILL that no handler of the launcher could see, the socket ends and the
+  keeper kills whatever the command has started. If the keeper itself is killed, the kernel kills the command
+  (prctl(2), PR_SET_PDEATHSIG) and the launcher the rest of the session.
+- The keeper is the reaper of its descendants (PR_SET_CHILD_SUBREAPER). A process that leaves the group or the session
+  (setsid, a daemon's double fork) becomes its child and is found. No other process is ever signalled.
+- The process that listens for notices need not be the one that was started: in ``sh -c 'python train.py; echo over'``
+  the shell would die of a SIGTERM and the training process would never hear of it. That process names itself in a
+  file (`keras_preempt.status`), and the signal goes to it. Until it has done so, the signal goes to the command.
+
+The whole group is not signalled, because it contains processes that training needs until it is saved, such as the
+workers of a data loader.
+
+Both prctl options exist on Linux only. Elsewhere only the process group of the command is ended with it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import select
 import signal
+import socket
 import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+__all__ = ["KILL_ALL", "TO_COMMAND", "descendants", "of_session"]
+
+KILL_ALL = 255
+"""Sent by the launcher instead of the number of a signal: end everything at once."""
+
+TO_COMMAND = 128
+"""Added by the launcher to the number of a signal that goes to the command itself, as a machine would send it."""
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+
+_SETTLE = (
+    0.5  # seconds in which helpers of a process that has ended (multiprocessing has some) end by themselves
+)
+_WRAP_UP = 10.0  # seconds for a shell script to end once the training process, told to stop, has ended
+_SAVING = 600.0  # seconds for a training process whose shell has died to save
+_TELLINGS = 2  # training processes, one after the other, that are told to end and waited for
+_TERMINATED = 5.0  # seconds between SIGTERM and SIGKILL for what is left
+_AGAIN = 0.1  # seconds between two looks while something is being waited for that sends no word
+_UNKILLABLE = 20.0  # seconds after SIGKILL: what still exists hangs in the kernel, and nobody can end it
+
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NOT_THE_KEEPERS = (*_ENDING, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def _follow_to_death(launcher: int) -> None:
-    if sys.platform == "linux":
-        import ctypes
+class _Keeper:
+    def __init__(self, control: socket.socket, command: list[str], listening: str) -> None:
+        self._control = control
+        self._listening = listening
+        self._killing: float | None = None  # Since when, as all the times below.
+        self._terminating: float | None = None
+        self._main_ended: float | None = None
+        self._main_code = 0
+        self._told = 0  # The training process that was told to end; 0: none.
+        self._told_at = 0.0
+        self._tellings = 0
+        self._told_gone: float | None = None
+        self._wrapper_told = False
+        self._wanted = 0  # A signal that came before a training process was known.
+        self._orphans: dict[int, int] = {}
+        self._reported = False
+        # Set before the command starts: none of its descendants can be missed.
+        if sys.platform == "linux":
+            _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        inherited = {number: signal.getsignal(number) for number in _NOT_THE_KEEPERS}
+        self._wakeup, writer = socket.socketpair()
+        self._wakeup.setblocking(False)
+        writer.setblocking(False)
+        self._writer = writer
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in _NOT_THE_KEEPERS:  # A scheduler may signal every process of a job, and this is one.
+            signal.signal(number, signal.SIG_IGN)
+        keeper = os.getpid()
+        self._main = os.fork()
+        if self._main == 0:
+            _become(command, inherited, keeper)
+        with contextlib.suppress(OSError):  # In both, so that it is done whoever comes first.
+            os.setpgid(self._main, self._main)
+        self._say(f"started {self._main}")
 
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != launcher:  # It died before the bond was made.
-        os._exit(128 + signal.SIGKILL)
+    def run(self) -> None:
+        """Returns when the command and all that it has started are gone."""
+        while self._reap():
+            patience = self._advance()
+            if self._killing is not None and time.monotonic() - self._killing > _UNKILLABLE:
+                break
+            self._listen(patience)
+        self._report()
+
+    def _listen(self, patience: float | None) -> None:
+        sources = [self._wakeup] if self._killing is not None else [self._wakeup, self._control]
+        ready, _, _ = select.select(sources, [], [], patience)
+        if self._wakeup in ready:
+            with contextlib.suppress(BlockingIOError):
+                self._wakeup.recv(4096)
+        if self._control in ready:
+            try:
+                numbers = self._control.recv(4096)
+            except OSError:
+                numbers = b""
+            for number in numbers or bytes([KILL_ALL]):
+                self._obey(number)
+
+    def _obey(self, number: int) -> None:
+        if number in (KILL_ALL, signal.SIGKILL):
+            self._killing = self._killing or time.monotonic()
+            _send(self._main if self._main_ended is None else 0, signal.SIGKILL)
+            return
+        if number > TO_COMMAND:
+            _send(self._main if self._main_ended is None else 0, number - TO_COMMAND)
+            return
+        trainer = self._trainer()
+        if number in _ENDING:
+            self._wanted = number
+        if trainer and number in _ENDING:
+            self._tell(trainer, number)
+        else:
+            _send(trainer or (self._main if self._main_ended is None else 0), number)
+
+    def _tell(self, trainer: int, number: int) -> None:
+        if trainer != self._told:
+            self._told, self._told_at = trainer, time.monotonic()
+            self._tellings += 1
+        _send(trainer, number)
+
+    def _advance(self) -> float | None:
+        """Does what is due, and returns how long nothing else is; None for as long as nobody says anything."""
+        now = time.monotonic()
+        if self._killing is not None:
+            self._send_all(signal.SIGKILL)
+            return _AGAIN
+        if self._main_ended is None:
+            return self._beside_the_command(now)
+        if now < self._main_ended + _SETTLE:
+            return self._main_ended + _SETTLE - now
+        return self._after(now)
+
+    def _beside_the_command(self, now: float) -> float | None:
+        """The command runs. If it is the wrapper of a training process that was told to end, it has to end soon."""
+        if not self._wanted:
+            return None
+        trainer = self._trainer()
+        if trainer == self._main:
+            return None
+        if trainer and not self._told:
+            self._tell(trainer, self._wanted)  # The shell has kept the signal to itself.
+        if trainer and trainer == self._told:
+            return _AGAIN
+        if not self._told:
+            return _AGAIN
+        self._told_gone = self._told_gone or now
+        return self._after(now) if now >= self._told_gone + _WRAP_UP else _AGAIN
+
+    def _after(self, now: float) -> float:
+        """Ends what is left: the training process saves first, and keeps its own children for that long."""
+        if self._main_ended is None and not self._wrapper_told:
+            self._wrapper_told = True
+            _send(self._main, signal.SIGTERM)  # It may be a loop that starts the training again and again.
+        trainer = self._trainer()
+        if trainer and self._terminating is None:
+            if trainer != self._told and self._tellings < _TELLINGS:
+                self._tell(trainer, self._wanted or signal.SIGTERM)
+            if trainer == self._told and now < self._told_at + _SAVING:
+                return _AGAIN
+        self._report()
+        if self._terminating is None:
+            self._terminating = now
+            names = self._send_all(signal.SIGTERM)
+            if names:
+                self._say(f"left {', '.join(names)}")
+        elif now >= self._terminating + _TERMINATED:
+            self._killing = now
+        return _AGAIN
+
+    def _send_all(self, number: int) -> list[str]:
+        found = descendants(os.getpid())
+        if found is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._main, number)
+            return []
+        for pid in found:
+            _send(pid, number)
+        return [f"{name} ({pid})" for pid, name in found.items() if pid != self._main]
+
+    def _trainer(self) -> int:
+        """The process that has said that it listens, if it is a descendant that lives; otherwise 0."""
+        if not self._listening:
+            return 0
+        try:
+            with open(self._listening, encoding="utf-8") as file:
+                told = json.load(file)
+            pid, ticks = int(told["pid"]), told["ticks"]
+        except (OSError, ValueError, TypeError, KeyError):
+            return 0
+        if pid == self._main:
+            return pid if self._main_ended is None else 0
+        process = _look(pid)
+        if process is None or process.state == "Z" or process.since != ticks:
+            return 0
+        while process is not None and process.parent != os.getpid():
+            process = _look(process.parent)
+        return pid if process is not None else 0
+
+    def _reap(self) -> bool:
+        """Collects what has ended; returns whether anything is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            code = os.waitstatus_to_exitcode(status)
+            if pid == self._main:
+                self._main_ended, self._main_code = time.monotonic(), code
+                if not self._trainer():
+                    self._report()
+            else:
+                self._orphans[pid] = code
+
+    def _report(self) -> None:
+        """Says how the worker has ended: as its command, or as the training process that has outlived the command."""
+        if self._main_ended is None or self._reported:
+            return
+        self._reported = True
+        self._say(f"ended {self._orphans.get(self._told, self._main_code)}")
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # The launcher is gone; that is noticed elsewhere.
+            self._control.sendall(f"{line}\n".encode())
 
 
-def main(argv: list[str]) -> None:
-    """Becomes the command ``argv[2:]``, bound to process ``argv[1]``; exits with 127 if it cannot start."""
-    launcher, command = int(argv[1]), argv[2:]
-    _follow_to_death(launcher)
-    # A launcher in a shell's background ignores SIGINT, and exec would hand that on to the worker.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+def descendants(root: int) -> dict[int, str] | None:
+    """Returns the processes that a process has started, and those that they have, and so on; without zombies.
+
+    Args:
+        root: A process id.
+
+    Returns:
+        Their names by process id; None where the system does not say (it has no /proc).
+    """
+    if _look(os.getpid()) is None:
+        return None
+    children: dict[int, list[tuple[int, _Process]]] = {}
+    for pid, process in _processes():
+        children.setdefault(process.parent, []).append((pid, process))
+    found: dict[int, str] = {}
+    parents = [root]
+    while parents:
+        for pid, process in children.pop(parents.pop(), []):
+            parents.append(pid)
+            if process.state != "Z":
+                found[pid] = process.name
+    return found
+
+
+def of_session(session: int) -> list[int]:
+    """Returns the processes of a session, without zombies; none where the system does not say."""
+    return [pid for pid, process in _processes() if process.session == session and process.state != "Z"]
+
+
+class _Process(NamedTuple):
+    """What proc(5) says of a process; `since` is in clock ticks from the boot to its start."""
+
+    name: str
+    state: str
+    parent: int
+    session: int
+    since: int
+
+
+def _look(pid: int) -> _Process | None:
     try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The name stands in brackets, and may hold spaces and brackets itself.
+            head, _, rest = file.read().rpartition(")")
+        fields = rest.split()
+        return _Process(head.partition("(")[2], fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _processes() -> Iterator[tuple[int, _Process]]:
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdecimal() and (process := _look(int(name))) is not None:
+                yield int(name), process
+
+
+def _send(pid: int, number: int) -> None:
+    if pid:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def _become(command: list[str], inherited: Mapping[signal.Signals, object], keeper: int) -> None:
+    """Becomes the command, in a process group of its own; exits with 127 if it cannot start."""
+    try:
+        os.setpgid(0, 0)
+        if sys.platform == "linux":
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:  # It died before the bond was made.
+            os._exit(128 + signal.SIGKILL)
+        signal.set_wakeup_fd(-1)
+        for number, handler in inherited.items():
+            # A launcher in a shell's background ignores SIGINT, and exec would hand that on to the worker. A SIGHUP
+            # that is ignored (nohup) stays ignored.
+            ignored = handler is signal.SIG_IGN and number not in (signal.SIGINT, signal.SIGTERM)
+            signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"cannot start {command[0]!r}: {error.strerror}\n".encode())
+    finally:
         os._exit(127)
+
+
+def main(argv: list[str]) -> None:
+    """Keeps the worker that the launcher describes on the socket whose descriptor is ``argv[1]``."""
+    descriptor = int(argv[1])
+    os.set_inheritable(descriptor, False)
+    control = socket.socket(fileno=descriptor)
+    text = b""
+    while not text.endswith(b"\n"):
+        piece = control.recv(1 << 16)
+        if not piece:
+            return  # The launcher is gone already.
+        text += piece
+    wanted = json.loads(text)
+    _Keeper(control, wanted["command"], wanted["listening"]).run()
 
 
 if __name__ == "__main__":

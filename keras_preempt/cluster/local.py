@@ -18,6 +18,8 @@ from keras_preempt.cluster.worker import WorkerProcess
 from keras_preempt.environment import TF_CONFIG
 from keras_preempt.exit_codes import RESTART_CODES
 
+_OUTPUT_TAIL = 10.0  # seconds for a worker whose keeper was killed
+
 __all__ = ["LocalCluster", "WorkerExit", "default_prefix"]
 
 _ADDRESS_IN_USE = re.compile(
@@ -137,7 +139,7 @@ class LocalCluster:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids by worker; each is also the id of the worker's process group."""
+        """Process ids of the commands by worker; each is also the id of its process group."""
         return [worker.pid for worker in self._workers]
 
     @property
@@ -151,8 +153,16 @@ class LocalCluster:
         return sorted(found, key=lambda exit: exit.at)
 
     def signal(self, index: int, number: int) -> bool:
-        """Sends a signal to one worker (not to its children); returns False if it is gone already."""
+        """Sends a signal to the process of one worker that trains; returns False if the worker is gone already.
+
+        It goes to the command until another process of the worker listens for notices (behind a shell), and not to
+        other processes, except SIGKILL, which ends them all.
+        """
         return self._workers[index].signal(number)
+
+    def signal_command(self, index: int, number: int) -> bool:
+        """Sends a signal to the command of one worker, as a machine would; returns False if it is gone already."""
+        return self._workers[index].signal_command(number)
 
     def signal_all(self, number: int) -> None:
         """Sends a signal to every worker that still runs. Safe in a signal handler of the main thread."""
@@ -203,7 +213,7 @@ class LocalCluster:
                 raise TimeoutError(message)
 
     def kill_all(self, grace: float = 0.0) -> None:
-        """Ends every worker: SIGTERM, ``grace`` seconds later SIGKILL to its process group (at once if 0)."""
+        """Ends every worker: SIGTERM, ``grace`` seconds later SIGKILL to all its processes (at once if 0)."""
         for worker in self._workers:
             if worker.exit_code is None and worker.pid:
                 worker.ended_by_launcher = True
@@ -212,9 +222,11 @@ class LocalCluster:
             with self._changed:
                 self._changed.wait_for(lambda: self._running == 0, grace)
         for worker in self._workers:
-            worker.signal(signal.SIGKILL, group=True)
+            worker.kill_all()
         for worker in self._workers:
-            worker.join(timeout=30.0)
+            if not worker.join(timeout=30.0):
+                worker.abandon()
+                worker.join(timeout=_OUTPUT_TAIL)
 
     def _first_failure(self, restart_codes: Collection[int]) -> float | None:
         return min((e.at for e in self.exits if e.code != 0 and e.code not in restart_codes), default=None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 import signal
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from keras_preempt.cluster.local import WorkerExit
+from keras_preempt.cluster.status import WorkerStatus
 from keras_preempt.exit_codes import EXIT_WORKER_LOST
 
-__all__ = ["KILLED_BY_TERM", "Outcome", "Verdict", "exit_status", "judge"]
+__all__ = ["KILLED_BY_TERM", "Outcome", "Verdict", "as_told", "exit_status", "judge"]
 
 #: SIGTERM reached a worker that did not handle it yet (or a shell that reports it as 128 + 15).
 KILLED_BY_TERM = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM})
@@ -75,6 +76,33 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
         return Verdict(Outcome.FINISHED, None, ())
     # Only what the launcher itself ended is left: it gave up on the incarnation.
     return Verdict(Outcome.FAILED, None, tuple(_describe(e, None) for e in ended))
+
+
+def as_told(
+    exits: Sequence[WorkerExit], told: Mapping[int, WorkerStatus], wrapped: Collection[int]
+) -> tuple[WorkerExit, ...]:
+    """Puts the status that a preempted training process has left with in place of that of its wrapper.
+
+    A shell script that goes on after its training (``python train.py; echo over``) ends with 0, ``make`` with 2
+    whatever has failed, and a shell that gets the signal itself may die of it. None of that says how training has
+    ended, but the training process does. The status of its own process stands, unless it is 0 or the signal, which
+    that process cannot have meant.
+
+    Args:
+        exits: How the commands have ended.
+        told: What the training processes have said last, by worker.
+        wrapped: Workers whose training process is not the command itself.
+    """
+    result = []
+    for exit in exits:
+        status = told.get(exit.index)
+        preempted = status is not None and status.exit_code is not None and not status.finished
+        if preempted and (exit.index in wrapped or exit.code == 0 or exit.code in KILLED_BY_TERM):
+            assert status is not None
+            assert status.exit_code is not None
+            exit = replace(exit, code=status.exit_code)
+        result.append(exit)
+    return tuple(result)
 
 
 def exit_status(code: int) -> int:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["WorkerStatus", "read_statuses"]
+from keras_preempt.status import process_file
+
+__all__ = ["WorkerStatus", "read_listening", "read_statuses"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class WorkerStatus:
         committed: name of the committed checkpoint, or None.
         finished: True if training came to its end.
         last_saved: the step of the last checkpoint that it knows of, also one of an earlier start.
+        exit_code: the status that it was about to leave with after a preemption, or None.
         steps_run: training steps that this worker executed since it started, or None if it did not say.
         timing: seconds by phase, such as startup, restore, train, hold, save, exit.
     """
@@ -30,6 +33,7 @@ class WorkerStatus:
     committed: str | None = None
     finished: bool = False
     last_saved: int = 0
+    exit_code: int | None = None
     steps_run: int | None = None
     timing: Mapping[str, float] = field(default_factory=dict)
 
@@ -49,6 +53,7 @@ class WorkerStatus:
             committed=value["committed"] if isinstance(value.get("committed"), str) else None,
             finished=value.get("finished") is True,
             last_saved=_integer(value.get("last_saved")) or 0,
+            exit_code=_integer(value.get("exit_code")),
             steps_run=_integer(value.get("steps_run")),
             timing={
                 str(name): float(seconds)
@@ -72,6 +77,17 @@ def read_statuses(directory: Path, workers: int) -> dict[int, WorkerStatus]:
         if isinstance(value, dict):
             statuses[index] = WorkerStatus.from_json(value)
     return statuses
+
+
+def read_listening(directory: Path, workers: int) -> dict[int, int]:
+    """Reads which process of each worker has listened for notices, by worker; one that has not is left out."""
+    found = {}
+    for index in range(workers):
+        try:
+            found[index] = int(json.loads((directory / process_file(index)).read_text("utf-8"))["pid"])
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+    return found
 
 
 def _integer(value: object) -> int | None:

@@ -4,122 +4,35 @@ from __future__ import annotations
 
 import collections
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
 from keras_preempt.cluster.exit_record import record_exits, recorded_steps
-from keras_preempt.cluster.local import LocalCluster, WorkerExit, default_prefix
-from keras_preempt.cluster.outcome import Outcome, Verdict, exit_status, judge
-from keras_preempt.cluster.status import WorkerStatus, read_statuses
+from keras_preempt.cluster.incarnation import Incarnation, RestartPolicy, SupervisorReport
+from keras_preempt.cluster.local import LocalCluster, default_prefix
+from keras_preempt.cluster.outcome import KILLED_BY_TERM, Outcome, Verdict, as_told, exit_status, judge
+from keras_preempt.cluster.scratch import scratch_directory
+from keras_preempt.cluster.status import read_listening, read_statuses
 from keras_preempt.environment import INCARNATION, STATUS_DIR
-from keras_preempt.exit_codes import RESTART_CODES
+from keras_preempt.exit_codes import EXIT_NOT_SAVED
 
 __all__ = ["Incarnation", "RestartPolicy", "Supervisor", "SupervisorReport"]
 
+_ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PORT_ATTEMPTS = 3
 _TIMED_OUT = 124  # as timeout(1) does
-
-
-@dataclass(frozen=True)
-class RestartPolicy:
-    """When a cluster is started again.
-
-    Attributes:
-        restart_codes: exit codes by which a worker asks for it; the first is what the supervisor itself ends
-            with when it was told to stop.
-        max_restarts_without_progress: restarts in a row that may each fail to save a later step.
-        max_failures: crashes after which it is still started again.
-        failure_grace: seconds that the others have to end by themselves once a worker has failed.
-        incarnation_timeout: seconds that one incarnation may take; None for no limit.
-    """
-
-    restart_codes: tuple[int, ...] = RESTART_CODES
-    max_restarts_without_progress: int = 3
-    max_failures: int = 0
-    failure_grace: float = 10.0
-    incarnation_timeout: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.restart_codes or not all(0 < code < 256 for code in self.restart_codes):
-            raise ValueError(f"Expected restart codes from 1 to 255. Received: {list(self.restart_codes)}.")
-
-
-@dataclass(frozen=True)
-class Incarnation:
-    """One start of the cluster, from the first process to the last exit.
-
-    Attributes:
-        number: from 0.
-        exits: in the order in which the workers ended.
-        verdict: why it ended.
-        seconds: wall time.
-        statuses: what the workers said last, by index; those that were killed are missing.
-        address_in_use: a worker reported that its port was taken.
-        timed_out: it was ended because it ran for too long.
-    """
-
-    number: int
-    exits: tuple[WorkerExit, ...]
-    verdict: Verdict
-    seconds: float
-    statuses: Mapping[int, WorkerStatus]
-    address_in_use: bool = False
-    timed_out: bool = False
-
-    @property
-    def safe_step(self) -> int:
-        """The step from which the next incarnation can go on; 0 if nobody said that one was saved."""
-        return max((status.safe_step for status in self.statuses.values()), default=0)
-
-
-@dataclass(frozen=True)
-class SupervisorReport:
-    """All incarnations, and the exit code for the whole job.
-
-    Attributes:
-        incarnations: in order.
-        exit_code: 0 if the job finished.
-        reason: one line that says why no further one was started.
-        expected: numbers of the incarnations that were ended by a failure, as was to be expected.
-    """
-
-    incarnations: tuple[Incarnation, ...]
-    exit_code: int
-    reason: str
-    expected: tuple[int, ...] = ()
-
-    def count(self, outcome: Outcome) -> int:
-        """Returns how many incarnations came to ``outcome``."""
-        return sum(incarnation.verdict.outcome is outcome for incarnation in self.incarnations)
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of all incarnations together."""
-        return sum(incarnation.seconds for incarnation in self.incarnations)
-
-    @property
-    def summary(self) -> str:
-        """One line: incarnations, preemptions, failures, exit code."""
-        expected = len(self.expected)
-        return (
-            f"{self.reason}: incarnations={len(self.incarnations)}"
-            f" preemptions={self.count(Outcome.PREEMPTED)}{f' killed={expected}' if expected else ''}"
-            f" failures={self.count(Outcome.FAILED) - expected}"
-            f" seconds={self.seconds:.1f} exit code={self.exit_code}"
-        )
 
 
 class Supervisor:
     """Runs a command in a local cluster until it finishes, fails, or stops getting anywhere.
 
     SIGTERM and SIGINT that reach this process while ``run`` is in progress go on to all workers and end the
-    job with the running incarnation; a second SIGINT kills the workers. ``run`` has to be called from the
-    main thread, as Python requires for signal handlers.
+    job with the running incarnation; a second SIGINT kills the workers. SIGHUP, which says that the terminal is gone,
+    goes on as SIGTERM, for which workers listen; where it was ignored before (nohup), it stays ignored. ``run`` has to
+    be called from the main thread, as Python requires for signal handlers.
 
     Args:
         workers: number of processes.
@@ -132,6 +45,7 @@ class Supervisor:
         expected: given an incarnation that was ended by a failure, says in words why that was to be expected;
             it is then started again, and the failure does not count. None: it was not.
         cwd: as in ``LocalCluster``.
+        stopping: called once when the job is told to stop, from a signal handler.
     """
 
     def __init__(
@@ -146,6 +60,7 @@ class Supervisor:
         environment: Callable[[int], Mapping[str, str | None]] = lambda incarnation: {},
         expected: Callable[[Incarnation], str | None] = lambda incarnation: None,
         cwd: Path | None = None,
+        stopping: Callable[[], None] = lambda: None,
     ):
         self._workers = workers
         self._command = command
@@ -156,36 +71,48 @@ class Supervisor:
         self._environment = environment
         self._expected = expected
         self._cwd = cwd
+        self._stopping = stopping
         self._cluster: LocalCluster | None = None
         self._stop: signal.Signals | None = None
         self._pending: collections.deque[signal.Signals] = collections.deque()
         self._interrupts = 0
 
-    def run(self) -> SupervisorReport:
+    def run(self, *, last: bool = False) -> SupervisorReport:
         """Runs the job to its end.
+
+        Args:
+            last: Nothing but the exit of this process comes after it: the signals are ignored from then on, so that a
+                second one cannot replace the status of the job by that of a process that was killed.
 
         Raises:
             OSError: a process cannot be started.
             ValueError: not called from the main thread, or arguments that ``LocalCluster`` refuses.
         """
-        previous = {
-            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-        }
+        previous = {number: signal.getsignal(number) for number in _ANSWERED}
+        answered = [n for n in _ANSWERED if not (n is signal.SIGHUP and previous[n] is signal.SIG_IGN)]
+        for number in answered:
+            signal.signal(number, self._on_signal)
         try:
-            with tempfile.TemporaryDirectory(prefix="keras-preempt-run-") as root:
-                return self._run(Path(root))
+            with scratch_directory("run") as root:
+                return self._run(root)
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            for number in answered:
+                # A handler that was not set from Python reads as None and cannot be put back from here.
+                signal.signal(number, signal.SIG_IGN if last else previous[number] or signal.SIG_DFL)
 
     def send(self, index: int, number: int) -> int:
-        """Sends a signal to the process that was started for a worker, from any thread.
+        """Sends a signal to the command of a worker, from any thread, as a machine would.
+
+        A SIGKILL ends all that the command has started, as the end of the machine does.
 
         Returns:
-            The id of that process; 0 if it is gone already.
+            The id of the process of the command; 0 if it is gone already.
         """
         cluster = self._cluster
-        return cluster.pids[index] if cluster is not None and cluster.signal(index, number) else 0
+        if cluster is None:
+            return 0
+        send = cluster.signal if number == signal.SIGKILL else cluster.signal_command
+        return cluster.pids[index] if send(index, number) else 0
 
     def _run(self, root: Path) -> SupervisorReport:
         done: list[Incarnation] = []
@@ -198,12 +125,14 @@ class Supervisor:
             for note in incarnation.verdict.notes:
                 self._say(note)
             if outcome is Outcome.FINISHED:
+                for index in incarnation.silent:  # Behind a shell: the shell has ended well.
+                    self._say(f"w{index} ended with 0, but its training process was killed")
+            if outcome is Outcome.FINISHED and not incarnation.silent:
                 return SupervisorReport(tuple(done), 0, "finished", tuple(expected))
             if self._stop is not None:
-                return SupervisorReport(
-                    tuple(done), self._stopped_code(incarnation), f"stopped by {self._stop.name}"
-                )
-            if outcome is Outcome.FAILED:
+                code = self._stopped_code(incarnation, best_step)
+                return SupervisorReport(tuple(done), code, f"stopped by {self._stop.name}")
+            if outcome is not Outcome.PREEMPTED:
                 why = self._expected(incarnation)
                 if why is not None:
                     expected.append(incarnation.number)
@@ -255,7 +184,10 @@ class Supervisor:
                 cluster.kill_all(policy.failure_grace)
             finally:
                 self._cluster = None
-        exits = tuple(cluster.exits)
+        statuses = read_statuses(status_dir, self._workers)
+        listening = read_listening(status_dir, self._workers)
+        wrapped = [index for index, pid in listening.items() if pid != cluster.pids[index]]
+        exits = as_told(cluster.exits, statuses, wrapped)
         record_exits(status_dir, exits, self._say, recorded_steps(env, number))
         verdict = judge(exits, policy.restart_codes)
         if timed_out:
@@ -265,23 +197,36 @@ class Supervisor:
             exits=exits,
             verdict=verdict,
             seconds=time.monotonic() - started_at,
-            statuses=read_statuses(status_dir, self._workers),
+            statuses=statuses,
+            listened=frozenset(listening),
             address_in_use=cluster.address_in_use,
             timed_out=timed_out,
         )
 
-    def _stopped_code(self, incarnation: Incarnation) -> int:
+    def _stopped_code(self, incarnation: Incarnation, best_step: int) -> int:
+        """The status of a job that was told to stop: that of a preemption only if a checkpoint is committed."""
+        assert self._stop is not None
+        if self._stop is not signal.SIGINT and incarnation.verdict.outcome is Outcome.FINISHED:
+            return EXIT_NOT_SAVED  # The training process was killed by the signal, and its shell ended well.
         if incarnation.verdict.outcome is Outcome.PREEMPTED:
             cause = incarnation.verdict.cause
             asked = cause is not None and cause.code in self._policy.restart_codes
-            return cause.code if cause is not None and asked else self._policy.restart_codes[0]
+            # A shell says 143 for a process that SIGTERM has killed, and Compute Engine's status is the same.
+            if cause is not None and asked and (incarnation.saved or cause.code not in KILLED_BY_TERM):
+                return cause.code
+            # They were killed by the signal: before they listened, or after they had saved.
+            if incarnation.saved or (best_step > 0 and not incarnation.listened):
+                return self._policy.restart_codes[0]
+            return EXIT_NOT_SAVED if incarnation.listened else 128 + self._stop
         if self._stop is signal.SIGINT:
             return 128 + signal.SIGINT
         return _failure_code(incarnation)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         received = signal.Signals(number)
-        self._stop = self._stop or received
+        if self._stop is None:
+            self._stop = received
+            self._stopping()
         if received is signal.SIGINT:
             self._interrupts += 1
         self._pending.append(received)
@@ -294,7 +239,7 @@ class Supervisor:
             if received is signal.SIGINT and self._interrupts > 1:
                 self._cluster.signal_all(signal.SIGKILL)
             else:
-                self._cluster.signal_all(received)
+                self._cluster.signal_all(signal.SIGTERM if received is signal.SIGHUP else received)
 
 
 def _failure_code(incarnation: Incarnation) -> int:

@@ -1,16 +1,23 @@
-"""One worker process of a local cluster, with the two threads that read its output and wait for its end."""
+"""One worker process of a local cluster, with the two threads that read its output and follow it to its end."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
+
+from keras_preempt.cluster.leash import KILL_ALL, TO_COMMAND, of_session
+from keras_preempt.environment import STATUS_DIR
+from keras_preempt.status import process_file
 
 __all__ = ["WorkerProcess"]
 
@@ -20,7 +27,9 @@ _OUTPUT_TAIL = 5.0  # seconds for the last lines to come through once the proces
 
 
 class WorkerProcess:
-    """A child process in a session of its own that ends no later than its launcher.
+    """A command in a session of its own that ends, with all that it has started, no later than its launcher.
+
+    Between the launcher and the command stands a small keeper process, see `keras_preempt.cluster.leash`.
 
     Args:
         index: the worker's number, from 0.
@@ -51,18 +60,17 @@ class WorkerProcess:
         self._cwd = cwd
         self._on_line = on_line
         self._on_exit = on_exit
-        # Re-entrant: a signal handler of the launcher's main thread may signal the worker while that same
-        # thread is already doing so.
-        self._lock = threading.RLock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
         self._start_error: OSError | None = None
         self._started = threading.Event()
         self._attendant = threading.Thread(target=self._attend, name=f"worker-{index}", daemon=True)
 
     @property
     def pid(self) -> int:
-        """Process id (also of the process group and the session), or 0 before the start."""
-        return self._process.pid if self._process is not None else 0
+        """Process id of the command (also of its process group), or 0 before the start."""
+        return self._pid
 
     def start(self) -> None:
         """Starts the process.
@@ -75,17 +83,21 @@ class WorkerProcess:
         if self._start_error is not None:
             raise self._start_error
 
-    def signal(self, number: int, *, group: bool = False) -> bool:
-        """Sends a signal to the process, or to its whole group; returns False if it is gone already."""
-        # The exit is collected under the same lock, so the id cannot belong to another process by now.
-        with self._lock:
-            if self._process is None or self.exit_code is not None:
-                return False
-            try:
-                (os.killpg if group else os.kill)(self._process.pid, number)
-            except ProcessLookupError:
-                return False
-            return True
+    def signal(self, number: int) -> bool:
+        """Sends a signal to the process of the worker that trains; returns False if the worker is gone already.
+
+        That is the one that listens for notices, also where the command is a shell that has started it. As long as none
+        does, it is the command. SIGKILL ends the command and all that it has started. Safe in a signal handler.
+        """
+        return self.exit_code is None and self._send(number)
+
+    def signal_command(self, number: int) -> bool:
+        """Sends a signal to the command itself, whatever it has started; returns False if that is gone already."""
+        return self.exit_code is None and self._send(TO_COMMAND + number)
+
+    def kill_all(self) -> None:
+        """Kills the command and all that it has started, also if the command itself has ended."""
+        self._send(KILL_ALL)
 
     def join(self, timeout: float) -> bool:
         """Waits for the threads to end; returns False if they have not after ``timeout`` seconds."""
@@ -93,45 +105,89 @@ class WorkerProcess:
             self._attendant.join(timeout)
         return not self._attendant.is_alive()
 
-    def _attend(self) -> None:
-        # The process is started from the thread that lives as long as it does: the kernel sends the death
-        # signal of the leash when the starting THREAD ends, not the process.
+    def abandon(self) -> None:
+        """Kills the keeper, which does not answer: the kernel then kills the command."""
+        if self._keeper is not None:
+            self._keeper.kill()
+
+    def _send(self, number: int) -> bool:
+        # One byte in one call: nothing that a signal handler could interrupt half-way.
+        if self._control is None:
+            return False
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), *self._command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=self._env,
-                cwd=self._cwd,
-                start_new_session=True,
+            self._control.send(bytes([number]), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        return True
+
+    def _attend(self) -> None:
+        ours, theirs = socket.socketpair()
+        with ours:
+            try:
+                with theirs:
+                    keeper = subprocess.Popen(
+                        [sys.executable, "-I", "-S", str(_LEASH), str(theirs.fileno())],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
+                        env=self._env,
+                        cwd=self._cwd,
+                        start_new_session=True,
+                        pass_fds=[theirs.fileno()],
+                    )
+            except OSError as error:
+                self._start_error = error
+                self._started.set()
+                return
+            self._keeper = keeper
+            assert keeper.stdout is not None
+            reader = threading.Thread(
+                target=self._read, args=(keeper.stdout,), name=f"worker-{self.index}-output", daemon=True
             )
-        except OSError as error:
-            self._start_error = error
-            self._started.set()
-            return
-        reader = threading.Thread(
-            target=self._read, args=(process,), name=f"worker-{self.index}-output", daemon=True
-        )
-        reader.start()
-        self._process = process
-        self._started.set()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        with self._lock:
-            # What the worker left behind in its group goes with it. It is not collected yet, so that the
-            # number of the group is still its own.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            exit_code = process.wait()
-            self.exited_at = time.monotonic()
-            self.exit_code = exit_code
-        # A process that left the group may hold the pipe open for ever, so this wait has a bound.
+            reader.start()
+            self._follow(keeper, ours)
+        # Only a process that hangs in the kernel can still hold the pipe, so this wait has a bound.
         reader.join(_OUTPUT_TAIL)
         self.finished = True
         self._on_exit(self)
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        with process.stdout as output:
+    def _follow(self, keeper: subprocess.Popen[bytes], control: socket.socket) -> None:
+        """Takes the keeper's word until it ends."""
+        folder = self._env.get(STATUS_DIR)
+        listening = str(Path(folder, process_file(self.index))) if folder else ""
+        request = {"command": self._command, "listening": listening}
+        with control.makefile("rb") as words, contextlib.suppress(OSError):
+            control.sendall(json.dumps(request).encode() + b"\n")
+            self._control = control
+            for word in words:
+                what, _, rest = word.decode("utf-8", "replace").strip().partition(" ")
+                if what == "started":
+                    self._pid = int(rest)
+                    self._started.set()
+                elif what == "ended":
+                    self._ended(int(rest))
+                elif what == "left":
+                    self._on_line(
+                        self.index, f"keras-preempt: ending what the command has left behind: {rest}"
+                    )
+        os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
+        if self.exit_code is None:
+            # It was killed itself, and the command with it. It is not collected yet, so the number of the session is
+            # still its own.
+            for pid in of_session(keeper.pid):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        code = keeper.wait()
+        if self.exit_code is None:
+            self._ended(code)
+        self._control = None
+        self._started.set()
+
+    def _ended(self, code: int) -> None:
+        self.exited_at = time.monotonic()
+        self.exit_code = code
+
+    def _read(self, output: IO[bytes]) -> None:
+        with output:
             while piece := output.readline(_LONGEST_LINE):
                 self._on_line(self.index, piece.decode("utf-8", "replace").rstrip("\r\n"))

@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType
 
+from keras_preempt.notices.last_signal import EndsWith
 from keras_preempt.notices.notice import Notice
 
 logger = logging.getLogger("keras_preempt")
@@ -159,6 +160,15 @@ class SignalNotices:
         self._thread = None
         self._reader.close()
         self._writer.close()
+
+    def leave_with(self, status: int) -> None:
+        """Decides how the process is about to end: from `stop` on, a signal does not replace that status.
+
+        Signals that the program itself handles are left to it. Main thread only.
+        """
+        kills = [number for number, earlier in self._earlier.items() if earlier in (signal.SIG_DFL, None)]
+        if kills and self.possible() and os.getpid() == self._owner:
+            self._earlier.update(dict.fromkeys(kills, EndsWith(status, kills)))
 
     def look_again(self) -> None:
         """Makes sure that signals still arrive here, whatever was done to them meanwhile. Main thread only.

@@ -121,7 +121,9 @@ def test_output_that_nobody_reads_does_not_end_training(tmp_path):
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
-        assert (process.wait(timeout=60), process.stderr.read()) == (0, "")
+        assert process.wait(timeout=60) == 0
+        # Said once, where it can be.
+        assert len(process.stderr.readlines()) == 1
     assert trace.exists()
 
 

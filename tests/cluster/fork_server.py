@@ -108,6 +108,7 @@ class _Server:
 
 def _run(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Tests in a shell's background would ignore it.
     os.environ.clear()
     os.environ.update(request["env"])
     for stream in (sys.stdout, sys.stderr):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import shutil
@@ -12,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,25 @@ def _start_server() -> ForkServer:
 class ForkedWorker(WorkerProcess):
     """A `WorkerProcess` whose command, ``python script arguments...``, is run by the fork server."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._sending = threading.RLock()
+
+    def kill_all(self) -> None:
+        with self._sending, contextlib.suppress(ProcessLookupError):
+            if self._pid and self.exit_code is None:
+                os.killpg(self._pid, signal.SIGKILL)
+
+    def _send(self, number: int) -> bool:
+        with self._sending:
+            if not self._pid or self.exit_code is not None:
+                return False
+            try:
+                os.kill(self._pid, number)
+            except ProcessLookupError:
+                return False
+            return True
+
     def _attend(self) -> None:
         read, write = os.pipe()
         try:
@@ -112,14 +131,13 @@ class ForkedWorker(WorkerProcess):
             self._started.set()
 
     def _follow(self, process: _Forked, answers: Any) -> None:
-        reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        reader = threading.Thread(target=self._read, args=(process.stdout,), daemon=True)
         reader.start()
-        self._process = process  # type: ignore[assignment]
+        self._pid = process.pid
         self._started.set()
         code = int(answers.readline() or -signal.SIGKILL)
-        with self._lock:
-            self.exited_at = time.monotonic()
-            self.exit_code = code
+        with self._sending:
+            self._ended(code)
         reader.join(5.0)
         self.finished = True
         self._on_exit(self)

@@ -1,0 +1,35 @@
+"""Temporary directories of the launcher and the drill. What a killed one has left goes at the next start."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.staging import StagingDirectory
+
+__all__ = ["scratch_directory"]
+
+
+@contextlib.contextmanager
+def scratch_directory(purpose: str) -> Iterator[Path]:
+    """Makes a directory in the system's temporary directory, and removes it at the end.
+
+    It is locked for as long as this process lives, which tells it from one that a dead process has left.
+
+    Args:
+        purpose: A word for its name: lower-case letters.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    try:
+        directory = StagingDirectory(purpose=purpose)
+    except StoreUnavailable as error:
+        raise OSError(
+            f"Expected a temporary directory to work in. Received: {error.__cause__ or error}. "
+            "Make it writable, or set TMPDIR."
+        ) from error
+    with directory:
+        yield directory.path

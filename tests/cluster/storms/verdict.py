@@ -1,0 +1,143 @@
+"""What must hold of a job after a storm: its steps, its statuses, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+from keras_preempt.checkpoint.store import TEMPORARY_PREFIX
+from tests.cluster.outcome import differences
+from tests.cluster.storms.plan import INT, KILL
+from tests.cluster.storms.weather import Start, Weather, killed
+
+PREEMPTED, NOT_SAVED, LOST = 75, 74, 69
+
+_Key = tuple[Any, ...]
+
+NOT_EXACT = re.compile(r"NOT exact: worker \d+ was killed before it had written its own part")
+
+
+def wrong(after: Weather, undisturbed: Weather) -> list[str]:
+    """One line for everything that should not be."""
+    workers = after.storm.workers
+    found: list[str] = []
+    expected = [_recorded(undisturbed.starts[0].records, worker) for worker in range(workers)]
+    steps = [set(_ran(undisturbed.starts[0].outputs[worker])) for worker in range(workers)]
+    inexact = False
+    ran: list[set[str]] = [set() for _ in range(workers)]
+    for start in after.starts:
+        inexact = inexact or any(NOT_EXACT.search(output) for output in start.outputs)
+        where = f"start {start.number}"
+        found += [f"{where}: {line}" for line in _statuses(start, after.storm.workers)]
+        found += [f"{where}: {line} is left" for line in start.left]
+        if not killed(start):
+            found += [f"{where}: {name} is left in the temporary directory" for name in start.temporary]
+        for worker in range(workers):
+            ran[worker] |= set(_ran(start.outputs[worker]))
+            if inexact:  # It has said so. That part of its state is another one from here on.
+                continue
+            for key, line in _recorded(start.records, worker).items():
+                if line != expected[worker].get(key):
+                    found.append(f"{where}: w{worker} {key}: {expected[worker].get(key)} became {line}")
+    if not inexact:
+        for worker in range(workers):
+            found += [f"w{worker} differs: {line}" for line in sorted(ran[worker] ^ steps[worker])]
+        found += differences(undisturbed.output, after.output, workers)
+    found += _left(after.directory)
+    last = after.starts[-1]
+    found += [f"at the end {name} is left in the temporary directory" for name in last.temporary]
+    return found
+
+
+def _statuses(start: Start, workers: int) -> list[str]:
+    """Statuses that the documentation does not have, or not for this."""
+    if start.status is not None:
+        return _of_the_launcher(start)
+    found = []
+    preempted = [worker for worker, code in start.codes.items() if code == PREEMPTED]
+    if preempted and not start.checkpoints:
+        found.append(f"w{preempted[0]} says {PREEMPTED}, and nothing is committed")
+    lost = killed(start) or start.hit(INT) or LOST in start.codes.values()
+    for worker, code in sorted(start.codes.items()):
+        if worker in start.cleaned:
+            continue  # The harness has ended it, as somebody has to when another one has failed.
+        output = start.outputs[worker]
+        # Before the callback listens, and after the fit, a signal does what it does to any program.
+        listens = "Watching over" in output or "AT epoch" in output
+        trains = listens and "AT epoch_end 3" not in output and not start.hit(INT)
+        allowed = {0, PREEMPTED}
+        if lost:
+            allowed |= {LOST, NOT_SAVED}
+            if not listens:  # TensorFlow's own error about a worker that never came.
+                allowed |= {1, -signal.SIGABRT}
+        if start.hit(INT):  # An error of the program, which the other workers are told of.
+            allowed.add(1)
+        for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT):
+            # SIGTERM is heard while the fit runs; the others are no notices.
+            if start.hit(number) and (number != signal.SIGTERM or not trains):
+                allowed.add(-number)
+        if code not in allowed:
+            found.append(f"w{worker} ended with {code}, expected one of {sorted(allowed)}:\n{_tail(output)}")
+    return found
+
+
+def _of_the_launcher(start: Start) -> list[str]:
+    status = start.status
+    allowed = {0}
+    told = {
+        blow_signal
+        for blow, came in start.struck
+        if came and blow.target < 0
+        for blow_signal, _ in blow.signals
+    }
+    allowed |= {-number for number in (KILL,) if number in told}
+    if told & {signal.SIGTERM, signal.SIGHUP}:
+        allowed |= {PREEMPTED, NOT_SAVED, LOST, 128 + signal.SIGTERM, 128 + signal.SIGHUP}
+        if start.hit(KILL):
+            allowed.add(128 + KILL)
+    if INT in told:
+        allowed |= {130, PREEMPTED}
+    found = []
+    if status not in allowed:
+        found.append(
+            f"the launcher ended with {status}, expected one of {sorted(allowed)}:\n{_tail(start.said)}"
+        )
+    if status == PREEMPTED and not start.checkpoints:
+        found.append(f"the launcher says {PREEMPTED}, and nothing is committed")
+    return found
+
+
+def _recorded(folder: Path, worker: int) -> dict[_Key, Any]:
+    """The sums over the state at every boundary that a worker has passed, in all starts of the launcher."""
+    found: dict[_Key, Any] = {}
+    for path in sorted(folder.glob(f"*.w{worker:05d}.jsonl")):
+        for text in path.read_text(errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue  # The last one of a process that was killed.
+            if line.get("what") == "at" and "digests" in line:
+                key = (line["phase"], line["epoch"], line["batch"], line["step"])
+                found.setdefault(key, line["digests"])
+                if found[key] != line["digests"]:
+                    found[(*key, path.name)] = line["digests"]
+    return found
+
+
+def _ran(output: str) -> list[str]:
+    """Each step with its logs and what it drew; a line that a kill has cut is none."""
+    return [line for line in output.splitlines() if re.fullmatch(r"RAN \d+ \d+ \{.*\} \[.*\]", line)]
+
+
+def _left(directory: Path) -> list[str]:
+    """Attempts without a manifest and half-written files, which the save at the end has to have swept."""
+    attempts = [path for path in directory.glob("step-*/*") if not (path / "MANIFEST.json").exists()]
+    half = [path for path in directory.rglob("*") if path.name.startswith(TEMPORARY_PREFIX)]
+    return [f"{path.relative_to(directory)} is left" for path in attempts + half]
+
+
+def _tail(output: str) -> str:
+    return "\n".join(f"    | {line}" for line in output.splitlines()[-25:])

@@ -1,0 +1,71 @@
+"""Random signals at random moments: every step is that of an undisturbed run, every status true, nothing left behind.
+
+A storm is one job of several starts. Signals hit one worker, all of them or the launcher, in start-up, restore,
+training, validation and saving, from outside; then the job is started again, until it is finished. What happens follows
+from the seed, but for how the processes race each other.
+
+| | `make test` | chaos |
+|---|---|---|
+| storms | 3, forked workers | `KERAS_PREEMPT_STORMS` of them (100), from `KERAS_PREEMPT_FIRST_STORM` (0) on |
+| workers | 1 and 2 | 1 to 4, under the launcher and without it |
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.storms.plan import Storm, storm
+from tests.cluster.storms.verdict import wrong
+from tests.cluster.storms.weather import Weather
+
+FIRST = int(os.environ.get("KERAS_PREEMPT_FIRST_STORM", "0"))
+COUNT = int(os.environ.get("KERAS_PREEMPT_STORMS", "100"))
+
+Calm = Callable[[int], Weather]
+
+
+@pytest.fixture(scope="session")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Calm:
+    """The job of so many workers that nothing happens to; each is run once."""
+    done: dict[int, Weather] = {}
+    locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+
+    def get(workers: int) -> Weather:
+        with locks[workers]:
+            if workers not in done:
+                done[workers] = Weather(tmp_path_factory.mktemp("calm"), Storm(-1, workers, False, (), ()))
+                done[workers].rage()
+            return done[workers]
+
+    return get
+
+
+def go_through(chosen: Storm, folder: Path, calm: Calm) -> None:
+    weather = Weather(folder, chosen)
+    undisturbed = calm(chosen.workers)
+    weather.rage()
+    found = wrong(weather, undisturbed)
+    story = [f"  start {s.number}: {s.codes or s.status}, hit by {len(s.struck)}" for s in weather.starts]
+    assert not found, "\n".join([str(chosen), *story, *found[:20]])
+
+
+@pytest.mark.parametrize(("seed", "workers"), [(1, 1), (2, 2), (3, 2)])
+def test_a_job_that_went_through_a_storm_ends_as_if_nothing_had_happened(
+    seed: int, workers: int, tmp_path: Path, calm: Calm
+) -> None:
+    go_through(storm(seed, workers=workers, launched=False), tmp_path, calm)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_jobs_that_went_through_storms_end_as_if_nothing_had_happened(
+    seed: int, tmp_path: Path, calm: Calm
+) -> None:
+    go_through(storm(seed), tmp_path, calm)
