@@ -47,6 +47,7 @@ docs: $(READY) ## Build the documentation into site/
 docs-check: $(READY) ## Check that the generated documentation is current
 	$(BIN)/python docs/alignment_diagram.py --check
 	$(BIN)/python docs/ways_table.py --check
+	$(BIN)/python docs/gallery_table.py --check
 
 clean: ## Remove .venv, caches and builds
 	rm -rf $(VENV) .venv-oldest .venv-newest build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
