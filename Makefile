@@ -47,6 +47,7 @@ docs: $(READY) ## Build the documentation into site/
 docs-check: $(READY) ## Check that the generated documentation is current
 	$(BIN)/python docs/alignment_diagram.py --check
 	$(BIN)/python docs/ways_table.py --check
+	$(BIN)/python docs/gallery_table.py --check
 
 lock: $(READY) ## Renew constraints.txt, which says what `make setup` installs
 	$(BIN)/python -m pip install -qq --disable-pip-version-check 'uv>=0.9'

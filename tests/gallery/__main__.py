@@ -1,0 +1,50 @@
+"""Drills scripts of the gallery: ``python -m tests.gallery [--write] [--logs FOLDER] [NAME ...]``.
+
+With ``--write`` what was seen goes to verdicts.json; write docs/gallery.md anew after that. A script that has a
+problem is not written. The exit status is 1 if one has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.gallery import records
+from tests.gallery.catalogue import SCRIPTS
+from tests.gallery.drilled import drill
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.gallery", description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of names of scripts; all if none is given")
+    parser.add_argument("--write", action="store_true", help="keep what was seen in verdicts.json")
+    parser.add_argument("--logs", type=Path, help="keep the output of each drill in this folder")
+    arguments = parser.parse_args()
+    chosen = [s for s in SCRIPTS if not arguments.names or any(name in s.name for name in arguments.names)]
+    failed = False
+    for script in chosen:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="gallery-") as folder:
+            outcome = drill(script, Path(folder))
+        problems = outcome.problems(script)
+        failed = failed or bool(problems)
+        print(f"{script.name}: {outcome.verdict or 'no verdict'} [{time.monotonic() - began:.0f} s]")
+        for line in dict.fromkeys(line for lines in outcome.said for line in lines):
+            print(f"    said: {line}")
+        for problem in problems:
+            print(f"    PROBLEM: {problem}", flush=True)
+        if arguments.logs is not None:
+            arguments.logs.mkdir(parents=True, exist_ok=True)
+            log = arguments.logs / f"{script.name.replace('/', '-')}.txt"
+            log.write_text(outcome.output, encoding="utf-8")
+        if arguments.write and not problems:
+            # Read and written at once: another process may drill the others.
+            records.save({**records.load(), script.name: records.record_of(outcome)})
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Variational autoencoder: a sampling layer, a model without call(), trackers as metrics."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+
+from keras_preempt import PreemptionCallback
+
+keras.utils.set_random_seed(3)
+
+
+class Sampling(layers.Layer):
+    """Uses (z_mean, z_log_var) to sample z, the vector encoding a digit."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.seed_generator = keras.random.SeedGenerator(1337)
+
+    def call(self, inputs):
+        z_mean, z_log_var = inputs
+        epsilon = keras.random.normal(shape=ops.shape(z_mean), seed=self.seed_generator)
+        return z_mean + ops.exp(0.5 * z_log_var) * epsilon
+
+
+latent_dim = 2
+encoder_inputs = keras.Input(shape=(16, 16, 1))
+x = layers.Conv2D(8, 3, activation="relu", strides=2, padding="same")(encoder_inputs)
+x = layers.Flatten()(x)
+x = layers.Dense(16, activation="relu")(x)
+z_mean = layers.Dense(latent_dim, name="z_mean")(x)
+z_log_var = layers.Dense(latent_dim, name="z_log_var")(x)
+z = Sampling()([z_mean, z_log_var])
+encoder = keras.Model(encoder_inputs, [z_mean, z_log_var, z], name="encoder")
+
+latent_inputs = keras.Input(shape=(latent_dim,))
+x = layers.Dense(8 * 8 * 8, activation="relu")(latent_inputs)
+x = layers.Reshape((8, 8, 8))(x)
+x = layers.Conv2DTranspose(8, 3, activation="relu", strides=2, padding="same")(x)
+decoder_outputs = layers.Conv2DTranspose(1, 3, activation="sigmoid", padding="same")(x)
+decoder = keras.Model(latent_inputs, decoder_outputs, name="decoder")
+
+
+class VAE(keras.Model):
+    def __init__(self, encoder, decoder, **kwargs):
+        super().__init__(**kwargs)
+        self.encoder = encoder
+        self.decoder = decoder
+        self.total_loss_tracker = keras.metrics.Mean(name="total_loss")
+        self.reconstruction_loss_tracker = keras.metrics.Mean(name="reconstruction_loss")
+        self.kl_loss_tracker = keras.metrics.Mean(name="kl_loss")
+
+    @property
+    def metrics(self):
+        return [self.total_loss_tracker, self.reconstruction_loss_tracker, self.kl_loss_tracker]
+
+    def losses_of(self, data):
+        z_mean, z_log_var, z = self.encoder(data)
+        reconstruction = self.decoder(z)
+        cross_entropy = keras.losses.binary_crossentropy(data, reconstruction)
+        reconstruction_loss = ops.mean(ops.sum(cross_entropy, axis=(1, 2)))
+        kl_loss = -0.5 * (1 + z_log_var - ops.square(z_mean) - ops.exp(z_log_var))
+        kl_loss = ops.mean(ops.sum(kl_loss, axis=1))
+        return reconstruction_loss + kl_loss, reconstruction_loss, kl_loss
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            losses = self.losses_of(data)
+        grads = tape.gradient(losses[0], self.trainable_weights)
+        self.optimizer.apply_gradients(zip(grads, self.trainable_weights, strict=True))
+        for tracker, loss in zip(self.metrics, losses, strict=True):
+            tracker.update_state(loss)
+        return {tracker.name: tracker.result() for tracker in self.metrics}
+
+    def test_step(self, data):
+        for tracker, loss in zip(self.metrics, self.losses_of(data), strict=True):
+            tracker.update_state(loss)
+        return {tracker.name: tracker.result() for tracker in self.metrics}
+
+
+digits = np.zeros((448, 16, 16, 1), "float32")
+for digit in digits:  # A bar at a random place, in a random direction.
+    row = np.random.randint(2, 12)
+    digit[row : row + 3] = 0.9
+    if np.random.random() < 0.5:
+        digit[:] = digit.transpose(1, 0, 2).copy()
+
+vae = VAE(encoder, decoder)
+vae.compile(optimizer=keras.optimizers.Adam())
+vae.fit(
+    digits[:384],
+    epochs=3,
+    batch_size=32,
+    validation_data=(digits[384:],),
+    callbacks=[PreemptionCallback("runs/vae")],
+)
+
+# Display how the latent space clusters.
+z_mean, _, _ = encoder.predict(digits, verbose=0)
+print("spread of the latent space", np.std(z_mean, axis=0))

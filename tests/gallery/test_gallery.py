@@ -1,0 +1,28 @@
+"""Each script of the gallery, preempted: what the log said before the first step is what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gallery import records
+from tests.gallery.catalogue import SCRIPTS, Script
+from tests.gallery.drilled import TIMEOUT, drill
+
+
+@pytest.mark.timeout(TIMEOUT + 60)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(script, id=script.name, marks=[] if script.short else [pytest.mark.chaos])
+        for script in SCRIPTS
+    ],
+)
+def test_what_the_log_promises_of_a_script_is_what_comes_out(script: Script, tmp_path: Path) -> None:
+    outcome = drill(script, tmp_path)
+    assert not outcome.problems(script), f"{outcome.problems(script)}\n{outcome.output}"
+    assert records.record_of(outcome) == records.load()[script.name], (
+        f"docs/gallery.md shows something else. Run: python -m tests.gallery --write {script.name} && "
+        "python docs/gallery_table.py"
+    )
