@@ -19,8 +19,8 @@ _ITS_OWN_RANDOM_NUMBERS = (
 )
 
 _UNSEEN = (
-    "the training step, which cannot be looked at before it runs, draws random numbers from keras.random alone, or from "
-    "generators that are attributes of the model"
+    "the training step, which cannot be looked at before it runs, draws random numbers from keras.random alone, or "
+    "from generators that are attributes of the model"
 )
 
 
