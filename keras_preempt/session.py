@@ -164,6 +164,7 @@ class Session:
 
     def validation_began(self) -> None:
         """The other callbacks have begun the validation: weights that one has changed would be saved as the weights."""
+        self._model_state.metrics_are_reset()
         if self._weights_before is not None and not self._model_state.is_like(self._weights_before):
             logger.warning(
                 "A callback changes the weights for the validation. A preemption within this one would save the "
@@ -315,6 +316,7 @@ class Session:
 
     def before_epoch(self) -> None:
         """First thing in on_epoch_begin: the other callbacks find the state that they left."""
+        self._model_state.metrics_are_reset()
         if self._resume is not None:
             with explained(RESTORING):
                 self._restore_small(self._resume, variables=False)
