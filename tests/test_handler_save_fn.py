@@ -112,6 +112,29 @@ def test_tensorflows_saves_in_the_background_by_a_save_fn_are_complete_before_th
     assert there == [True]
 
 
+class Trainer:
+    """Whose methods have names that mean something else here."""
+
+    def save(self) -> str:
+        return "saved"
+
+    def sync(self) -> None:
+        raise AssertionError("called without being asked for")
+
+    join = result = sync
+
+
+def test_of_an_object_that_was_not_returned_nothing_is_called_that_may_mean_something_else(
+    tmp_path: Path,
+) -> None:
+    config = TerminationConfig(save_fn=Trainer().save)
+    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, config)
+    handler.run(sigterm)
+    with pytest.raises(SystemExit) as left:
+        handler.run(int)
+    assert left.value.code == 75
+
+
 def test_a_save_in_the_background_that_fails_is_no_save(tmp_path: Path) -> None:
     def fail() -> None:
         raise OSError("no space left")
