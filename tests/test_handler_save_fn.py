@@ -48,11 +48,11 @@ def saves_by(slow: Slow, way: str) -> Callable[[], object]:
     """A save_fn for each way in which it can be known when a save is over."""
 
     def returns_a_future() -> object:
-        slow.waited.set()
+        threading.Timer(0.5, slow.waited.set).start()  # Who does not wait for it is gone by then.
         return slow.begin()
 
     def returns_a_thread() -> object:
-        slow.waited.set()
+        threading.Timer(0.5, slow.waited.set).start()
         return [slow.as_thread()]
 
     def returns_itself() -> object:
