@@ -91,6 +91,16 @@ def test_setting_the_count_leaves_an_iterator_alone_that_is_being_drawn() -> Non
     assert begun + [int(each) for each in drawn] == expected
 
 
+def test_looking_for_seed_generators_again_and_again_gets_no_slower() -> None:
+    kept = [shuffled() for _ in range(12)]
+    tried = []
+    for data in kept:
+        before, _ = reshuffling._newest_name()
+        Reshuffling(data)
+        tried.append(reshuffling._newest_name()[0] - before)
+    assert max(tried[1:]) <= 4, "each search leaves names for the next one to try"
+
+
 @pytest.mark.parametrize("drawn", [False, True])
 def test_a_large_buffer_costs_no_more(drawn: bool) -> None:
     data = shuffled(buffer=1_000_000)
