@@ -132,9 +132,8 @@ class _Notices:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    @property
-    def count(self) -> int:
-        return len(self._runtime.notices)
+    def stand(self, at: Position | None) -> int:
+        return self._runtime.stand(at)
 
     def wait(self, count: int, timeout: float, at: Position | None) -> bool:
         return self._runtime.heard_more_than(count, timeout, at)
