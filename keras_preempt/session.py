@@ -235,6 +235,7 @@ class Session:
             "evaluation_draws": evaluation_draws,
             "validated": self._validated.to_json(),
             "shuffles": counts,
+            "shuffle_seeds": self.shuffles.seeds(),
         }
         # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
         shared = self._callbacks.copies_of_weights(self._model_state.mirrored_weights())
@@ -259,6 +260,12 @@ class Session:
         self._callbacks.restore_files(state["callbacks"], loaded.local)
         self._model_state.restore(loaded.tensors, loaded.local)
         began = time.time()
+        if not self.shuffles.are_like(state.get("shuffle_seeds")):
+            logger.warning(
+                "NOT exact: the shuffles of the data, or their seeds, are others than when the checkpoint was written, so "
+                "that the data comes in another order. Call keras.utils.set_random_seed first thing in the script: a "
+                "seed of shuffle() counts together with the global one of the moment when the dataset is made."
+            )
         training = batch if phase == "train" else None
         how = inputs.restore(
             self._fit.feed, state["input"], loaded.local, batch=training, shuffles=self.shuffles
