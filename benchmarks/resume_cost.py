@@ -5,10 +5,11 @@ that second start as the process itself has noted it:
 
 - import: the start of Python, TensorFlow, Keras and this package;
 - cluster: until all workers have found each other;
-- build: model, optimizer and input pipeline are made; under a strategy, Keras draws a batch to look at;
+- build: model, optimizer and input pipeline are made, and TensorFlow traces the train step; under a strategy, Keras
+  draws a batch to look at;
 - restore: the workers agree on a checkpoint, read, verify and restore it;
 - replay: the input is brought back to where it was;
-- compile: TensorFlow traces and compiles the train step, which its first call waits for;
+- compile: TensorFlow compiles the train step, which its first call waits for;
 - first step: what a step takes later on (the median).
 
 Three ways: one device whose input continues from the iterator's saved state, one device whose input has to be

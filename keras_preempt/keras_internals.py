@@ -573,21 +573,29 @@ class RunningFit:
 
         Keras flattens them for callbacks, and tells by their keys whether an epoch's logs are those of its last step.
         """
+        return self._local("logs")
+
+    def epoch_logs(self) -> Any:
+        """The training logs of the epoch whose validation is running; those of an earlier one outside of it."""
+        return self._local("epoch_logs")
+
+    def _local(self, name: str) -> Any:
         frame, code = inspect.currentframe(), _code_of_fit()
         while frame is not None:
             if frame.f_code is code and frame.f_locals.get("self") is self._model:
-                return frame.f_locals.get("logs") or None
+                return frame.f_locals.get(name) or None
             frame = frame.f_back
         return None
 
-    def logs_of_an_epoch_without_steps(self, logs: Any) -> None:
+    def logs_of_an_epoch_without_steps(self, logs: Any, *, of_step: bool) -> None:
         """Gives the resumed epoch its training logs if not one of its steps is left to run.
 
         Without this, Keras takes the epoch's logs from its last step, of which there is none, and the
         epoch's training metrics are missing from History and from every callback.
 
         Args:
-            logs: What the last step returned.
+            logs: What the last step returned, or the logs of the epoch.
+            of_step: Which of both: with those of a step, Keras looks whether the metrics have the same names.
         """
         original = self._model._get_metrics_result_or_logs
         replaced = vars(self._model).get("_get_metrics_result_or_logs")
@@ -596,7 +604,9 @@ class RunningFit:
             vars(self._model).pop("_get_metrics_result_or_logs", None)
             if replaced is not None:
                 vars(self._model)["_get_metrics_result_or_logs"] = replaced
-            return original(step_logs if step_logs else logs)
+            if step_logs or of_step:
+                return original(step_logs or logs)
+            return logs
 
         vars(self._model)["_get_metrics_result_or_logs"] = once
 
@@ -610,7 +620,8 @@ def changed_names() -> list[str]:
         except KerasInternalsError:
             changed.append(function.path)
     variables = _code_of_fit().co_varnames
-    return changed + [f"the variable {name} of fit" for name in _FIT_LOCALS if name not in variables]
+    read = (*_FIT_LOCALS, "logs", "epoch_logs")
+    return changed + [f"the variable {name} of fit" for name in read if name not in variables]
 
 
 def _code_of_fit() -> CodeType:

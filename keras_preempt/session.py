@@ -28,8 +28,9 @@ from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Counts, Shuffles
 from keras_preempt.state.validations import Validated
-from keras_preempt.state.waiting import unclaimed
+from keras_preempt.state.waiting import find_waiting, not_regrouped, unclaimed
 from keras_preempt.tensorflow_internals import reshuffles_while_drawn
+from keras_preempt.training.start_errors import CAPTURING, RESTORING, explained
 
 logger = logging.getLogger("keras_preempt")
 
@@ -156,13 +157,14 @@ class Session:
         elif self._evaluation is not None and keras_internals.builds_before_evaluating(self._model):
             self._evaluation.looked_at()
         draws = self._evaluation_draws if self._evaluation is None else self._evaluation.draws
-        self._before_validation = self._capture_small(draws, self._counts_before_validation, looked=True)
+        self._before_validation = self._capture_small(draws, self._counts_before_validation, validating=True)
         changes = self._callbacks.change_weights
         self._before_validation.overrides = self._model_state.capture_changed_by_validation(weights=changes)
         self._weights_before = None if changes else self._model_state.sample()
 
     def validation_began(self) -> None:
         """The other callbacks have begun the validation: weights that one has changed would be saved as the weights."""
+        self._model_state.metrics_are_reset()
         if self._weights_before is not None and not self._model_state.is_like(self._weights_before):
             logger.warning(
                 "A callback changes the weights for the validation. A preemption within this one would save the "
@@ -196,7 +198,7 @@ class Session:
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
             captured = self._capture_small(
-                self._draws_when_evaluated_next(), self.shuffles.counts(), looked=False
+                self._draws_when_evaluated_next(), self.shuffles.counts(), validating=False
             )
         arrays = dict(captured.arrays)
         feed = self._fit.feed
@@ -221,16 +223,19 @@ class Session:
         return self._evaluation.draws_after_next_look() if builds else self._evaluation.draws
 
     def _capture_small(
-        self, evaluation_draws: list[int], counts: Counts | None, *, looked: bool
+        self, evaluation_draws: list[int], counts: Counts | None, *, validating: bool
     ) -> _Captured:
         arrays: dict[str, np.ndarray] = {}
         if self._evaluation is not None:
-            goes_on = self._validated.goes_on if looked else self._evaluation.goes_on
-            self._validated = Validated(list(self._evaluation.noted), looked, goes_on)
+            goes_on = self._validated.goes_on if validating else self._evaluation.goes_on
+            self._validated = Validated(list(self._evaluation.noted), validating, goes_on)
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
             "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
+            "epoch_logs": step_logs.encode(
+                self._fit.epoch_logs() if validating else None, arrays, "epoch_logs"
+            ),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
             "validated": self._validated.to_json(),
@@ -262,8 +267,8 @@ class Session:
         began = time.time()
         if not self.shuffles.are_like(state.get("shuffle_seeds")):
             logger.warning(
-                "NOT exact: the shuffles of the data, or their seeds, are others than when the checkpoint was written, so "
-                "that the data comes in another order. Call keras.utils.set_random_seed first thing in the script: a "
+                "NOT exact: the shuffles of the data, or their seeds, are others than when the checkpoint was written, "
+                "so that the data comes in another order. Call keras.utils.set_random_seed first thing in the script: a "
                 "seed of shuffle() counts together with the global one of the moment when the dataset is made."
             )
         training = batch if phase == "train" else None
@@ -278,8 +283,11 @@ class Session:
             self._fit.feed.skip_next_epoch()
         self._restored_logs = logs = step_logs.decode(state["logs"], loaded.local)
         self.logs = step_logs.flat(logs)
-        if phase in ("train", "validation") and logs:
-            self._fit.logs_of_an_epoch_without_steps(logs)
+        of_epoch = step_logs.decode(state.get("epoch_logs"), loaded.local)  # Absent before release 0.2.
+        if phase == "validation" and of_epoch:
+            self._fit.logs_of_an_epoch_without_steps(of_epoch, of_step=False)
+        elif phase in ("train", "validation") and logs:
+            self._fit.logs_of_an_epoch_without_steps(logs, of_step=True)
         self._fit.start_at(max(epoch, self._fit.epochs) if state["stopped"] else epoch)
         self._resume = _Resume(
             dict(where),
@@ -307,26 +315,47 @@ class Session:
             steps_per_execution=feed.steps_per_execution,
             num_batches=feed.position(pending=False)["num_batches"],
         )
-        return self.regrouped.loaded
+        loaded = self.regrouped.loaded
+        _, later = find_waiting(
+            loaded.tensors, loaded.local, {**self._model_state.mirrored, **self._model_state.local}
+        )
+        if later:
+            raise not_regrouped(later)
+        return loaded
 
     def before_epoch(self) -> None:
         """First thing in on_epoch_begin: the other callbacks find the state that they left."""
+        self._model_state.metrics_are_reset()
         if self._resume is not None:
-            self._restore_small(self._resume, variables=False)
+            with explained(RESTORING):
+                self._restore_small(self._resume, variables=False)
 
     def after_epoch_begin(self) -> None:
         """Last thing in on_epoch_begin: a resumed epoch has begun before, so it must leave no trace."""
         if not self._checked:
             # State that cannot be saved is an error now, not when the machine is about to go.
-            self._callbacks.capture({})
+            with explained(CAPTURING):
+                self._callbacks.capture({})
             self._checked = True
-            if self._fit.traced is not None and self._fit.traced.drop_if_outdated(self._model):
-                logger.debug("A callback has set a value of the model: its first step is traced again.")
+            self._trace_again_if_outdated()
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.where["phase"] in ("train", "validation"):
-            self._restore_small(resumed, variables=True)
+            with explained(RESTORING):
+                self._restore_small(resumed, variables=True)
         else:
             py_dataset.begin_epoch(self._fit.feed)
+
+    def _trace_again_if_outdated(self) -> None:
+        alone = self._setup.workers == 1
+        changed = (
+            [] if self._fit.traced is None else self._fit.traced.drop_if_outdated(self._model, alone=alone)
+        )
+        if changed and not alone:
+            logger.warning(
+                "A callback has set %s of the model after the training step was traced, which several workers do only "
+                "once: the step goes on with the values of before. Set them before fit.",
+                ", ".join(changed),
+            )
 
     def nothing_to_train(self) -> None:
         """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""

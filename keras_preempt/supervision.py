@@ -58,6 +58,7 @@ from keras_preempt.status import Status
 from keras_preempt.tensorboard_points import Points
 from keras_preempt.termination import EXIT_NOT_SAVED, TerminationConfig, complete
 from keras_preempt.training.promise import promise
+from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, explain
 
 logger = logging.getLogger("keras_preempt")
 
@@ -110,6 +111,7 @@ class Supervision:
         # The number of the boundary, and when it was left.
         self._epoch_began: tuple[int, float] | None = None
         self._over = False
+        self._stage = LOOKING
         self._propagation = Propagation(LocalCoordinator())
         self._unguard: Callable[[], None] = _nothing
 
@@ -124,6 +126,7 @@ class Supervision:
         except BaseException as error:
             # Before the session is there, the workers tell each other of errors in `startup`.
             raised = self._settle(error) if hasattr(self, "session") else error
+            explain(raised, self._stage)
             self._close(f"{type(error).__name__} at the start: {error}")
             if raised is not error:
                 raise raised from error
@@ -159,9 +162,12 @@ class Supervision:
         setup = setup_of(model, fit.feed, strategy, self._place.members)
 
         def identity() -> dict[str, Any]:
+            self._stage = DESCRIBING
             fit.traced = trace(model, fit.feed.dataset)
             model_states.append(ModelState(model, strategy, complete=fit.traced is not None))
-            return describe(model, model_states[0], fit, setup, self._begun_after)
+            described = describe(model, model_states[0], fit, setup, self._begun_after)
+            self._stage = AGREEING
+            return described
 
         def prepare() -> None:
             self._store.prepare()
@@ -183,6 +189,7 @@ class Supervision:
         settings = {"retention": self._retention.to_json(), **({} if alone is None else alone.claim())}
         start = startup.begin(coordinator, _fits, self._store, prepare, identity, read, settings, claimed)
         self._incarnation = start.incarnation
+        self._stage = LOOKING
         described = architecture.describe(model)
         if self._place.member == 0:
             architecture.keep(self._store, start.incarnation, described)
@@ -219,6 +226,7 @@ class Supervision:
         self._promise(fit, coordinator, callbacks, model_states[0])
         self._status.spent("startup", time.time() - began)
         if start.restored is not None:
+            self._stage = RESTORING
             seconds = restore(self.session, start, self._place.member, self._events)
             self._status.spent("restore", seconds)
             done = int(start.restored.manifest.position["epoch"])
@@ -228,6 +236,7 @@ class Supervision:
                     "pass another directory for another run.",
                     fit.epochs,
                 )
+        self._stage = LOOKING
         self._rehearsal = Rehearsal.from_environment(
             self._place.member, model_states[0], fit.feed, self.session, self._saves, callbacks.unsaved
         )

@@ -73,3 +73,34 @@ def test_the_function_for_one_step_has_its_name() -> None:
 @pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch", "test_on_batch"])
 def test_the_guarded_methods_are_inherited_by_model(method: str) -> None:
     assert callable(getattr(keras.Model, method, None)), _changed(f"keras.Model.{method} is gone")
+
+
+def test_all_layers_inside_a_model_are_listed_without_it() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    assert model not in model._flatten_layers(include_self=False), _changed(
+        "Layer._flatten_layers lists the layer itself"
+    )
+
+
+def test_a_variable_is_read_and_assigned_by_what_its_class_has() -> None:
+    assert isinstance(keras.Variable.value, property), _changed("Variable.value is no property any more")
+    assert inspect.isfunction(keras.Variable.assign), _changed("Variable.assign is no method any more")
+    assert keras.Variable(1.0)._value is not None, _changed(
+        "a variable no longer keeps its tf.Variable in _value"
+    )
+
+
+def test_scopes_of_variables_are_where_they_are_looked_for() -> None:
+    from keras.src.backend.common.stateless_scope import in_stateless_scope
+    from keras.src.backend.common.variables import AutocastScope
+
+    with keras.StatelessScope():
+        assert in_stateless_scope(), _changed("in_stateless_scope no longer tells of a StatelessScope")
+    with AutocastScope("float16"), AutocastScope(None):
+        assert keras.Variable(1.0).value.dtype == "float32", _changed(
+            "AutocastScope(None) no longer ends another"
+        )
+
+
+def test_the_locals_of_fit_that_hold_logs_have_their_names() -> None:
+    assert keras_internals.changed_names() == []

@@ -310,3 +310,15 @@ def test_the_eager_context_shows_the_functions_that_were_traced() -> None:
     ):
         assert any(part in source for source in found), _changed(f"{part!r} is not in {found}")
     assert not any("(stateless)" in source or "(seeded)" in source for source in found)
+
+
+def test_the_type_of_an_iterator_is_known_from_its_dataset() -> None:
+    from keras_preempt.backend.tensorflow.iterator_spec import iterator_spec
+
+    dataset = tf.data.Dataset.range(8).batch(2)
+    assert iterator_spec(dataset) == iter(dataset)._type_spec
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    spec = iterator_spec(distributed)
+    assert spec is not None, "a distributed dataset no longer has what its iterators' type is made of"
+    assert spec == iter(distributed)._type_spec

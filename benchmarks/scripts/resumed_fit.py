@@ -22,7 +22,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from keras_preempt import PreemptionCallback, keras_internals  # noqa: E402
+from keras_preempt import PreemptionCallback, supervision  # noqa: E402
 from keras_preempt.state import inputs  # noqa: E402
 
 IMPORTED = time.time()
@@ -135,7 +135,7 @@ def main(folder: str, way: str, batches: int, after: int, which: str) -> None:
     with strategy.scope():
         trained = model()
     dataset = data(way, batches + after)
-    build, restore = Timed(keras_internals, "build"), Timed(inputs, "restore")
+    build, restore = Timed(supervision, "trace"), Timed(inputs, "restore")
     before, behind = Journal(), Journal()
     callbacks = [before, PreemptionCallback(folder), behind]
     if which == "first":

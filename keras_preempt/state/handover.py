@@ -95,6 +95,14 @@ class Handover:
             self.end()
         return bool(ready)
 
+    def drop(self, group: str) -> None:
+        """Gives up the values whose names begin with a group's: their variables will begin as they are made."""
+        for kind in (self.mirrored, self.local):
+            for name in [name for name in kind if name.startswith(group)]:
+                del kind[name]
+        if not self.names:
+            self.end()
+
     def _assign(self, name: str, waiting: Waiting, variable: Any) -> None:
         components = self._components(variable)
         several = len(waiting.values) > 1

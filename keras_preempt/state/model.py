@@ -100,6 +100,7 @@ class ModelState:
                 if group == "metrics" or counts or keras_internals.is_seed_state(variable):
                     self._small.add(name)
         self._real = {**self.mirrored, **self.local}
+        self._small |= {name for name in self._handover.names if name.startswith("metrics/")}
         self.mirrored.update(self._handover.mirrored)
         self.local.update(self._handover.local)
 
@@ -208,6 +209,21 @@ class ModelState:
         if self._handover.hand_over(self._real, used):
             self._find()
         return any(each is used for each in self._real.values())
+
+    def metrics_are_reset(self) -> None:
+        """Keras resets the metrics now, but not those that it has yet to make: what waits for these is dropped."""
+        if self.waiting:
+            self._handover.drop("metrics/")
+            self._find()
+
+    def holds(self, handle: Any) -> bool:
+        """Whether a resource is the state of one of these variables, which a save has.
+
+        Args:
+            handle: The handle of a `tf.Variable`; of a replica's own where there are several.
+        """
+        variables = [variable for variable in self._real.values() if not isinstance(variable, Waiting)]
+        return any(component.handle is handle for each in variables for component in self._components(each))
 
     def wait_no_more(self) -> None:
         """Gives up what waits for variables."""

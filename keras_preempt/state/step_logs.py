@@ -17,17 +17,18 @@ import tensorflow as tf
 from keras_preempt.state import plain
 
 
-def encode(logs: Any, arrays: dict[str, np.ndarray]) -> Any:
+def encode(logs: Any, arrays: dict[str, np.ndarray], path: str = "logs") -> Any:
     """Returns logs as JSON data, with the arrays among them added to `arrays`.
 
     Args:
         logs: What a training step has returned, or what `decode` has; None for none.
-        arrays: Gets the arrays, under names that begin with "logs".
+        arrays: Gets the arrays.
+        path: How their names begin.
 
     Raises:
         TypeError: There is something else among them than numbers, tensors, strings and structures of these.
     """
-    return plain.encode(_values(logs), arrays, "logs")
+    return plain.encode(_values(logs), arrays, path)
 
 
 def decode(encoded: Any, arrays: Mapping[str, np.ndarray]) -> Any:

@@ -97,14 +97,27 @@ def base(name: str) -> str:
     return match[1]
 
 
+def _shown(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:_SHOWN]) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")
+
+
 def unclaimed(names: Iterable[str]) -> UnclaimedValues:
     """Returns the error for values that are still waiting after a step of training."""
     listed = sorted(names)
-    shown = ", ".join(listed[:_SHOWN]) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")
     return UnclaimedValues(
         "Expected every value of the checkpoint to be claimed by a variable that exists after a step of training. "
-        f"Received: {len(listed)} that none has claimed: {shown}. Train with the program that has saved them, or in "
-        "another directory. Nothing was saved."
+        f"Received: {len(listed)} that none has claimed: {_shown(listed)}. Train with the program that has "
+        "saved them, or in another directory. Nothing was saved."
+    )
+
+
+def not_regrouped(names: Iterable[str]) -> UnclaimedValues:
+    """Returns the error for values that differ between replicas, where there are others now, and no variable yet."""
+    return UnclaimedValues(
+        "Expected the variables that can differ between replicas to exist before fit, to continue on other workers or "
+        f"replicas than those that saved. Received: a model that makes {_shown(names)} only while it trains. Build the "
+        "model before fit, train without run_eagerly=True, or continue on as many workers and replicas as before."
     )
 
 

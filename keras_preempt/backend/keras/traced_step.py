@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations
+from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations, resource_of
 from keras_preempt.backend.tensorflow.iterator_spec import iterator_spec
 
 logger = logging.getLogger("keras_preempt")
@@ -30,6 +30,7 @@ _OF_KERAS = frozenset({"stop_training", "stop_evaluating", "stop_predicting", "b
 
 _DRAWS = re.compile(
     r"(?:Parameterized)?TruncatedNormal|Random(?!Dataset)\w+|Multinomial|NonDeterministicInts"
+    r"|\w+CandidateSampler|SampleDistortedBoundingBox(?:V2)?"
 )
 _GENERATOR = re.compile(r"Rng\w+|Stateful(?!PartitionedCall)\w+")
 _PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
@@ -52,7 +53,7 @@ class TracedStep:
         self._train_function = model.train_function
         self._read = _python_values(model) if fresh else None
 
-    def drop_if_outdated(self, model: Any) -> bool:
+    def drop_if_outdated(self, model: Any, *, alone: bool = True) -> list[str]:
         """Has the first step traced anew if Python values of the model are others than when it was traced.
 
         A trace keeps the values that it has read. Callbacks may set some before the first step, which Keras would have
@@ -60,16 +61,21 @@ class TracedStep:
 
         Args:
             model: The model.
+            alone: Whether this process trains alone. One of several workers must not trace more often than the others,
+                since their traces count what they send each other: then nothing is dropped.
 
         Returns:
-            Whether it was outdated.
+            The names of the values; empty if there are none.
         """
         if self._read is None or model.train_function is not self._train_function:
-            return False
-        outdated, self._read = self._read != _python_values(model), None
-        if outdated:
+            return []
+        before, now, self._read = self._read, _python_values(model), None
+        changed = sorted(
+            {name for number, name in before.keys() | now.keys() if _differ(before, now, number, name)}
+        )
+        if changed and alone:
             model.make_train_function(force=True)
-        return outdated
+        return changed
 
     def operations(self) -> Iterator[GraphOperation]:
         """Every operation of the step, those of the functions that it calls too."""
@@ -90,7 +96,8 @@ class RandomOperation:
         where: The user's own line that made it, as "train_step (train.py:34)", or the layers that it is in.
         seeded: Whether it has a seed of its own or a global one; its sequence begins anew in every process
             all the same. True for a generator's, whose state is a variable.
-        resource: For an operation on a generator: the tensor that names its state; else None.
+        resource: For an operation on a `tf.random.Generator`: the handle of its state, which `ModelState.holds` knows
+            if it is saved; else None.
     """
 
     kind: str
@@ -137,6 +144,11 @@ def _python_values(model: Any) -> dict[tuple[int, str], Any]:
     }
 
 
+def _differ(before: dict[Any, Any], now: dict[Any, Any], number: int, name: str) -> bool:
+    missing = object()
+    return bool(before.get((number, name), missing) != now.get((number, name), missing))
+
+
 def _step_of(train_function: Any) -> Any:
     """The `tf.function` that a train function calls with an iterator; None if there is none."""
     if isinstance(train_function, tf.types.experimental.PolymorphicFunction):
@@ -175,7 +187,7 @@ def stateful_random_operations(traced: TracedStep) -> list[RandomOperation]:
                 operation.kind,
                 operation.python or f"the layers {operation.name.rpartition('/')[0]}",
                 not python and (not draws or any(seeds)),
-                None if draws or python else operation.operation.inputs[0],
+                None if draws or python else resource_of(operation),
             )
         )
     return found

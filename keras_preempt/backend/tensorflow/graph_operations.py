@@ -56,6 +56,20 @@ def operations(graph: Any) -> Iterator[GraphOperation]:
     yield from _operations(graph, set(), _DEEPEST)
 
 
+def resource_of(operation: GraphOperation) -> Any:
+    """Returns the resource that an operation's first input is, as the caller of the function has it.
+
+    None if the function makes it itself, or is given another one by each caller.
+    """
+    tensor = operation.operation.inputs[0]
+    while (graph := getattr(tensor, "graph", None)) is not None:
+        outer = next((outer for outer, inner in getattr(graph, "captures", ()) if inner is tensor), None)
+        if outer is None:
+            return None
+        tensor = outer
+    return tensor
+
+
 def _operations(graph: Any, seen: set[str], depth: int) -> Iterator[GraphOperation]:
     for operation in graph.get_operations():
         yield GraphOperation(operation.type, operation.name, operation)
