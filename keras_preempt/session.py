@@ -157,7 +157,7 @@ class Session:
         elif self._evaluation is not None and keras_internals.builds_before_evaluating(self._model):
             self._evaluation.looked_at()
         draws = self._evaluation_draws if self._evaluation is None else self._evaluation.draws
-        self._before_validation = self._capture_small(draws, self._counts_before_validation, looked=True)
+        self._before_validation = self._capture_small(draws, self._counts_before_validation, validating=True)
         changes = self._callbacks.change_weights
         self._before_validation.overrides = self._model_state.capture_changed_by_validation(weights=changes)
         self._weights_before = None if changes else self._model_state.sample()
@@ -198,7 +198,7 @@ class Session:
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
             captured = self._capture_small(
-                self._draws_when_evaluated_next(), self.shuffles.counts(), looked=False
+                self._draws_when_evaluated_next(), self.shuffles.counts(), validating=False
             )
         arrays = dict(captured.arrays)
         feed = self._fit.feed
@@ -223,21 +223,24 @@ class Session:
         return self._evaluation.draws_after_next_look() if builds else self._evaluation.draws
 
     def _capture_small(
-        self, evaluation_draws: list[int], counts: Counts | None, *, looked: bool
+        self, evaluation_draws: list[int], counts: Counts | None, *, validating: bool
     ) -> _Captured:
         arrays: dict[str, np.ndarray] = {}
         if self._evaluation is not None:
-            goes_on = self._validated.goes_on if looked else self._evaluation.goes_on
-            self._validated = Validated(list(self._evaluation.noted), looked, goes_on)
+            goes_on = self._validated.goes_on if validating else self._evaluation.goes_on
+            self._validated = Validated(list(self._evaluation.noted), validating, goes_on)
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
             "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
-            "epoch_logs": step_logs.encode(self._fit.epoch_logs() if looked else None, arrays, "epoch_logs"),
+            "epoch_logs": step_logs.encode(
+                self._fit.epoch_logs() if validating else None, arrays, "epoch_logs"
+            ),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
             "validated": self._validated.to_json(),
             "shuffles": counts,
+            "shuffle_seeds": self.shuffles.seeds(),
         }
         # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
         shared = self._callbacks.copies_of_weights(self._model_state.mirrored_weights())
@@ -262,6 +265,12 @@ class Session:
         self._callbacks.restore_files(state["callbacks"], loaded.local)
         self._model_state.restore(loaded.tensors, loaded.local)
         began = time.time()
+        if not self.shuffles.are_like(state.get("shuffle_seeds")):
+            logger.warning(
+                "NOT exact: the shuffles of the data, or their seeds, are others than when the checkpoint was written, "
+                "so that the data comes in another order. Call keras.utils.set_random_seed first thing in the script: "
+                "a seed of shuffle() counts together with the global one of the moment when the dataset is made."
+            )
         training = batch if phase == "train" else None
         how = inputs.restore(
             self._fit.feed, state["input"], loaded.local, batch=training, shuffles=self.shuffles

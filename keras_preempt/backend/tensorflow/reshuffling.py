@@ -114,6 +114,12 @@ def sources(dataset: Any) -> Iterator[tuple[Any, bool]]:
     yield from _sources(dataset, True)
 
 
+def seeds_of(shuffle: Any) -> tuple[int, int]:
+    """The seeds of one of `sources`: its own and the global one of when it was made; both 0 for none."""
+    first, second = (int(tf.get_static_value(seed)) for seed in (shuffle._seed, shuffle._seed2))
+    return first, second
+
+
 def keeps_an_order(dataset: Any) -> bool:
     """Whether later iterators of a pipeline depend on what was drawn from earlier ones: a shuffle below a cache."""
     if type(dataset).__name__ in _KEEP_BETWEEN_ITERATORS:
