@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_preempt import keras_internals
 from keras_preempt.alignment import Position
@@ -20,6 +19,7 @@ from keras_preempt.backend.tensorflow import iterators_made
 from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.keras_internals import InputFeed, RunningFit
 from keras_preempt.regrouping import Regrouped, regroup_checkpoint
 from keras_preempt.saving import Content
@@ -81,7 +81,7 @@ class Session:
         self._evaluation: InputFeed | None = None
         self._evaluation_draws: list[int] = []
         self._before_validation: _Captured | None = None
-        self._weights_before: dict[str, np.ndarray] | None = None
+        self._weights_before: dict[str, Array] | None = None
         self._resume: _Resume | None = None
         self.restored_name = ""
         self.regrouped: Regrouped | None = None
@@ -225,7 +225,7 @@ class Session:
     def _capture_small(
         self, evaluation_draws: list[int], counts: Counts | None, *, validating: bool
     ) -> _Captured:
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, Array] = {}
         if self._evaluation is not None:
             goes_on = self._validated.goes_on if validating else self._evaluation.goes_on
             self._validated = Validated(list(self._evaluation.noted), validating, goes_on)
@@ -404,13 +404,11 @@ class Session:
 class _Captured:
     """What is captured without the variables."""
 
-    def __init__(
-        self, state: dict[str, Any], arrays: dict[str, np.ndarray], mirrored: dict[str, np.ndarray]
-    ) -> None:
+    def __init__(self, state: dict[str, Any], arrays: dict[str, Array], mirrored: dict[str, Array]) -> None:
         self.state = state
         self.arrays = arrays
         self.mirrored = mirrored
-        self.overrides: dict[str, np.ndarray] = {}
+        self.overrides: dict[str, Array] = {}
 
 
 class _Resume:
@@ -420,9 +418,9 @@ class _Resume:
         self,
         where: dict[str, Any],
         state: dict[str, Any],
-        arrays: dict[str, np.ndarray],
-        mirrored: dict[str, np.ndarray],
-        local: dict[str, np.ndarray],
+        arrays: dict[str, Array],
+        mirrored: dict[str, Array],
+        local: dict[str, Array],
         *,
         drawing: bool,
     ) -> None:

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from keras_preempt.backend.keras.first_use import FirstUse
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import host_values
 from keras_preempt.state.waiting import Waiting, base, find_waiting, misfit, used_before
 
@@ -40,7 +39,7 @@ class Handover:
         return [*self.mirrored, *self.local]
 
     def keep(
-        self, mirrored: Mapping[str, np.ndarray], local: Mapping[str, np.ndarray], real: Mapping[str, Any]
+        self, mirrored: Mapping[str, Array], local: Mapping[str, Array], real: Mapping[str, Any]
     ) -> bool:
         """Keeps those of restored values that have no variable yet; returns whether there are any.
 

@@ -21,6 +21,7 @@ from keras_preempt import keras_internals
 from keras_preempt.backend.keras.own_optimizers import own_optimizers
 from keras_preempt.backend.tensorflow.replica_branches import gradient_accumulators
 from keras_preempt.checkpoint.dtypes import NAMES
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import attributes, host_values
 from keras_preempt.state.handover import Handover
 from keras_preempt.state.regroup import Rule, rule_of
@@ -120,7 +121,7 @@ class ModelState:
 
     def capture_mirrored(
         self, names: Iterable[str] | None = None, *, copy: bool = False, runs: host_values.Runs | None = None
-    ) -> dict[str, np.ndarray]:
+    ) -> dict[str, Array]:
         """Returns this worker's values of those mirrored variables, or of all, shaped like the variables.
 
         Args:
@@ -132,7 +133,7 @@ class ModelState:
         components = {name: self._components(self.mirrored[name])[0] for name in names}
         return host_values.copies(components, runs or {}) if copy else host_values.views(components)
 
-    def capture_local(self, *, copy: bool = False) -> dict[str, np.ndarray]:
+    def capture_local(self, *, copy: bool = False) -> dict[str, Array]:
         """Returns every replica's value of every local variable, as "name@replica"."""
         components = {
             f"{name}@{index}": component
@@ -141,7 +142,7 @@ class ModelState:
         }
         return host_values.copies(components, {}) if copy else host_values.views(components)
 
-    def capture_changed_by_validation(self, *, weights: bool = False) -> dict[str, np.ndarray]:
+    def capture_changed_by_validation(self, *, weights: bool = False) -> dict[str, Array]:
         """Returns the metrics, seeds and small counters, named like `capture_mirrored` and `capture_local` name them.
 
         Args:
@@ -158,7 +159,7 @@ class ModelState:
                     components[f"{name}@{index}"] = component
         return host_values.copies(components, {})
 
-    def sample(self) -> dict[str, np.ndarray]:
+    def sample(self) -> dict[str, Array]:
         """Returns the values of a few small weights, enough to see whether somebody has changed the weights."""
         weights = {id(variable) for variable in self._model.trainable_variables}
         names = [
@@ -168,12 +169,12 @@ class ModelState:
         ]
         return self.capture_mirrored(names[:_SAMPLED], copy=True)
 
-    def is_like(self, sample: Mapping[str, np.ndarray]) -> bool:
+    def is_like(self, sample: Mapping[str, Array]) -> bool:
         """Whether those weights still have the values of a `sample`."""
         present = self.capture_mirrored(sample)
         return all(present[name].tobytes() == value.tobytes() for name, value in sample.items())
 
-    def restore(self, mirrored: Mapping[str, np.ndarray], local: Mapping[str, np.ndarray]) -> None:
+    def restore(self, mirrored: Mapping[str, Array], local: Mapping[str, Array]) -> None:
         """Assigns the captured values, replica by replica. Names that are not captured are left alone.
 
         Values whose variables do not exist yet wait for them, and are handed over before these are first used.
@@ -236,7 +237,7 @@ class ModelState:
         """Gives up what waits for variables."""
         self._handover.end()
 
-    def small(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def small(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """Selects the captured values that a callback or Keras may touch before the first step.
 
         Metrics, seeds, and all that is at most `SMALL` bytes, such as the learning rate.
