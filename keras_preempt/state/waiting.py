@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
-GROUPS = ("model/", "optimizer/", "metrics/", "attributes/")
+GROUPS = ("model/", "optimizer/", "metrics/", "attributes/", "step/")
 """How the names of variables begin; what else a checkpoint holds are no variables."""
 
 _COUNTED = re.compile(r"(.*?)(?:#[0-9]+)?\Z", re.DOTALL)
