@@ -29,6 +29,9 @@ from keras_preempt.state.waiting import Waiting
 
 _GLOBAL_SEED = "keras/global_seed"
 
+ELSEWHERE = "step"
+"""Group of the variables that a step changes and the model does not hold, as an optimizer's in a global variable."""
+
 SMALL = 1024
 """Bytes up to which a variable is restored twice: when fit begins, and when the callbacks of the resumed epoch
 have had their say."""
@@ -43,6 +46,7 @@ class ModelState:
         model: The model.
         strategy: The strategy that it trains under.
         complete: Whether all of its variables exist by now.
+        changed: Variables that its training step changes. Those that the model does not hold are kept as well.
 
     Attributes:
         mirrored: Variables that every replica holds alike, by name.
@@ -52,8 +56,14 @@ class ModelState:
     """
 
     def __init__(
-        self, model: keras.Model, strategy: tf.distribute.Strategy, *, complete: bool = True
+        self,
+        model: keras.Model,
+        strategy: tf.distribute.Strategy,
+        *,
+        complete: bool = True,
+        changed: Iterable[tf.Variable] = (),
     ) -> None:
+        self._changed = list(changed)
         self._model = model
         self._strategy = strategy
         self.complete = complete
@@ -91,6 +101,15 @@ class ModelState:
         keras_own = {id(variable.value) for _, variables in groups for variable in variables}
         plain = [v for v in attributes.plain_variables(model) if id(v.value) not in keras_own]
         groups.append(("attributes", plain))
+        seed = keras_internals.global_seed_state()
+        held = {
+            id(part.handle)
+            for variables in (*(variables for _, variables in groups), [] if seed is None else [seed])
+            for each in variables
+            for part in self._components(each)
+        }
+        elsewhere = [variable for variable in self._changed if id(variable.handle) not in held]
+        groups.append((ELSEWHERE, [attributes.PlainVariable(v.name, v) for v in elsewhere]))
         for group, variables in groups:
             for variable in variables:
                 if id(variable) in seen:

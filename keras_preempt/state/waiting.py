@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_preempt.checkpoint.tensors import Array
 
-GROUPS = ("model/", "optimizer/", "metrics/", "attributes/")
+GROUPS = ("model/", "optimizer/", "metrics/", "attributes/", "step/")
 """How the names of variables begin; what else a checkpoint holds are no variables."""
 
 _COUNTED = re.compile(r"(.*?)(?:#[0-9]+)?\Z", re.DOTALL)

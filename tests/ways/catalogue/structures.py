@@ -172,6 +172,27 @@ def _eager(run: Run) -> None:
     run.fit(model, dataset(), validation_data=dataset())
 
 
+def _optimizer_elsewhere(run: Run) -> None:
+    import keras
+    import tensorflow as tf
+
+    from tests.ways.structure_classes import Autoencoder
+
+    optimizer, noise = keras.optimizers.Adam(0.01), tf.random.Generator.from_seed(5)
+
+    class Borrowing(Autoencoder):
+        def apply(self, unused: Any, tape: Any, loss: Any, variables: Any) -> None:
+            super().apply(optimizer, tape, loss, variables)
+            self.decoder.weights[-1].assign_add(0.01 * noise.normal((4,)))
+
+    with run.scope():
+        model = Borrowing()
+        model.compile()
+    run.fit(model, _unlabelled())
+    _kept(run, model, [optimizer])
+    run.keep(drawn=noise.state.numpy())
+
+
 def _value_set_by_a_callback(run: Run) -> None:
     import keras
 
@@ -277,6 +298,12 @@ WAYS = (
         _gan(penalty=False, eager=True),
         ALONE,
         strikes=("batch 3", "batch 9"),
+    ),
+    Way(
+        "optimizer-elsewhere",
+        "an optimizer and a `tf.random.Generator` that the model does not hold, as in global variables",
+        _optimizer_elsewhere,
+        ALONE,
     ),
     Way(
         "value-set-by-callback",
