@@ -14,7 +14,7 @@ import keras
 
 from keras_preempt import keras_internals
 from keras_preempt.alignment import Position
-from keras_preempt.backend.keras.own_optimizers import steps_done
+from keras_preempt.backend.keras.own_optimizers import steps_done, steps_of_parts
 from keras_preempt.backend.tensorflow import iterators_made
 from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers
 from keras_preempt.checkpoint.reader import Loaded
@@ -90,7 +90,8 @@ class Session:
         self._nothing_trained = False
         self.logs: Mapping[str, Any] | None = None
         self._restored_logs: Any = None
-        self.steps_at_start = steps_done(model)
+        self._parts_before = steps_of_parts(model)
+        self.steps_at_start = self._steps_done()
 
     # -- Positions ----------------------------------------------------------------------------------
 
@@ -99,7 +100,7 @@ class Session:
         if self._resume is not None:
             where = self._resume.where
             return Position(where["epoch"], where["phase"], where["batch"], where["step"])
-        return Position(epoch, phase, batch, steps_done(self._model))
+        return Position(epoch, phase, batch, self._steps_done())
 
     @property
     def validation_data(self) -> Any:
@@ -119,7 +120,10 @@ class Session:
     @property
     def steps_run(self) -> int:
         """Optimizer steps that this fit has run."""
-        return steps_done(self._model) - self.steps_at_start
+        return self._steps_done() - self.steps_at_start
+
+    def _steps_done(self) -> int:
+        return steps_done(self._model, self._parts_before)
 
     # -- Saving -------------------------------------------------------------------------------------
 
@@ -302,7 +306,7 @@ class Session:
             drawing=inputs.is_drawing(state["input"], batch=training),
         )
         self.restored_name = name
-        self.steps_at_start = steps_done(self._model)
+        self.steps_at_start = self._steps_done()
         return how
 
     def _regroup(self, found: LoadedFromOthers) -> Loaded:
