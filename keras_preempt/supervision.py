@@ -25,7 +25,6 @@ from keras_preempt import (
     startup,
 )
 from keras_preempt.alignment import Kind, Plan, Position
-from keras_preempt.backend.keras.random_generators import unsaved_generators
 from keras_preempt.backend.keras.traced_step import stateful_random_operations, trace
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
@@ -266,7 +265,7 @@ class Supervision:
             input_promise.promise(fit.feed, fit.validation_data),
             self.session.shuffles,
             None if fit.traced is None else stateful_random_operations(fit.traced),
-            [] if fit.traced is None else unsaved_generators(fit.traced, model_state.holds),
+            model_state.holds,
             callbacks.unsaved,
         )
         logger.log(

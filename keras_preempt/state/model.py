@@ -276,11 +276,6 @@ class ModelState:
         seed = keras_internals.global_seed_state(create=create_seed)
         return self.local if seed is None else {**self.local, _GLOBAL_SEED: seed}
 
-    def holds(self, component: tf.Variable) -> bool:
-        """Whether a replica's variable is among those that a checkpoint holds."""
-        everything = [*self.mirrored.values(), *self.local.values()]
-        return any(component is each for variable in everything for each in self._components(variable))
-
     def _components(self, variable: Any) -> tuple[Any, ...]:
         if isinstance(variable, Waiting):
             return variable.components
