@@ -39,6 +39,7 @@ class Outcome:
         signalled_at: When SIGTERM was sent, in seconds since 1970.
         in_time: Whether all workers ended within the grace.
         seconds: From the signal to the end of the last worker.
+        heard: Whether training heard of the signal in that time.
         saved: Checkpoints that were committed in that time.
         watched: What the fits have told.
         exits: Exit codes by worker, of those that ended by themselves.
@@ -60,6 +61,7 @@ class Outcome:
     signalled_at: float = 0.0
     in_time: bool = False
     seconds: float = 0.0
+    heard: bool = False
     saved: list[Manifest] = field(default_factory=list)
     watched: Watched = field(default_factory=lambda: Watched(""))
     exits: dict[int, int] = field(default_factory=dict)
@@ -169,7 +171,7 @@ def _causes(seen: Outcome) -> Iterator[Finding]:
             "can hear signals, or TerminationConfig(signals=()) says not to listen.",
             "Call fit from the main thread (and what else has to run from another one), with signals=('SIGTERM',).",
         )
-    elif between and not seen.watched.has("notice", seen.signalled_at):
+    elif between and not seen.heard:
         cause = problem(
             _PATH,
             f"SIGTERM went to {between[0]}, which did not hand it on to {last}, which trains.",
@@ -181,7 +183,7 @@ def _causes(seen: Outcome) -> Iterator[Finding]:
             f"The notice was heard, and the checkpoint could not be saved (status {EXIT_NOT_SAVED}).",
             f"The log says why: {' | '.join(seen.last_lines)}",
         )
-    elif not seen.in_time and seen.watched.has("notice", seen.signalled_at):
+    elif not seen.in_time and seen.heard:
         cause = problem(
             "save",
             f"The notice was heard, and the job still ran when the {seen.grace.seconds:g} s of grace were used up.",

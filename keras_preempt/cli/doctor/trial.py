@@ -28,8 +28,10 @@ _LOOK = (
 )
 _LOOK_AT_A_BUCKET = 1.0
 _PID_LOOK = 0.1  # seconds between two looks at which workers have ended
+_IGNORED_FOR = 1.0  # seconds; a script may put it right in its first line, which takes a moment to come to
 _LAST_LINES = 15
-_CLOCK = 1.0  # seconds by which the clock of a file and ours may differ on one machine
+_SETTLED = 0.2  # seconds; less than the keeper waits
+_CLOCK = 0.1  # seconds by which the clock of a file and ours may differ on one machine
 
 # Started so, a command inherits what this process did: the keeper of a worker gives it the default.
 _IGNORING = (
@@ -77,6 +79,7 @@ class Trial:
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         self._left: list[str] = []
         self._ever_ignored: Process | None = None
+        self._ignoring_since: dict[int, float] = {}
         self._watched = Watched(self.root)
         command = list(self.command)
         if is_ignored():
@@ -133,7 +136,11 @@ class Trial:
         for started in cluster.pids:
             for pid in (started, *(descendants(started) or ())):
                 process = look(pid)
-                if process is not None and process.ignored and process.is_python:
+                if process is None or not process.ignored or not process.is_python:
+                    self._ignoring_since.pop(pid, None)
+                elif (
+                    time.monotonic() >= self._ignoring_since.setdefault(pid, time.monotonic()) + _IGNORED_FOR
+                ):
                     self._ever_ignored = process
 
     def _end(self, cluster: LocalCluster, outcome: Outcome) -> None:
@@ -161,9 +168,11 @@ class Trial:
         ends = [exit.at for exit in cluster.exits]
         outcome.in_time = len(ends) == self.workers and max(ends) <= until
         outcome.seconds = max(ends, default=time.monotonic()) - sent
-        # What is committed by now was not saved with help: the keeper ends what is left only after the command.
+        # The keeper ends what is left half a second after the command; what is saved then was saved with its help.
+        over = outcome.signalled_at + outcome.seconds + _SETTLED
         self._watched.look()
-        outcome.saved = self._watched.checkpoints(outcome.signalled_at - _CLOCK)
+        outcome.heard = self._watched.has("notice", outcome.signalled_at - _CLOCK, over)
+        outcome.saved = self._watched.checkpoints(outcome.signalled_at - _CLOCK, over)
         if outcome.in_time:
             with contextlib.suppress(TimeoutError):
                 cluster.wait(timeout=self.grace.seconds)  # For the word of what was left behind.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,9 +40,9 @@ class Watched:
                 store.close()
         self.told = sorted(found, key=lambda event: event["time"])
 
-    def has(self, kind: str, since: float = 0.0) -> bool:
-        """Whether there is an event of a kind, since a moment in seconds since 1970."""
-        return any(event["event"] == kind and event["time"] >= since for event in self.told)
+    def has(self, kind: str, since: float = 0.0, until: float = math.inf) -> bool:
+        """Whether there is an event of a kind, between two moments in seconds since 1970."""
+        return any(event["event"] == kind and since <= event["time"] <= until for event in self.told)
 
     def trains(self) -> bool:
         """Whether every worker of the newest fit has done a step."""
@@ -60,8 +61,8 @@ class Watched:
         """Which process each member has named itself, by member."""
         return {event["member"]: event.get("process") for event in self.told if event["event"] == "start"}
 
-    def checkpoints(self, since: float) -> list[Manifest]:
-        """The checkpoints that were committed since a moment in seconds since 1970."""
+    def checkpoints(self, since: float, until: float) -> list[Manifest]:
+        """The checkpoints that were committed between two moments in seconds since 1970."""
         found = []
         for run in self._runs():
             store = open_store(f"{self.root}/{run}")
@@ -71,7 +72,7 @@ class Watched:
                 continue
             finally:
                 store.close()
-        return [manifest for manifest in found if manifest.created_at >= since]
+        return [manifest for manifest in found if since <= manifest.created_at <= until]
 
     def size(self) -> int:
         """Bytes of the largest checkpoint; 0 if there is none."""
