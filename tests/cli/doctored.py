@@ -88,6 +88,7 @@ def start(
 def report_of(process: subprocess.Popen[str]) -> Report:
     output, errors = process.communicate(timeout=300)
     assert process.returncode in (0, 1), errors
+    assert output, errors
     document = json.loads(output)
     assert document["schema"] == 1
     assert document["verdict"] == ("pass" if process.returncode == 0 else "would lose work")

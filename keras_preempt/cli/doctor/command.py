@@ -272,7 +272,14 @@ class _Examination:
                 as_pid_1=wanted.as_pid_1 or os.getpid() == 1,
                 sends=job is None or job.index == job.workers - 1,
             )
-            for finding in trial.run():
+            found = trial.run()
+            if job is not None and wanted.directory is not None:
+                # The place is that of all workers: it goes when all have looked at it.
+                place = scratch.place(wanted.directory, f"over-{name}")
+                store = stack.enter_context(scratch.removed_afterwards(place))
+                everybody = Job(job.index, job.workers, (), job.said_by)
+                Meeting(store, wanted.directory, everybody, wanted.wait).hold(lambda finding: None)
+            for finding in found:
                 self.tell(finding)
             return trial.size
 

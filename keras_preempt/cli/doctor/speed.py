@@ -16,6 +16,7 @@ from keras_preempt.grace import MARGIN, reserve
 __all__ = ["check_save_fits", "measure"]
 
 _PIECE = 4 << 20  # bytes
+_LEAST_PATIENCE = 30.0  # seconds for what is on its way when time is up
 _LEAST = 0.01  # seconds; what is shorter is not measured by this
 
 
@@ -34,10 +35,6 @@ class Measured:
     whole: bool
 
 
-class _TimeIsUp(Exception):
-    """As much was written as there was time for."""
-
-
 def measure(store: Store, size: int, limit: float) -> Measured:
     """Writes `size` bytes below a place of the doctor's own, for at most `limit` seconds.
 
@@ -50,35 +47,32 @@ def measure(store: Store, size: int, limit: float) -> Measured:
     began = time.monotonic()
     written = 0
 
-    def look() -> None:
-        if time.monotonic() - began > limit:
-            raise _TimeIsUp
+    def time_is_up() -> bool:
+        return time.monotonic() - began > limit
 
-    store.deadline = began + limit
+    # Nothing is begun when time is up, and what is on its way is waited for: a request that is given up may be carried
+    # out after its object was removed, and leave it behind.
+    store.deadline = began + limit + max(limit, _LEAST_PATIENCE)
     each = store.file_size(size)
     try:
         with store.overlapped():
             number = 0
-            while written < size:
+            while written < size and not time_is_up():
                 with store.writer(f"save/{number:06d}") as file:
                     left = min(each, size - written)
-                    while left:
-                        look()
+                    while left and not time_is_up():
                         part = memoryview(piece)[: min(left, _PIECE)]
                         file.write(part)
                         left -= len(part)
                         written += len(part)
                 number += 1
-        look()
-    except _TimeIsUp:
-        return Measured(written, time.monotonic() - began, False)
     except StoreUnavailable:
-        if time.monotonic() - began < 0.8 * limit:  # A bucket gives up a little before the end.
+        if not time_is_up():
             raise
-        return Measured(written, time.monotonic() - began, False)
     finally:
         store.deadline = None
-    return Measured(written, max(time.monotonic() - began, _LEAST), True)
+    seconds = max(time.monotonic() - began, _LEAST)
+    return Measured(written, seconds, seconds <= limit and written == size)
 
 
 def check_save_fits(tell: Tell, store: Store, size: int, grace: Grace, source: str) -> None:

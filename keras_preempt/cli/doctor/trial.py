@@ -78,7 +78,7 @@ class Trial:
         self._ended = threading.Event()
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         self._left: list[str] = []
-        self._ever_ignored: Process | None = None
+        self._ignoring: dict[int, Process] = {}
         self._ignoring_since: dict[int, float] = {}
         self._watched = Watched(self.root)
         command = list(self.command)
@@ -111,7 +111,6 @@ class Trial:
         outcome.exits = {exit.index: exit.code for exit in cluster.exits if not exit.by_launcher}
         outcome.left = tuple(self._left)
         outcome.last_lines = tuple(self._last)
-        outcome.ever_ignored = self._ever_ignored
         self.size = self._watched.size()
         return explain(outcome)
 
@@ -131,8 +130,6 @@ class Trial:
 
     def _note_ignoring(self, cluster: LocalCluster) -> None:
         """Remembers a Python that has SIGTERM ignored, which fit puts right only for as long as it lasts."""
-        if self._ever_ignored is not None:
-            return
         for started in cluster.pids:
             for pid in (started, *(descendants(started) or ())):
                 process = look(pid)
@@ -141,7 +138,7 @@ class Trial:
                 elif (
                     time.monotonic() >= self._ignoring_since.setdefault(pid, time.monotonic()) + _IGNORED_FOR
                 ):
-                    self._ever_ignored = process
+                    self._ignoring[pid] = process
 
     def _end(self, cluster: LocalCluster, outcome: Outcome) -> None:
         index = self.workers - 1
@@ -154,6 +151,7 @@ class Trial:
             trains = 0
         outcome.chain = tuple(chain(started, trains))
         outcome.found_training = bool(trains)
+        outcome.ever_ignored = self._ignoring.get(trains)  # Not a helper, which may well ignore it.
         outcome.signalled_at = time.time()
         sent = time.monotonic()
         if self.sends:
