@@ -16,7 +16,7 @@ from tests.cli.doctored import Report, doctor, report_of, start
 
 
 def test_a_good_directory_passes_and_nothing_stays_in_it(tmp_path: Path) -> None:
-    report = doctor(str(tmp_path / "run"), "--state-size", "1MB")
+    report = doctor(str(tmp_path / "runs" / "1"), "--state-size", "1MB")
     report.assert_passes()
     assert {"directory", "durable", "room", "save"} <= set(report.findings)
     assert list(tmp_path.iterdir()) == []

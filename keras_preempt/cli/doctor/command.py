@@ -8,6 +8,7 @@ import math
 import os
 import secrets
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -181,15 +182,15 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
 
 
 @contextlib.contextmanager
-def _nothing_new(folder: Path) -> Any:
-    """Removes the folder afterwards if it was not there before and nobody else has used it."""
-    was_there = folder.exists()
+def _nothing_new(folder: Path) -> Iterator[None]:
+    """Removes the folder, and those above it, afterwards if they were not there before and nobody else uses them."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
     finally:
-        if not was_there:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        with contextlib.suppress(OSError):
+            for path in missing:
+                path.rmdir()
 
 
 @dataclass
