@@ -173,7 +173,9 @@ class Supervision:
         def identity() -> dict[str, Any]:
             self._stage = DESCRIBING
             fit.traced = trace(model, fit.feed.dataset)
-            model_states.append(ModelState(model, strategy, complete=fit.traced is not None))
+            changed = [] if fit.traced is None else fit.traced.changed_variables
+            complete = fit.traced is not None
+            model_states.append(ModelState(model, strategy, complete=complete, changed=changed))
             described = describe(model, model_states[0], fit, setup, self._turn.begun_after)
             self._stage = AGREEING
             return described

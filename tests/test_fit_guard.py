@@ -76,7 +76,8 @@ class Failing(keras.Model):
         return self.dense(x)
 
     def get_metrics_result(self) -> Any:
-        if self.place.startswith("reading metrics"):
+        # Outside of a step, which reads them too.
+        if self.place.startswith("reading metrics") and not tf.inside_function():
             raise ValueError(self.place)
         return super().get_metrics_result()
 

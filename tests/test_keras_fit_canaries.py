@@ -127,7 +127,7 @@ def test_the_logs_of_an_epoch_without_steps_are_looked_up_on_the_model() -> None
     def empty(model: keras.Model) -> None:
         found = running_fit(model)
         found.feed.skip_next_epoch()
-        found.logs_of_an_epoch_without_steps({"mine": 12.5})
+        found.logs_of_an_epoch_without_steps({"mine": 12.5}, of_step=True)
 
     history = fit("on_train_begin", empty, epochs=2)
     assert history.history["mine"] == [12.5], _changed(

@@ -62,7 +62,7 @@ def explain(error: BaseException, stage: Stage) -> None:
     if not isinstance(error, Exception):
         return  # The user or the machine ends the process.
     note = f"{_MARK} at the start of fit, while it {stage.doing}. {stage.cure}"
-    if any(str(each).startswith(_MARK) for each in getattr(error, "__notes__", ())):
+    if any(str(each).startswith(_MARK) for each in vars(error).get("__notes__", ())):
         return
     add_note = getattr(error, "add_note", None)
     if add_note is None:

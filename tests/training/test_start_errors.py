@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import keras_preempt
-from keras_preempt.checkpoint.errors import IdentityMismatch
+from keras_preempt.checkpoint.errors import ForeignDirectory
 from keras_preempt.training.start_errors import RESTORING, explain, explained
 
 X = np.ones((8, 3), np.float32)
@@ -27,9 +27,9 @@ class Stubborn(keras.callbacks.Callback):
         pass
 
 
-def _fit(directory: Path, *callbacks: Any, units: int = 1) -> None:
+def _fit(directory: Path, *callbacks: Any) -> None:
     keras.utils.clear_session()
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(units)])
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     preemption = keras_preempt.PreemptionCallback(directory)
     model.fit(X, X[:, :1], verbose=0, callbacks=[preemption, *callbacks])
@@ -39,10 +39,10 @@ def _told(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
     return "".join(traceback.format_exception(error)) + caplog.text
 
 
-def test_another_model_in_the_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    _fit(tmp_path / "run")
-    with pytest.raises(IdentityMismatch) as caught:
-        _fit(tmp_path / "run", units=2)
+def test_a_directory_of_somebody_elses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ForeignDirectory) as caught:
+        _fit(tmp_path)
     told = _told(caught.value, caplog)
     assert "keras_preempt raised this at the start of fit, while it claimed the checkpoint directory" in told
     assert "Nothing was trained." in told

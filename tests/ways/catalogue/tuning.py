@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue.basics import dataset, model
-from tests.ways.way import ONE, Exact, Refused, Way
+from tests.ways.way import ONE, Exact, Refused, Warned, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -51,7 +51,11 @@ def _tuner(run: Run, ours_in_each_trial: bool, own_data: bool = True) -> Any:
     )
 
 
-def _search(run: Run, own_data: bool) -> None:
+def _search(run: Run, own_data: bool, seeded: bool = True) -> None:
+    import keras
+
+    if seeded:
+        keras.utils.set_random_seed(1)
     tuner = _tuner(run, ours_in_each_trial=True, own_data=own_data)
     tuner.search(dataset(), validation_data=dataset(), epochs=2, verbose=0)
     for trial in tuner.oracle.get_best_trials(TRIALS):
@@ -77,7 +81,22 @@ WAYS = (
         "tuner-shared-data",
         "KerasTuner, one dataset for all trials",
         lambda run: _search(run, own_data=False),
-        {ONE: Exact("each trial has its own directory, and `HyperModel.build` sets the seed")},
+        {ONE: Exact("each trial has its own directory, and the script and `HyperModel.build` set the seed")},
+        strikes=("batch 40",),
+        needs=("keras_tuner",),
+    ),
+    Way(
+        "tuner-shared-data-late-seed",
+        "the same, with the seed set in `HyperModel.build` alone",
+        lambda run: _search(run, own_data=False, seeded=False),
+        {
+            ONE: Warned(
+                "a search that is started again makes its dataset before it has built a model, so that a shuffle has "
+                "another seed. Set the seed first thing in the script",
+                "NOT exact.*shuffles of the data, or their seeds, are others",
+                at_restart=True,
+            )
+        },
         strikes=("batch 40",),
         needs=("keras_tuner",),
     ),
