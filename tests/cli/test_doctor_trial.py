@@ -58,6 +58,14 @@ def test_a_script_that_fails_by_itself_is_not_blamed_on_signals(tmp_path: Path) 
     assert "no such data set" in doctor(str(tmp_path / "run"), "--", PYTHON, str(train)).cure("training")
 
 
+@pytest.mark.chaos
+def test_training_that_is_over_at_once_shows_nothing(tmp_path: Path) -> None:
+    report = doctor(
+        str(tmp_path / "run"), *LONG, "--", PYTHON, script(tmp_path, "fit(epochs=1)"), str(tmp_path / "run")
+    )
+    assert "more epochs" in report.cure("training")
+
+
 def test_nothing_outlives_a_doctor_that_is_killed(tmp_path: Path) -> None:
     """The command is a shell whose child would go on; nothing of TensorFlow is needed for that."""
     alive = tmp_path / "alive"

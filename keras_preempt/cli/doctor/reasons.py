@@ -81,6 +81,10 @@ def explain(seen: Outcome) -> list[Finding]:
         return [_no_training(seen)]
     if seen.in_time and seen.good_status and seen.saved and not seen.left:
         return [*_passed(seen), *_ignored_outside_of_fit(seen)]
+    if seen.exits and not any(seen.exits.values()) and not seen.left and seen.watched.has("finish"):
+        return [_over(seen)]
+    if seen.exits and not any(seen.exits.values()) and not seen.left and seen.watched.has("finish"):
+        return [_over(seen)]
     found = [*_causes(seen), *_ignored_outside_of_fit(seen)]
     return found or [_without_a_cause(seen)]
 
@@ -89,12 +93,7 @@ def _no_training(seen: Outcome) -> Finding:
     status = ", ".join(_ended(code) for code in seen.exits.values())
     last = f" Its last lines: {' | '.join(seen.last_lines)}" if seen.last_lines else ""
     if seen.watched.has("finish"):
-        return problem(
-            "training",
-            f"Training was over {seen.began_after:.0f} s after the start, before a signal could be "
-            "sent: nothing is shown.",
-            "Give the command more epochs for this trial.",
-        )
+        return _over(seen)
     if any(seen.exits.values()) or seen.watched.has("error"):
         return problem(
             "training",
@@ -115,6 +114,15 @@ def _no_training(seen: Outcome) -> Finding:
         "be saved.",
         "Pass the callback: model.fit(..., callbacks=[PreemptionCallback(DIR)]). If it only takes longer than that to "
         "begin, pass a longer --start-timeout.",
+    )
+
+
+def _over(seen: Outcome) -> Finding:
+    return problem(
+        "training",
+        f"Training was over {seen.began_after:.0f} s after the start, before a signal could be answered: nothing is "
+        "shown.",
+        "Give the command more epochs for this trial.",
     )
 
 
