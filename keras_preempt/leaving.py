@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import gc
 import logging
-import signal
 from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
@@ -62,12 +61,6 @@ def wait_for_workers(termination: Termination, place: Place, notices: Iterable[N
         logger.error("The workers are still there. Whoever starts this process again may lose them soon.")
 
 
-def _ignore(signals: Iterable[signal.Signals]) -> None:
-    for number in signals:
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.SIG_IGN)
-
-
 def leave(termination: Termination, code: int, what: str) -> NoReturn:
     """Ends the process, or the fit. Everything that was started for the fit has ended.
 
@@ -88,6 +81,4 @@ def leave(termination: Termination, code: int, what: str) -> NoReturn:
     # At its end the interpreter would look for garbage among all of TensorFlow's objects, for a second or
     # more of the grace period. Registered, not called: whoever catches SystemExit goes on as ever.
     atexit.register(gc.freeze)
-    # The end takes a second, in which another notice would end the process with a status of its own.
-    atexit.register(_ignore, termination.signals)
     raise SystemExit(code)

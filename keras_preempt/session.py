@@ -272,8 +272,8 @@ class Session:
         if not self.shuffles.are_like(state.get("shuffle_seeds")):
             logger.warning(
                 "NOT exact: the shuffles of the data, or their seeds, are others than when the checkpoint was written, "
-                "so that the data comes in another order. Call keras.utils.set_random_seed first thing in the script: "
-                "a seed of shuffle() counts together with the global one of the moment when the dataset is made."
+                "so that the data comes in another order. Call keras.utils.set_random_seed right before the dataset is "
+                "made: a seed of shuffle() counts together with the global one of the moment when the dataset is made."
             )
         training = batch if phase == "train" else None
         how = inputs.restore(

@@ -27,7 +27,6 @@ from keras_preempt import (
 )
 from keras_preempt.alignment import Kind, Plan, Position
 from keras_preempt.backend.keras.progress_bar import ProgressBar
-from keras_preempt.backend.keras.random_generators import unsaved_generators
 from keras_preempt.backend.keras.traced_step import stateful_random_operations, trace
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
@@ -320,7 +319,7 @@ class Supervision:
             input_promise.promise(fit.feed, fit.validation_data),
             self.session.shuffles,
             None if traced is None else stateful_random_operations(traced),
-            [] if traced is None else unsaved_generators(traced, model_state.holds),
+            model_state.holds,
             unsaved,
         )
 

@@ -86,8 +86,14 @@ class TracedStep:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """The variables that the step uses, each replica's own, in the order of their first use."""
-        return list(self.function.graph.variables)
+        """The variables that the step uses, each replica's own, in the order of their first use.
+
+        TensorFlow keeps them in a set, in another order in every process.
+        """
+        first_use = {id(handle): number for number, handle in enumerate(self.function.captured_inputs)}
+        return sorted(
+            self.function.graph.variables, key=lambda each: first_use.get(id(each.handle), len(first_use))
+        )
 
     @property
     def changed_variables(self) -> list[tf.Variable]:

@@ -56,8 +56,12 @@ def _search(run: Run, own_data: bool, seeded: bool = True) -> None:
 
     if seeded:
         keras.utils.set_random_seed(1)
-    tuner = _tuner(run, ours_in_each_trial=True, own_data=own_data)
-    tuner.search(dataset(), validation_data=dataset(), epochs=2, verbose=0)
+        data, validation = dataset(), dataset()
+        tuner = _tuner(run, ours_in_each_trial=True, own_data=own_data)
+    else:
+        tuner = _tuner(run, ours_in_each_trial=True, own_data=own_data)
+        data, validation = dataset(), dataset()
+    tuner.search(data, validation_data=validation, epochs=2, verbose=0)
     for trial in tuner.oracle.get_best_trials(TRIALS):
         run.keep(**{f"trial {trial.trial_id}": [trial.hyperparameters.values, trial.score, trial.best_step]})
     (best,) = tuner.get_best_models(1)
@@ -81,7 +85,12 @@ WAYS = (
         "tuner-shared-data",
         "KerasTuner, one dataset for all trials",
         lambda run: _search(run, own_data=False),
-        {ONE: Exact("each trial has its own directory, and the script and `HyperModel.build` set the seed")},
+        {
+            ONE: Exact(
+                "each trial has its own directory, `HyperModel.build` sets the seed, and the script sets it, makes the "
+                "dataset, and then the tuner"
+            )
+        },
         strikes=("batch 40",),
         needs=("keras_tuner",),
     ),
@@ -91,8 +100,8 @@ WAYS = (
         lambda run: _search(run, own_data=False, seeded=False),
         {
             ONE: Warned(
-                "a search that is started again makes its dataset before it has built a model, so that a shuffle has "
-                "another seed. Set the seed first thing in the script",
+                "a search that is started again builds no model before the dataset is made, so that its shuffle has "
+                "another seed. Set the seed right before",
                 "NOT exact.*shuffles of the data, or their seeds, are others",
                 at_restart=True,
             )
