@@ -7,7 +7,6 @@ import json
 import math
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +32,7 @@ from keras_preempt.cli.doctor.trial import Trial
 from keras_preempt.cli.doctor.watched import size_of
 from keras_preempt.cli.options import checked_command, restart_code_option, workers_option
 from keras_preempt.cli.surroundings import cleaning_up_on_signals
+from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.environment import TF_CONFIG
 
 __all__ = ["doctor"]
@@ -257,7 +257,7 @@ class _Examination:
             return 0
         with contextlib.ExitStack() as stack:
             if wanted.directory is None:
-                root = stack.enter_context(tempfile.TemporaryDirectory(prefix="keras-preempt-doctor-"))
+                root = str(stack.enter_context(scratch_directory("doctor")))  # Swept later if this is killed.
             else:
                 root = scratch.place(wanted.directory, f"trial-{name}")
                 stack.enter_context(scratch.removed_afterwards(root))
