@@ -20,8 +20,8 @@ import google_crc32c
 
 from keras_preempt.checkpoint import gcs_client, gcs_sizes
 from keras_preempt.checkpoint.budget import Budget
-from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, TooLarge
-from keras_preempt.checkpoint.gcs_access import prove_access
+from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge
+from keras_preempt.checkpoint.gcs_access import prove_access, try_each
 from keras_preempt.checkpoint.gcs_client import GcsBucket, ObjectInfo
 from keras_preempt.checkpoint.gcs_connections import Connections, SilenceWatch
 from keras_preempt.checkpoint.gcs_download import get, get_bytes
@@ -122,6 +122,10 @@ class GcsStore:
         """
         self._stage()
         prove_access(self._bucket, self._place, lambda: self.deadline)
+
+    def permissions(self) -> Iterator[tuple[str, StoreUnavailable | None]]:
+        """Tries "create", "read", "list" and "delete", and gives each with its error; None if it is permitted."""
+        return try_each(self._bucket, self._place, lambda: self.deadline)
 
     def check_space(self, size: int) -> None:
         """See `Store.check_space`: on the disk of the staging directory."""

@@ -16,6 +16,7 @@ __all__ = ["cli", "main"]
 # In the order in which the help shows them.
 _COMMANDS = {
     "run": "keras_preempt.cli.run",
+    "doctor": "keras_preempt.cli.doctor.command",
     "drill": "keras_preempt.cli.drill",
     "report": "keras_preempt.cli.report",
     "inspect": "keras_preempt.cli.inspect",
@@ -50,6 +51,7 @@ def cli() -> None:
 
     \b
       keras-preempt run   --workers 2 -- python train.py   trains, and restarts after a preemption
+      keras-preempt doctor runs/1 -- python train.py       finds what would lose work, beforehand
       keras-preempt drill --workers 2 -- python train.py   proves that nothing is lost by one
       keras-preempt report  runs/1                         shows what was lost, and where time went
       keras-preempt inspect runs/1                         shows what was saved, and why

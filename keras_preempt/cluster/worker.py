@@ -23,6 +23,9 @@ __all__ = ["WorkerProcess"]
 
 _LEASH = Path(__file__).with_name("leash.py")
 _LONGEST_LINE = 1 << 16  # bytes; a longer line is handed on in pieces, so that memory stays bounded
+LEFT_BEHIND = "keras-preempt: ending what the command has left behind: "
+"""Begins the line in which the keeper names the processes that it ends, after the worker's own output."""
+
 _OUTPUT_TAIL = 5.0  # seconds for the last lines to come through once the process is gone
 
 
@@ -167,9 +170,7 @@ class WorkerProcess:
                 elif what == "ended":
                     self._ended(int(rest))
                 elif what == "left":
-                    self._on_line(
-                        self.index, f"keras-preempt: ending what the command has left behind: {rest}"
-                    )
+                    self._on_line(self.index, f"{LEFT_BEHIND}{rest}")
         os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
         if self.exit_code is None:
             # It was killed itself, and the command with it. It is not collected yet, so the number of the session is

@@ -29,7 +29,7 @@ from tests.docs.pages import NOTES, PAGES, ROOT, Block, all_blocks, blocks_of, f
 from tests.docs.shown import SHOWN_BY
 
 #: Run by `run_blocks`, where TensorFlow is imported already.
-LOOKING = ("clean", "export", "inspect", "report")
+LOOKING = ("clean", "doctor", "export", "inspect", "report")
 
 #: Run by `test_first_page`, and all of them, for minutes, by `test_drills`.
 TRAINING = ("drill", "run")

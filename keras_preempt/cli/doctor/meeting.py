@@ -1,0 +1,249 @@
+"""Workers that look for each other: in their directory, on their ports, by their clocks.
+
+Each writes a file with a random name of its own, answers the files of the others, and is content when all have
+answered its own. An answer to a random name cannot be left over from an earlier time. Meanwhile it listens on its own
+address, says there which worker it is, and asks the others on theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from keras_preempt.checkpoint.errors import AlreadyExists, CheckpointError, NotFound, StoreUnavailable
+from keras_preempt.checkpoint.store import Store
+from keras_preempt.cli.doctor.finding import Tell, ok, problem, warning
+from keras_preempt.cli.doctor.job import Job
+
+__all__ = ["Meeting"]
+
+_HELLO = re.compile(r"hello-(\d+)-([0-9a-f]{16})")
+_OVER = re.compile(r"over-(\d+)-([0-9a-f]{16})")
+_SMALL = 1 << 12  # bytes of such a file, at most
+_GREETING = b"keras-preempt doctor, worker "
+_CONNECT = 1.0  # seconds
+_LEAVE = 10.0  # seconds for the others to see the last answers
+_CLOCKS = 2.0  # seconds by which clocks may differ
+
+
+@dataclass
+class Meeting:
+    """One worker among the workers of a job.
+
+    Args:
+        store: A place of the doctor's own in the directory of the job; the same for all workers.
+        url: What the user calls that directory.
+        job: Which worker this is.
+        patience: Seconds to wait for the others.
+    """
+
+    store: Store
+    url: str
+    job: Job
+    patience: float
+    _own: str = field(default_factory=lambda: secrets.token_hex(8), init=False)
+    _answers: dict[int, dict[str, Any]] = field(default_factory=dict, init=False)
+    _answered: set[tuple[int, str]] = field(default_factory=set, init=False)
+    _seen: set[int] = field(default_factory=set, init=False)
+    _reached: set[int] = field(default_factory=set, init=False)
+    _heard: set[int] = field(default_factory=set, init=False)
+    _skew: float = field(default=0.0, init=False)
+
+    @property
+    def name(self) -> str:
+        """A name that all workers of this meeting have in common: that of worker 0, when it has answered."""
+        return self._own if self.job.index == 0 else str(self._answers.get(0, {}).get("from", self._own))
+
+    def hold(self, tell: Tell) -> bool:
+        """Meets the others, and says what was found; returns whether all share the directory."""
+        try:
+            with self._listening(tell):
+                met = self._meet()
+                self._wait_to_leave(met)
+        except StoreUnavailable as error:
+            tell(problem("shared", str(error), "Correct what the storage says."))
+            return False
+        self._say_shared(tell, met)
+        if self.job.addresses:
+            self._say_ports(tell)
+        if met:
+            self._say_clocks(tell)
+        return met
+
+    def _others(self) -> set[int]:
+        return set(range(self.job.workers)) - {self.job.index}
+
+    def _meet(self) -> bool:
+        self.store.prepare()
+        hello_at = time.time()
+        self._write(f"hello-{self.job.index}-{self._own}", {"time": hello_at})
+        until = time.monotonic() + self.patience
+        pause = self.store.look_again[0]
+        while True:
+            self._answer_all()
+            for other in self._others() - set(self._answers):
+                answer = self._read(f"seen-{other}-{self._own}")
+                if answer is not None:
+                    self._answers[other] = answer
+                    told = float(answer["time"])
+                    self._skew = max(self._skew, hello_at - told, told - time.time())
+            for other in self._others() - self._reached:
+                self._ask(other)
+            everybody = self._others()
+            shared = everybody <= set(self._answers) and all(
+                (other, str(self._answers[other]["from"])) in self._answered for other in everybody
+            )
+            if (
+                shared and (not self.job.addresses or everybody <= self._reached)
+            ) or time.monotonic() > until:
+                return shared
+            time.sleep(pause)  # Files send no word.
+            pause = min(2 * pause, self.store.look_again[1])
+
+    def _answer_all(self) -> None:
+        for name in self.store.children(""):
+            hello = _HELLO.fullmatch(name)
+            if hello is None or int(hello[1]) == self.job.index:
+                continue
+            key = (int(hello[1]), hello[2])
+            if key not in self._answered:
+                self._write(f"seen-{self.job.index}-{key[1]}", {"time": time.time(), "from": self._own})
+                self._answered.add(key)
+                self._seen.add(key[0])
+
+    def _wait_to_leave(self, met: bool) -> None:
+        """Stays until the others have what they need of this one, and takes the files away."""
+        self._write(f"over-{self.job.index}-{self._own}", {})
+        wanted = {(other, str(answer["from"])) for other, answer in self._answers.items()}
+        until = time.monotonic() + (_LEAVE if met else 0.0)
+        while True:
+            self._answer_all()
+            over = {(int(m[1]), m[2]) for m in map(_OVER.fullmatch, self.store.children("")) if m}
+            # Whoever leaves first takes all away.
+            if wanted <= over or (self.job.index, self._own) not in over or time.monotonic() > until:
+                return
+            time.sleep(self.store.look_again[1])
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        with contextlib.suppress(AlreadyExists):
+            self.store.create(name, json.dumps(value).encode())
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            value = json.loads(self.store.read(name, limit=_SMALL))
+            return value if isinstance(value, dict) and {"time", "from"} <= set(value) else None
+        except (NotFound, ValueError):
+            return None
+        except CheckpointError as error:
+            if isinstance(error, StoreUnavailable):
+                raise
+            return None
+
+    @contextlib.contextmanager
+    def _listening(self, tell: Tell) -> Iterator[None]:
+        if not self.job.addresses:
+            yield
+            return
+        address = self.job.addresses[self.job.index]
+        try:
+            server = socket.create_server(("", int(address.rpartition(":")[2])))
+        except (OSError, ValueError, OverflowError) as error:
+            taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            tell(
+                problem(
+                    "ports",
+                    f"This worker cannot listen on its own address {address}: "
+                    f"{'another program has the port' if taken else error}.",
+                    "End that program, or give the job other ports in TF_CONFIG.",
+                )
+            )
+            yield
+            return
+        stopping = threading.Event()
+        server.settimeout(0.2)
+        thread = threading.Thread(
+            target=self._serve, args=(server, stopping), name="doctor-port", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            thread.join(timeout=5)
+            server.close()
+
+    def _serve(self, server: socket.socket, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            with contextlib.suppress(OSError):
+                connection, _ = server.accept()
+                with connection:
+                    connection.settimeout(_CONNECT)
+                    connection.sendall(_GREETING + b"%d\n" % self.job.index)
+
+    def _ask(self, other: int) -> None:
+        host, _, port = self.job.addresses[other].rpartition(":") if self.job.addresses else ("", "", "")
+        if not host:
+            return
+        with (
+            contextlib.suppress(OSError, ValueError, OverflowError),
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT) as connection,
+            connection.makefile("rb") as answer,
+        ):
+            if answer.readline(100) == _GREETING + b"%d\n" % other:
+                self._reached.add(other)
+
+    def _say_shared(self, tell: Tell, met: bool) -> None:
+        if met:
+            tell(ok("shared", f"All {self.job.workers} workers see each other's files in {self.url}."))
+            return
+        missing = sorted(self._others() - set(self._answers))
+        names = ", ".join(f"worker {number}" for number in missing)
+        there = " They run, since they answer on their ports." if set(missing) <= self._reached else ""
+        tell(
+            problem(
+                "shared",
+                f"Worker {self.job.index} and {names} do not see each other's files in {self.url}, after "
+                f"{self.patience:g} s.{there}",
+                "Pass a path on a file system that all workers have mounted (not /tmp, not a machine's own disk), or "
+                "gs://bucket/prefix. Start the doctor on all workers at once, as the job is started (or pass a longer "
+                "--wait).",
+            )
+        )
+
+    def _say_ports(self, tell: Tell) -> None:
+        missing = sorted(self._others() - self._reached)
+        if not missing:
+            tell(ok("ports", "All other workers answer on their addresses in TF_CONFIG."))
+            return
+        names = ", ".join(f"worker {number} ({self.job.addresses[number]})" for number in missing)
+        tell(
+            problem(
+                "ports",
+                f"No answer from {names}, after {self.patience:g} s.",
+                "Open these ports between the machines (firewall, network policy), and check that "
+                "the names in TF_CONFIG "
+                "resolve to the workers.",
+            )
+        )
+
+    def _say_clocks(self, tell: Tell) -> None:
+        if self._skew <= _CLOCKS:
+            tell(ok("clocks", f"No clock differs by more than {_CLOCKS:g} s, as far as files can tell."))
+        else:
+            tell(
+                warning(
+                    "clocks",
+                    f"The clock of another worker differs from this one's by at least {self._skew:.1f} s. Reports and "
+                    "deadlines are off by as much.",
+                    "Run chrony or ntpd on all machines.",
+                )
+            )

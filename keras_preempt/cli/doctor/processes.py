@@ -1,0 +1,115 @@
+"""What proc(5) says of a process about the signals that it gets."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_preempt.cluster.leash import descendants
+
+__all__ = ["Process", "chain", "look", "training_process"]
+
+_MANY = 50  # processes between the one that was started and the one that trains, at most
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process.
+
+    Attributes:
+        pid: Its number here.
+        command: What it runs.
+        parent: The process that has started it.
+        blocked: Whether all its threads block SIGTERM.
+        ignored: Whether it ignores SIGTERM.
+        caught: Whether it has a handler for SIGTERM.
+        first: Whether it is process 1 of a PID namespace.
+    """
+
+    pid: int
+    command: str
+    parent: int
+    blocked: bool
+    ignored: bool
+    caught: bool
+    first: bool
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it runs Python, as far as the name of its program says so."""
+        return "python" in self.command.partition(" ")[0].rpartition("/")[2]
+
+    def __str__(self) -> str:
+        return f"`{self.command}` (process {self.pid})"
+
+
+def look(pid: int) -> Process | None:
+    """Returns what is known about a process; None if it is gone, or the system has no /proc."""
+    folder = Path("/proc", str(pid))
+    try:
+        fields = _fields(folder / "status")
+        threads = [_fields(task / "status") for task in (folder / "task").iterdir()]
+        words = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
+        return Process(
+            pid,
+            _shortened(words) or fields["Name"],
+            int(fields["PPid"]),
+            all(_has_sigterm(thread["SigBlk"]) for thread in threads),
+            _has_sigterm(fields["SigIgn"]),
+            _has_sigterm(fields["SigCgt"]),
+            fields.get("NSpid", str(pid)).split()[-1] == "1",
+        )
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+
+
+def training_process(told: object, started: int) -> int:
+    """Finds the process that has named itself in an event, among those that a process has started; 0 if it is none.
+
+    Args:
+        told: What `this_process.name` gave there; the number is that of its own PID namespace.
+        started: The process that was started.
+    """
+    if not isinstance(told, dict) or not isinstance(told.get("machine"), str):
+        return 0
+    wanted, namespace = str(told.get("pid")), told["machine"].rpartition("pid:")[2]
+    pids: list[int] = [started, *(descendants(started) or {})]
+    for pid in pids:
+        try:
+            here = os.readlink(f"/proc/{pid}/ns/pid").rpartition("pid:")[2]
+            number = _fields(Path(f"/proc/{pid}/status")).get("NSpid", str(pid)).split()[-1]
+        except OSError:
+            continue
+        if here == namespace and number == wanted:
+            return pid
+    return 0
+
+
+def chain(started: int, trains: int) -> list[Process]:
+    """Returns the processes from the one that was started to the one that trains; only the first if that is unknown."""
+    found: list[Process] = []
+    pid = trains
+    while pid and len(found) < _MANY and (process := look(pid)) is not None:
+        found.insert(0, process)
+        if pid == started:
+            return found
+        pid = process.parent
+    first = look(started)
+    return [] if first is None else [first]
+
+
+def _fields(path: Path) -> dict[str, str]:
+    lines = path.read_text("utf-8", errors="replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _has_sigterm(mask: str) -> bool:
+    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def _shortened(words: list[str]) -> str:
+    line = shlex.join(words)
+    return line if len(line) <= 80 else f"{line[:77]}..."
