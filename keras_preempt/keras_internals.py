@@ -25,6 +25,7 @@ from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 from packaging.version import Version
 
+from keras_preempt.backend.keras import names
 from keras_preempt.backend.keras.code_reading import code_of, reads
 from keras_preempt.backend.keras.traced_step import TracedStep
 from keras_preempt.backend.tensorflow import replica_branches
@@ -123,6 +124,16 @@ APPLY_GRADIENTS = PrivateName(
     "BaseOptimizer._backend_apply_gradients",
     ("self", "grads", "trainable_variables"),
 )
+
+FUNCTIONS = (
+    SYMBOLIC_BUILD,
+    REDUCE_PER_REPLICA,
+    MAKE_FUNCTION,
+    WITHOUT_OPTIONALS,
+    CHECK_FINITE,
+    APPLY_GRADIENTS,
+)
+"""All of them."""
 
 #: What `MAKE_FUNCTION` calls the function that runs one step.
 ONE_STEP = "one_step_on_data"
@@ -616,11 +627,13 @@ class RunningFit:
 def changed_names() -> list[str]:
     """Returns what the installed Keras lacks of the above, as far as that can be told before a fit."""
     changed = []
-    for function in (SYMBOLIC_BUILD, REDUCE_PER_REPLICA, MAKE_FUNCTION, WITHOUT_OPTIONALS):
+    for function in FUNCTIONS:
         try:
-            function.find()
+            if function.expected:
+                function.find()
         except KerasInternalsError:
             changed.append(function.path)
+    changed += names.missing()
     variables = _code_of_fit().co_varnames
     read = (*_FIT_LOCALS, "logs", "epoch_logs")
     return changed + [f"the variable {name} of fit" for name in read if name not in variables]

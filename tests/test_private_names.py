@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 import keras_preempt
+from keras_preempt import keras_internals
+from keras_preempt.backend.keras import names
+from keras_preempt.keras_internals import PrivateName
 
 PACKAGE = Path(keras_preempt.__file__).parent
 INTERNALS = {"keras_internals.py", "tensorflow_internals.py"}
@@ -83,3 +86,41 @@ def test_no_private_attribute_is_reached_by_its_name_as_a_string(module: str) ->
 )
 def test_the_search_finds_what_it_is_for(borrowing: str) -> None:
     assert _borrowed(ast.parse(borrowing))
+
+
+# -- What can be told of an installed Keras before a fit -----------------------------------------------------
+
+
+OF_KERAS = ["keras_internals.py", *(module for module in MODULES if module.startswith("backend/keras/"))]
+TABLE = {name for attributes in names.ATTRIBUTES.values() for name in attributes}
+
+
+@pytest.mark.parametrize("module", [*OF_KERAS, "backend/tensorflow/replica_branches.py"])
+def test_every_private_attribute_of_keras_is_in_the_table(module: str) -> None:
+    borrowed = _borrowed(ast.parse((PACKAGE / module).read_text()))
+    assert {line.rpartition(".")[2] for line in borrowed} <= TABLE
+
+
+def test_every_private_function_of_keras_is_looked_for() -> None:
+    defined = [value for value in vars(keras_internals).values() if isinstance(value, PrivateName)]
+    assert sorted(map(str, defined)) == sorted(map(str, keras_internals.FUNCTIONS))
+
+
+def test_every_private_attribute_that_is_state_of_a_callback_is_in_the_table() -> None:
+    state = {name for attributes in keras_internals.CALLBACK_STATE.values() for name in attributes}
+    assert {name for name in state if name.startswith("_")} <= TABLE
+
+
+def test_the_installed_keras_has_them_all() -> None:
+    assert keras_internals.changed_names() == []
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_a_name_that_is_gone_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each name in the table stands for a class that has it, so that a class without it is one that has changed."""
+    (owner,) = [path for path, attributes in names.ATTRIBUTES.items() if name in attributes]
+    monkeypatch.setattr(names, "_find", lambda path: type("Changed", (), {}) if path == owner else real(path))
+    assert f"{owner.rpartition('.')[2]}.{name}" in keras_internals.changed_names()
+
+
+real = names._find
