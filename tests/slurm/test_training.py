@@ -1,0 +1,120 @@
+"""examples/slurm under a real Slurm: training goes on at the same step and ends with the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.cli.compare import compare_states
+from keras_preempt.cli.final_state import read_final_state
+from keras_preempt.cli.parting import find_parting
+from keras_preempt.cli.step_records import RunRecord, read_run_record
+from tests.slurm.daemons import GRACE, NODES, Slurm
+from tests.slurm.jobs import TASKS, TrainingJob
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
+
+STANDS_AT = 57  # In the second epoch of 44 steps, and no multiple of the ten steps of --save-every.
+
+Start = Callable[[], TrainingJob]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
+    with closing(TrainingJob(slurm, tmp_path_factory.mktemp("undisturbed"))) as job:
+        done = job.wait_for("COMPLETED", "FAILED")
+        assert (done["JobState"], done["Restarts"]) == ("COMPLETED", "0"), job.describe()
+        return job
+
+
+@pytest.fixture
+def job(slurm: Slurm, tmp_path: Path, undisturbed: TrainingJob) -> Iterator[TrainingJob]:
+    """A job whose first worker stands still before a step."""
+    with closing(TrainingJob(slurm, tmp_path, STANDS_AT)) as started:
+        started.wait_until_it_stands()
+        yield started
+
+
+def record_of(job: TrainingJob, starts: int) -> RunRecord:
+    return read_run_record(job.record, starts, TASKS)
+
+
+def assert_same_end(job: TrainingJob, undisturbed: TrainingJob, continued_at: int) -> None:
+    """Asserts that a job was started twice, continued at that step, and trained as the undisturbed one did."""
+    done = job.wait_for("COMPLETED", "FAILED", "CANCELLED")
+    assert (done["JobState"], done["ExitCode"], done["Restarts"]) == ("COMPLETED", "0:0", "1"), job.describe()
+    record = record_of(job, 2)
+    for member in range(TASKS):
+        (first,), (second,) = record.fits(0, member), record.fits(1, member)
+        assert first.last >= continued_at, "it is no later step than the first start had come to"
+        assert second.first == continued_at, job.log
+        assert second.boundaries[0] == continued_at
+        assert second.restored.startswith(f"step-{continued_at:08d}"), second.restored
+    assert find_parting(record_of(undisturbed, 1), record) is None
+    states = (read_final_state(each.directory, TASKS) for each in (undisturbed, job))
+    compared = compare_states(*states)
+    assert compared.identical, compared
+
+
+def assert_stopped_together(job: TrainingJob) -> int:
+    """Returns the step at which all workers of the first start have stopped."""
+    steps = {record_of(job, 1).fits(0, member)[0].last for member in range(TASKS)}
+    assert len(steps) == 1, steps
+    return steps.pop()
+
+
+def test_time_limit(slurm: Slurm, job: TrainingJob, undisturbed: TrainingJob) -> None:
+    # The script's own limit is hours. --signal=USR1@300 is due at once when only five minutes are left.
+    slurm.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=5")
+    job.wait_until_it_has_heard()
+    job.start_again_now()
+    slurm.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=240")
+    stopped_at = assert_stopped_together(job)
+    assert_same_end(job, undisturbed, continued_at=stopped_at)
+    assert "SIGUSR1" in job.log
+    assert "Preempted, and saved" in job.log
+
+
+def test_preemption_by_a_higher_partition(slurm: Slurm, job: TrainingJob, undisturbed: TrainingJob) -> None:
+    everything = [f"--nodes={len(NODES)}", "--exclusive", "--output=/dev/null"]
+    higher = slurm.command(
+        "sbatch", "--parsable", "--partition=high", *everything, f"--wrap=sleep {GRACE * 10}"
+    )
+    try:
+        job.wait_until_it_has_heard()
+        job.wait_for("PENDING", restarts=1)
+        slurm.wait_until(
+            lambda: slurm.command("squeue", "-h", "-o", "%i %T") == f"{higher} RUNNING\n{job.id} PENDING",
+            "the higher job runs, and the preempted one waits",
+            60,
+        )
+    finally:
+        slurm.command("scancel", higher)
+    job.start_again_now()
+    stopped_at = assert_stopped_together(job)
+    assert_same_end(job, undisturbed, continued_at=stopped_at)
+    assert "SIGTERM" in job.log
+
+
+def test_requeue_by_hand(slurm: Slurm, job: TrainingJob, undisturbed: TrainingJob) -> None:
+    slurm.command("scontrol", "requeue", job.id)
+    job.wait_until_it_has_heard()
+    job.start_again_now()
+    stopped_at = assert_stopped_together(job)
+    assert_same_end(job, undisturbed, continued_at=stopped_at)
+
+
+def test_node_failure(slurm: Slurm, job: TrainingJob, undisturbed: TrainingJob) -> None:
+    failed = job.shown()["NodeList"]
+    (other,) = set(NODES) - {failed}
+    slurm.command("scontrol", "update", f"NodeName={failed}", "State=DOWN", "Reason=test")
+    try:
+        job.start_again_now()
+        # Nobody had time to save: it goes on from the last checkpoint of --save-every.
+        assert_same_end(job, undisturbed, continued_at=STANDS_AT // 10 * 10)
+        assert job.shown()["NodeList"] == other
+    finally:
+        slurm.command("scontrol", "update", f"NodeName={failed}", "State=RESUME")
