@@ -55,7 +55,9 @@ def test_worker_that_leaves_first_does_not_end_the_one_that_still_writes(
 def test_what_failed_stays_out_of_the_queue(slurm: Slurm, tmp_path: Path, code: int) -> None:
     job = start(slurm, tmp_path, f"sys.exit({code})")
     done = job.wait_for("COMPLETED", "FAILED")
-    assert (done["JobState"], done["ExitCode"], done["Restarts"]) == ("FAILED", f"{code}:0", "0"), job.describe()
+    assert (done["JobState"], done["ExitCode"], done["Restarts"]) == ("FAILED", f"{code}:0", "0"), (
+        job.describe()
+    )
     assert "goes back" not in job.log
 
 
