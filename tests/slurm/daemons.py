@@ -125,6 +125,18 @@ class Slurm:
             parts += [f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-25:]]
         return "\n".join(parts)
 
+    def cut_power(self, node: str) -> None:
+        """Ends everything that runs on a node, its daemon included, without a notice."""
+        for pid in self._processes(node):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def start_node(self, node: str) -> None:
+        """Starts the daemon of a node again, and lets the node have jobs."""
+        self._daemon("slurmd", "-D", "-N", node)
+        self.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        self.wait_until(lambda: node in self.nodes("idle"), f"{node} is idle", 60)
+
     def _start(self) -> None:
         folder, key = self._folder, self._folder / "munge.key"
         key.write_bytes(os.urandom(128))
@@ -188,12 +200,20 @@ class Slurm:
             assert time.monotonic() < deadline, f"processes {left} outlive SIGKILL"
             time.sleep(0.05)
 
-    def _processes(self) -> list[int]:
-        """What the daemons have started and left: all of it has the name of the configuration in its environment."""
-        mark = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
+    def _processes(self, node: str | None = None) -> list[int]:
+        """The processes of this Slurm and of its jobs; on one node, or all.
+
+        What runs in a job has the variables of a job. A daemon of Slurm has its own log open; it writes its title over
+        its variables.
+        """
+        configuration = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
+        variables = {configuration, *([] if node is None else [f"SLURMD_NODENAME={node}".encode()])}
+        logs = self._folder.glob("*.log" if node is None else f"slurmd-{node}.log")
+        opened = {str(path) for path in logs}
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # Gone, or somebody else's.
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                in_job = variables <= set((folder / "environ").read_bytes().split(b"\0"))
+                if in_job or opened & {os.readlink(link) for link in (folder / "fd").iterdir()}:
                     found.append(int(folder.name))
         return found

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from keras_preempt.checkpoint.reader import committed
+from keras_preempt.checkpoint.store import open_store
 from keras_preempt.cli.compare import compare_states
 from keras_preempt.cli.final_state import read_final_state
 from keras_preempt.cli.parting import find_parting
 from keras_preempt.cli.step_records import RunRecord, read_run_record
 from tests.slurm.daemons import GRACE, NODES, Slurm
-from tests.slurm.jobs import TASKS, TrainingJob
+from tests.slurm.jobs import PATIENCE, TASKS, TrainingJob
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
@@ -107,14 +109,43 @@ def test_requeue_by_hand(slurm: Slurm, job: TrainingJob, undisturbed: TrainingJo
     assert_same_end(job, undisturbed, continued_at=stopped_at)
 
 
-def test_node_failure(slurm: Slurm, job: TrainingJob, undisturbed: TrainingJob) -> None:
-    failed = job.shown()["NodeList"]
-    (other,) = set(NODES) - {failed}
+def test_node_set_down(slurm: Slurm, job: TrainingJob, undisturbed: TrainingJob) -> None:
+    failed, other = nodes_of(job)
     slurm.command("scontrol", "update", f"NodeName={failed}", "State=DOWN", "Reason=test")
     try:
+        job.wait_until_it_has_heard()  # Slurm still ends the tasks in its usual way.
         job.start_again_now()
-        # Nobody had time to save: it goes on from the last checkpoint of --save-every.
-        assert_same_end(job, undisturbed, continued_at=STANDS_AT // 10 * 10)
+        # By then their output goes nowhere, but they have saved.
+        stopped_at = assert_stopped_together(job)
+        assert_same_end(job, undisturbed, continued_at=stopped_at)
         assert job.shown()["NodeList"] == other
     finally:
         slurm.command("scontrol", "update", f"NodeName={failed}", "State=RESUME")
+
+
+def test_node_that_loses_power(slurm: Slurm, job: TrainingJob, undisturbed: TrainingJob) -> None:
+    failed, other = nodes_of(job)
+    last_saved = STANDS_AT // 10 * 10
+    slurm.wait_until(lambda: newest_step(job) == last_saved, f"step {last_saved} is saved", PATIENCE)
+    slurm.cut_power(failed)
+    try:
+        slurm.command("scontrol", "update", f"NodeName={failed}", "State=DOWN", "Reason=test")
+        job.start_again_now()
+        # Nobody had time to save: it continues from the last checkpoint of --save-every.
+        assert_same_end(job, undisturbed, continued_at=last_saved)
+        assert job.shown()["NodeList"] == other
+    finally:
+        slurm.start_node(failed)
+
+
+def nodes_of(job: TrainingJob) -> tuple[str, str]:
+    """The node on which it runs, and the other one."""
+    here = job.shown()["NodeList"]
+    (other,) = set(NODES) - {here}
+    return here, other
+
+
+def newest_step(job: TrainingJob) -> int:
+    """The step of the newest checkpoint that counts."""
+    with closing(open_store(job.directory)) as store:
+        return max((found.step for found in committed(store)), default=0)
