@@ -137,6 +137,18 @@ class Slurm:
         self.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self.wait_until(lambda: node in self.nodes("idle"), f"{node} is idle", 60)
 
+    def processes_of_jobs(self, node: str | None = None) -> list[int]:
+        """What runs in jobs of this Slurm, on one node or all; for all, also what it runs of Slurm's own commands."""
+        mark = {f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()}
+        if node is not None:
+            mark.add(f"SLURMD_NODENAME={node}".encode())
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # Gone, or somebody else's.
+                if mark <= set((folder / "environ").read_bytes().split(b"\0")):
+                    found.append(int(folder.name))
+        return found
+
     def _start(self) -> None:
         folder, key = self._folder, self._folder / "munge.key"
         key.write_bytes(os.urandom(128))
@@ -201,19 +213,12 @@ class Slurm:
             time.sleep(0.05)
 
     def _processes(self, node: str | None = None) -> list[int]:
-        """The processes of this Slurm and of its jobs; on one node, or all.
-
-        What runs in a job has the variables of a job. A daemon of Slurm has its own log open; it writes its title over
-        its variables.
-        """
-        configuration = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
-        variables = {configuration, *([] if node is None else [f"SLURMD_NODENAME={node}".encode()])}
-        logs = self._folder.glob("*.log" if node is None else f"slurmd-{node}.log")
-        opened = {str(path) for path in logs}
-        found = []
+        """The processes of this Slurm and of its jobs; on one node, or all."""
+        # A daemon writes its title over its variables, but has its log open.
+        logs = {str(path) for path in self._folder.glob("*.log" if node is None else f"slurmd-{node}.log")}
+        found = self.processes_of_jobs(node)
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # Gone, or somebody else's.
-                in_job = variables <= set((folder / "environ").read_bytes().split(b"\0"))
-                if in_job or opened & {os.readlink(link) for link in (folder / "fd").iterdir()}:
+                if logs & {os.readlink(link) for link in (folder / "fd").iterdir()}:
                     found.append(int(folder.name))
         return found

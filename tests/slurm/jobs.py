@@ -130,8 +130,10 @@ class TrainingJob(Job):
         assert "arrived" in told, f"{told}\n{self.log}"
 
     def close(self) -> None:
-        """Ends what listens to the worker."""
+        """Ends the job, if a test has failed before its end, and what listens to the worker."""
         os.close(self._pipe)
+        if self.shown()["JobState"] not in ("COMPLETED", "FAILED", "CANCELLED"):
+            self._slurm.command("scancel", self.id)
 
     def _told(self) -> dict[str, object]:
         line, deadline = b"", time.monotonic() + PATIENCE
