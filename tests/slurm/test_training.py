@@ -72,8 +72,9 @@ def test_time_limit(slurm: Slurm, job: TrainingJob, undisturbed: TrainingJob) ->
     # The script's own limit is hours. --signal=USR1@300 is due at once when only five minutes are left.
     slurm.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=5")
     job.wait_until_it_has_heard()
-    job.start_again_now()
+    job.wait_for("PENDING", restarts=1)
     slurm.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=240")
+    job.start_again_now()
     assert_same_end(job, undisturbed)
     assert "SIGUSR1" in job.log
     assert "Preempted, and saved" in job.log
@@ -88,7 +89,10 @@ def test_preemption_by_a_higher_partition(slurm: Slurm, job: TrainingJob, undist
         job.wait_until_it_has_heard()
         job.wait_for("PENDING", restarts=1)
         slurm.wait_until(
-            lambda: slurm.command("squeue", "-h", "-o", "%i %T") == f"{higher} RUNNING\n{job.id} PENDING",
+            lambda: (
+                set(slurm.command("squeue", "-h", "-o", "%i %T").splitlines())
+                == {f"{higher} RUNNING", f"{job.id} PENDING"}
+            ),
             "the higher job runs, and the preempted one waits",
             60,
         )
