@@ -55,7 +55,7 @@ def write_through(kind: str, writes: int, size: int, deadline: float, outage: fl
         recovery.start()
 
         def write(store: GcsStore) -> Write:
-            store.deadline = time.time() + deadline
+            store.deadline = time.monotonic() + deadline
             try:
                 with store.writer("part") as writer:
                     writer.write(bytes(size))

@@ -20,13 +20,16 @@ PAGE = Path(__file__).with_name("gallery.md")
 BEGIN = "<!-- gallery: written by docs/gallery_table.py from tests/gallery; do not edit -->"
 END = "<!-- gallery: end -->"
 
+#: What each line of the log begins with.
+EVERY_LINE = "Watching over 1 worker(s) in DIRECTORY. "
+
 
 def row(script: Script, seen: records.Record | None) -> str:
     """Returns the row of one script."""
     verdict = "not drilled" if seen is None else seen["verdict"]
     if verdict == "different":
         verdict = "not exact, and says so"
-    said = "" if seen is None else "<br>".join(seen["said"])
+    said = "" if seen is None else "<br>".join(line.removeprefix(EVERY_LINE) for line in seen["said"])
     cells = [f"`{script.path.name}`", script.shown, verdict, said]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

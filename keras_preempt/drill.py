@@ -32,9 +32,12 @@ ARRIVAL = 30.0
 class Heard(Protocol):
     """Where the notices of this process arrive."""
 
-    @property
-    def count(self) -> int:
-        """How many have come so far."""
+    def stand(self, at: Position | None) -> int:
+        """Makes ready to wait, before the signal is asked for; returns how many have come so far.
+
+        Args:
+            at: Where the main thread stands, if it is what will wait.
+        """
         ...
 
     def wait(self, count: int, timeout: float, at: Position | None) -> bool:
@@ -164,7 +167,7 @@ class Drill:
             self._tell(signal=number.name, time=time.time())
             os.kill(os.getpid(), number)
             return
-        before = heard.count
+        before = heard.stand(at)
         self._tell(signal=number.name, time=time.time(), wanted=True)
         if heard.wait(before, ARRIVAL, at):
             self._tell(arrived=number.name)

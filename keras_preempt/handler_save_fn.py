@@ -9,7 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-_WAITS = ("result", "wait_until_finished", "sync", "join")
+_TENSORFLOWS = (tf.train.Checkpoint, tf.train.CheckpointManager)
+
+_WAITS = ("wait_until_finished", "result", "sync", "join")
 """Methods that return when what runs in the background is over: of futures (`concurrent.futures`, Orbax), of
 checkpointers (Orbax), of TensorFlow's checkpoints and managers, and of threads and processes."""
 
@@ -31,7 +33,7 @@ def wait(save_fn: Callable[..., object], returned: object) -> None:
     """Waits until a save is complete.
 
     Args:
-        save_fn: What has saved. Of a method, its object is waited for as well.
+        save_fn: What has saved. Of a method of a checkpointer, that is waited for as well.
         returned: What it has returned: what is to be waited for, or several of that in a list or tuple. Anything else
             says nothing.
 
@@ -52,7 +54,13 @@ def wait(save_fn: Callable[..., object], returned: object) -> None:
         _wait_for(each)
     while isinstance(save_fn, functools.partial):
         save_fn = save_fn.func
-    _wait_for(getattr(save_fn, "__self__", None))
+    if inspect.ismethod(save_fn):
+        owner = save_fn.__self__
+        # Of an object that nobody has named, only what can mean nothing else is called.
+        if isinstance(owner, _TENSORFLOWS) or hasattr(owner, "wait_until_finished"):
+            _wait_for(owner)
+        if isinstance(owner, tf.train.CheckpointManager) and isinstance(returned, str):
+            check_written(returned)
 
 
 def check_written(path: str | None) -> None:
@@ -78,8 +86,11 @@ def _wait_for(one: Any) -> None:
         if callable(method):
             method()
             break
-    if isinstance(one, tf.train.CheckpointManager):
-        check_written(one.latest_checkpoint)
+    if isinstance(one, tf.train.CheckpointManager) and one.latest_checkpoint is None:
+        raise FileNotFoundError(
+            f"Expected a checkpoint in {one.directory}. Received: none, after a save. Look for TensorFlow's own "
+            "message about it."
+        )
     code = getattr(one, "exitcode", None)
     if code:
         raise ChildProcessError(f"Expected the process that saves to end well. Received: exit status {code}.")

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_preempt.checkpoint.documents import FORMAT
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.keras_internals import InputFeed, RunningFit, builds_before_evaluating
-from keras_preempt.state.model import ModelState
+from keras_preempt.state.model import ELSEWHERE, ModelState
 from keras_preempt.tensorflow_internals import batch_size
 
 
@@ -35,7 +35,8 @@ def describe(
         setup: What it trains on.
         begun_after: How the fit before this one in the directory ended; None if there was none.
     """
-    variables = model_state.signature()
+    # What the model does not hold is no part of what it is.
+    variables = [v for v in model_state.signature() if not v["name"].startswith(f"{ELSEWHERE}/")]
     return {
         "format": FORMAT,
         "run_id": uuid.uuid4().hex,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from keras_preempt import drill_place, space
 from keras_preempt.alignment import Position
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.drill import Drill
 from keras_preempt.keras_internals import RunningFit
 from keras_preempt.runtime import Runtime
@@ -74,7 +73,7 @@ class Rehearsal:
             OSError: The record cannot be opened.
         """
 
-        def capture() -> Mapping[str, np.ndarray]:
+        def capture() -> Mapping[str, Array]:
             return {**model_state.capture_mirrored(), **model_state.capture_local()}
 
         name = drill_place.fit_name(place)
@@ -132,9 +131,8 @@ class _Notices:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    @property
-    def count(self) -> int:
-        return len(self._runtime.notices)
+    def stand(self, at: Position | None) -> int:
+        return self._runtime.stand(at)
 
     def wait(self, count: int, timeout: float, at: Position | None) -> bool:
         return self._runtime.heard_more_than(count, timeout, at)

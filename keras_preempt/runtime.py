@@ -188,22 +188,25 @@ class Runtime:
                 self.at_risk(),
             )
 
-    def heard_more_than(self, count: int, timeout: float, at: Position | None = None) -> bool:
-        """Waits until more notices than `count` have come, for at most `timeout` seconds; for drills.
+    def stand(self, at: Position | None) -> int:
+        """Makes ready for `heard_more_than`, before whoever sends a notice is asked to; for drills.
 
         Args:
-            count: How many had come.
-            timeout: Seconds.
-            at: The boundary that the main thread has entered and is about to look closer at, where it is what waits.
-                A round that is called meanwhile can then stop it there, and not only at the next boundary.
+            at: The boundary that the main thread has entered and is about to look closer at, if it is what will wait:
+                a round that is called meanwhile stops it there, and not only at the next boundary. None elsewhere.
 
         Returns:
-            Whether more have come.
+            How many notices have come so far.
         """
         with self._changed:
-            self._held = at
+            self._held = at or self._held
+            return len(self.notices)
+
+    def heard_more_than(self, count: int, timeout: float, at: Position | None) -> bool:
+        """Waits until more notices than `count` have come, for at most `timeout` seconds; whether they have."""
+        with self._changed:
             heard = self._changed.wait_for(lambda: len(self.notices) > count, timeout)
-            if not heard:
+            if not heard and at is not None:
                 self._held = None
             return heard
 

@@ -190,10 +190,10 @@ class Saves:
         """
         last = self.committed
         logger.error(
-            "Preempted, and %s at step %s. %s, the next start %s: %s is lost%s.",
-            "NOT KNOWN whether saved" if uncertain else "NOT saved",
+            "Preempted, and NOT KNOWN whether saved at step %s. If it is not, the next start %s: %s is lost%s."
+            if uncertain
+            else "Preempted, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s.",
             position.step,
-            "If it is not" if uncertain else "As far as this worker knows",
             "begins anew" if last is None else f"goes on from {last}",
             self.at_risk(),
             "" if last is None else f" ({(position.step or 0) - (_step_of(last) or 0)} steps)",

@@ -26,6 +26,7 @@ from keras_preempt.checkpoint.layout import attempt_directory, part_file
 from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
 from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.transfers import Shown, silent
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.coordination.local import LocalCoordinator
@@ -78,9 +79,9 @@ class Content:
     """
 
     state: Mapping[str, Any]
-    arrays: Mapping[str, np.ndarray]
-    mirrored: Mapping[str, np.ndarray]
-    overrides: Mapping[str, np.ndarray]
+    arrays: Mapping[str, Array]
+    mirrored: Mapping[str, Array]
+    overrides: Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ class Prepared:
     position: Position
     finished: bool
     specs: list[TensorSpec]
-    mirrored: list[tuple[Slice, np.ndarray]]
-    local: dict[str, np.ndarray]
+    mirrored: list[tuple[Slice, Array]]
+    local: dict[str, Array]
     state: Mapping[str, Any]
     began_at: float | None = None
     ready_at: float | None = None
@@ -193,7 +194,7 @@ class Saver:
             began_at: When training stopped for this save, in seconds since 1970.
         """
         specs = self._specs(content)
-        mirrored: list[tuple[Slice, np.ndarray]] = []
+        mirrored: list[tuple[Slice, Array]] = []
         if self._member in plan.writers:
             share = partition(specs, len(plan.writers))[plan.writers.index(self._member)]
             known = {**content.mirrored, **content.overrides}

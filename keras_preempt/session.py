@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_preempt import keras_internals
 from keras_preempt.alignment import Position
-from keras_preempt.backend.keras.own_optimizers import steps_done
+from keras_preempt.backend.keras.own_optimizers import steps_done, steps_of_parts
 from keras_preempt.backend.tensorflow import iterators_made
 from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.keras_internals import InputFeed, RunningFit
 from keras_preempt.regrouping import Regrouped, regroup_checkpoint
 from keras_preempt.saving import Content
@@ -81,7 +81,7 @@ class Session:
         self._evaluation: InputFeed | None = None
         self._evaluation_draws: list[int] = []
         self._before_validation: _Captured | None = None
-        self._weights_before: dict[str, np.ndarray] | None = None
+        self._weights_before: dict[str, Array] | None = None
         self._resume: _Resume | None = None
         self.restored_name = ""
         self.regrouped: Regrouped | None = None
@@ -90,7 +90,8 @@ class Session:
         self._nothing_trained = False
         self.logs: Mapping[str, Any] | None = None
         self._restored_logs: Any = None
-        self.steps_at_start = steps_done(model)
+        self._parts_before = steps_of_parts(model)
+        self.steps_at_start = self._steps_done()
 
     # -- Positions ----------------------------------------------------------------------------------
 
@@ -99,7 +100,7 @@ class Session:
         if self._resume is not None:
             where = self._resume.where
             return Position(where["epoch"], where["phase"], where["batch"], where["step"])
-        return Position(epoch, phase, batch, steps_done(self._model))
+        return Position(epoch, phase, batch, self._steps_done())
 
     @property
     def validation_data(self) -> Any:
@@ -119,7 +120,10 @@ class Session:
     @property
     def steps_run(self) -> int:
         """Optimizer steps that this fit has run."""
-        return steps_done(self._model) - self.steps_at_start
+        return self._steps_done() - self.steps_at_start
+
+    def _steps_done(self) -> int:
+        return steps_done(self._model, self._parts_before)
 
     # -- Saving -------------------------------------------------------------------------------------
 
@@ -157,13 +161,14 @@ class Session:
         elif self._evaluation is not None and keras_internals.builds_before_evaluating(self._model):
             self._evaluation.looked_at()
         draws = self._evaluation_draws if self._evaluation is None else self._evaluation.draws
-        self._before_validation = self._capture_small(draws, self._counts_before_validation, looked=True)
+        self._before_validation = self._capture_small(draws, self._counts_before_validation, validating=True)
         changes = self._callbacks.change_weights
         self._before_validation.overrides = self._model_state.capture_changed_by_validation(weights=changes)
         self._weights_before = None if changes else self._model_state.sample()
 
     def validation_began(self) -> None:
         """The other callbacks have begun the validation: weights that one has changed would be saved as the weights."""
+        self._model_state.metrics_are_reset()
         if self._weights_before is not None and not self._model_state.is_like(self._weights_before):
             logger.warning(
                 "A callback changes the weights for the validation. A preemption within this one would save the "
@@ -197,7 +202,7 @@ class Session:
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
             captured = self._capture_small(
-                self._draws_when_evaluated_next(), self.shuffles.counts(), looked=False
+                self._draws_when_evaluated_next(), self.shuffles.counts(), validating=False
             )
         arrays = dict(captured.arrays)
         feed = self._fit.feed
@@ -222,21 +227,24 @@ class Session:
         return self._evaluation.draws_after_next_look() if builds else self._evaluation.draws
 
     def _capture_small(
-        self, evaluation_draws: list[int], counts: Counts | None, *, looked: bool
+        self, evaluation_draws: list[int], counts: Counts | None, *, validating: bool
     ) -> _Captured:
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, Array] = {}
         if self._evaluation is not None:
-            goes_on = self._validated.goes_on if looked else self._evaluation.goes_on
-            self._validated = Validated(list(self._evaluation.noted), looked, goes_on)
+            goes_on = self._validated.goes_on if validating else self._evaluation.goes_on
+            self._validated = Validated(list(self._evaluation.noted), validating, goes_on)
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
             "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
-            "epoch_logs": step_logs.encode(self._fit.epoch_logs() if looked else None, arrays, "epoch_logs"),
+            "epoch_logs": step_logs.encode(
+                self._fit.epoch_logs() if validating else None, arrays, "epoch_logs"
+            ),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
             "validated": self._validated.to_json(),
             "shuffles": counts,
+            "shuffle_seeds": self.shuffles.seeds(),
         }
         # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
         shared = self._callbacks.copies_of_weights(self._model_state.mirrored_weights())
@@ -261,6 +269,12 @@ class Session:
         self._callbacks.restore_files(state["callbacks"], loaded.local)
         self._model_state.restore(loaded.tensors, loaded.local)
         began = time.time()
+        if not self.shuffles.are_like(state.get("shuffle_seeds")):
+            logger.warning(
+                "NOT exact: the shuffles of the data, or their seeds, are others than when the checkpoint was written, "
+                "so that the data comes in another order. Call keras.utils.set_random_seed right before the dataset is "
+                "made: a seed of shuffle() counts together with the global one of the moment when the dataset is made."
+            )
         training = batch if phase == "train" else None
         how = inputs.restore(
             self._fit.feed, state["input"], loaded.local, batch=training, shuffles=self.shuffles
@@ -292,7 +306,7 @@ class Session:
             drawing=inputs.is_drawing(state["input"], batch=training),
         )
         self.restored_name = name
-        self.steps_at_start = steps_done(self._model)
+        self.steps_at_start = self._steps_done()
         return how
 
     def _regroup(self, found: LoadedFromOthers) -> Loaded:
@@ -315,6 +329,7 @@ class Session:
 
     def before_epoch(self) -> None:
         """First thing in on_epoch_begin: the other callbacks find the state that they left."""
+        self._model_state.metrics_are_reset()
         if self._resume is not None:
             with explained(RESTORING):
                 self._restore_small(self._resume, variables=False)
@@ -393,13 +408,11 @@ class Session:
 class _Captured:
     """What is captured without the variables."""
 
-    def __init__(
-        self, state: dict[str, Any], arrays: dict[str, np.ndarray], mirrored: dict[str, np.ndarray]
-    ) -> None:
+    def __init__(self, state: dict[str, Any], arrays: dict[str, Array], mirrored: dict[str, Array]) -> None:
         self.state = state
         self.arrays = arrays
         self.mirrored = mirrored
-        self.overrides: dict[str, np.ndarray] = {}
+        self.overrides: dict[str, Array] = {}
 
 
 class _Resume:
@@ -409,9 +422,9 @@ class _Resume:
         self,
         where: dict[str, Any],
         state: dict[str, Any],
-        arrays: dict[str, np.ndarray],
-        mirrored: dict[str, np.ndarray],
-        local: dict[str, np.ndarray],
+        arrays: dict[str, Array],
+        mirrored: dict[str, Array],
+        local: dict[str, Array],
         *,
         drawing: bool,
     ) -> None:

@@ -81,6 +81,7 @@ class Status:
         self.aligned_at: float | None = None
         self.committed_at: float | None = None
         self.last_saved = 0
+        self._directory = ""
         self._seconds: dict[str, float] = {"import and build": 0.0}
         self._training_since: float | None = None
 
@@ -96,6 +97,7 @@ class Status:
 
     def begin(self, member: int, incarnation: int, directory: str) -> None:
         """Tells the launcher which fit has begun, also for the case that this process is killed."""
+        self._directory = directory
         leave(fit_file(member), {"directory": directory, "incarnation": incarnation})
 
     def write(self, member: int, incarnation: int, steps: Steps) -> None:
@@ -113,6 +115,7 @@ class Status:
             whole = time.time() - self._training_since
             timing["train"] = max(0.0, whole - sum(timing.get(k, 0.0) for k in ("hold", "save", "exit")))
         status = {
+            "directory": self._directory,
             "step": steps.steps_at_start + steps.steps_run,
             "steps_run": steps.steps_run,
             "saved": self.saved,

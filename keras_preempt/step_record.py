@@ -17,6 +17,7 @@ import numpy as np
 from keras_preempt import environment
 from keras_preempt.alignment import Position
 from keras_preempt.checkpoint.checksum import extended
+from keras_preempt.checkpoint.tensors import Array
 
 __all__ = ["StepRecord", "digests", "record_name"]
 
@@ -40,7 +41,7 @@ class StepRecord:
     def __init__(
         self,
         path: Path,
-        capture: Callable[[], Mapping[str, np.ndarray]],
+        capture: Callable[[], Mapping[str, Array]],
         size: int,
         steps_per_execution: int,
     ) -> None:
@@ -53,7 +54,7 @@ class StepRecord:
     def from_environment(
         cls,
         member: int,
-        capture: Callable[[], Mapping[str, np.ndarray]],
+        capture: Callable[[], Mapping[str, Array]],
         size: int,
         steps_per_execution: int = 1,
     ) -> StepRecord | None:
@@ -141,7 +142,7 @@ def record_name(incarnation: int, member: int) -> str:
     return f"{incarnation:05d}.w{member:05d}.jsonl"
 
 
-def digests(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
+def digests(tensors: Mapping[str, Array]) -> dict[str, str]:
     """Sums up tensors in groups: weights, optimizer, metrics, seeds and the others."""
     sums: dict[str, int] = {}
     for name in sorted(tensors):
@@ -152,7 +153,7 @@ def digests(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
     return {group: f"{crc32c:08x}" for group, crc32c in sorted(sums.items())}
 
 
-def _bytes(value: np.ndarray) -> np.ndarray:
+def _bytes(value: Array) -> Array:
     if value.dtype.hasobject:  # Strings.
         return np.frombuffer(repr(value.tolist()).encode(), np.uint8)
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8)

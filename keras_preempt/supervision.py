@@ -27,7 +27,6 @@ from keras_preempt import (
 )
 from keras_preempt.alignment import Kind, Plan, Position
 from keras_preempt.backend.keras.progress_bar import ProgressBar
-from keras_preempt.backend.keras.random_generators import unsaved_generators
 from keras_preempt.backend.keras.traced_step import stateful_random_operations, trace
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
@@ -173,7 +172,9 @@ class Supervision:
         def identity() -> dict[str, Any]:
             self._stage = DESCRIBING
             fit.traced = trace(model, fit.feed.dataset)
-            model_states.append(ModelState(model, strategy, complete=fit.traced is not None))
+            changed = [] if fit.traced is None else fit.traced.changed_variables
+            complete = fit.traced is not None
+            model_states.append(ModelState(model, strategy, complete=complete, changed=changed))
             described = describe(model, model_states[0], fit, setup, self._turn.begun_after)
             self._stage = AGREEING
             return described
@@ -318,7 +319,7 @@ class Supervision:
             input_promise.promise(fit.feed, fit.validation_data),
             self.session.shuffles,
             None if traced is None else stateful_random_operations(traced),
-            [] if traced is None else unsaved_generators(traced, model_state.holds),
+            model_state.holds,
             unsaved,
         )
 

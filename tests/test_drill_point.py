@@ -149,9 +149,11 @@ class Arriving:
     """Notices, of which one arrives where the signal is waited for, or none."""
 
     def __init__(self, arrives: bool) -> None:
-        self.count = 3
         self.asked: list[tuple[int, Position | None]] = []
         self._arrives = arrives
+
+    def stand(self, at: Position | None) -> int:
+        return 3
 
     def wait(self, count: int, timeout: float, at: Position | None) -> bool:
         self.asked.append((count, at))

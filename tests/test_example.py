@@ -48,9 +48,10 @@ def test_example_on_two_workers_ends_with_the_same_bits_after_a_preemption(tmp_p
 
     # The documentation shows this drill, and what may be looked at after it.
     assert_shown("digits drill", output)
+    (preempted,) = (tmp_path / "kept" / "preempted").iterdir()
     (tmp_path / "runs").mkdir()
     for name in ("digits", "1"):
-        (tmp_path / "runs" / name).symlink_to(tmp_path / "kept" / "preempted")
+        (tmp_path / "runs" / name).symlink_to(preempted)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
 
@@ -58,4 +59,4 @@ def test_example_on_two_workers_ends_with_the_same_bits_after_a_preemption(tmp_p
         main(words)
         return capsys.readouterr().out
 
-    assert_shown_after("digits drill", tmp_path / "kept" / "preempted", command)
+    assert_shown_after("digits drill", preempted, command)

@@ -30,7 +30,7 @@ class Guarded(keras.callbacks.Callback):
         fit = keras_internals.running_fit(self.model)
         self.end = fit.guard(self._settle)
         if "resumed" in self._place:
-            fit.logs_of_an_epoch_without_steps({"loss": 1.0})
+            fit.logs_of_an_epoch_without_steps({"loss": 1.0}, of_step=True)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._fail("epoch begin")

@@ -19,6 +19,7 @@ from keras_preempt import Preempted, PreemptionCheckpointHandler, TerminationCon
 from keras_preempt import handler as handler_module
 from keras_preempt import tensorflow_internals as internals
 from keras_preempt.coordination.local import LocalCoordinator
+from keras_preempt.notices.last_signal import EndsWith
 from keras_preempt.place import Place
 from keras_preempt.remote_workers import RemoteWorkers
 from keras_preempt.testing import FakeMetadata
@@ -33,6 +34,8 @@ def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     gc.collect()  # A test's own exception may hold its frames.
     assert [thread.name for thread in threading.enumerate() if "keras_preempt" in thread.name] == []
+    if isinstance(signal.getsignal(signal.SIGTERM), EndsWith):  # The process was to end.
+        signal.signal(signal.SIGTERM, handler)
     assert signal.getsignal(signal.SIGTERM) is handler
 
 

@@ -48,11 +48,11 @@ def saves_by(slow: Slow, way: str) -> Callable[[], object]:
     """A save_fn for each way in which it can be known when a save is over."""
 
     def returns_a_future() -> object:
-        slow.waited.set()
+        threading.Timer(0.5, slow.waited.set).start()  # Who does not wait for it is gone by then.
         return slow.begin()
 
     def returns_a_thread() -> object:
-        slow.waited.set()
+        threading.Timer(0.5, slow.waited.set).start()
         return [slow.as_thread()]
 
     def returns_itself() -> object:
@@ -110,6 +110,29 @@ def test_tensorflows_saves_in_the_background_by_a_save_fn_are_complete_before_th
     )
     preempt(PreemptionCheckpointHandler(None, held, tmp_path, config))
     assert there == [True]
+
+
+class Trainer:
+    """Whose methods have names that mean something else here."""
+
+    def save(self) -> str:
+        return "saved"
+
+    def sync(self) -> None:
+        raise AssertionError("called without being asked for")
+
+    join = result = sync
+
+
+def test_of_an_object_that_was_not_returned_nothing_is_called_that_may_mean_something_else(
+    tmp_path: Path,
+) -> None:
+    config = TerminationConfig(save_fn=Trainer().save)
+    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, config)
+    handler.run(sigterm)
+    with pytest.raises(SystemExit) as left:
+        handler.run(int)
+    assert left.value.code == 75
 
 
 def test_a_save_in_the_background_that_fails_is_no_save(tmp_path: Path) -> None:

@@ -44,14 +44,15 @@ def rehearse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         folder = tmp_path / f"run{next(number)}"
         folder.mkdir()
         monkeypatch.setenv(environment.DRILL_RECORD, str(folder))
+        monkeypatch.setenv(environment.DRILL_DIRECTORY, str(folder / "places"))
         for incarnation, drill in enumerate([*drills, None]):
             monkeypatch.setenv(environment.INCARNATION, str(incarnation))
             monkeypatch.setenv(environment.DRILL, "" if drill is None else json.dumps({"member": 0, **drill}))
             if drill is None:
-                train(folder / "checkpoints")
+                train(Path("checkpoints"))
             else:
                 with pytest.raises(Preempted):
-                    train(folder / "checkpoints")
+                    train(Path("checkpoints"))
         return read_run_record(folder, len(drills) + 1, 1)
 
     return run
@@ -130,7 +131,11 @@ def test_a_shuffle_that_training_and_validation_share_is_recorded_if_it_matters(
         data = data.shuffle(20, seed=1, reshuffle_each_iteration=reshuffle)
         callback = PreemptionCallback(directory)
         model.fit(
-            data.skip(4).batch(4), validation_data=data.take(4).batch(4), verbose=0, callbacks=[callback]
+            data.skip(4).batch(4),
+            validation_data=data.take(4).batch(4),
+            shuffle=False,
+            verbose=0,
+            callbacks=[callback],
         )
 
     monkeypatch.setattr("tests.test_rehearsal.train", fit)

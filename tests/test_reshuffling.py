@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_preempt import tensorflow_internals as internals
 from keras_preempt.backend.tensorflow import iterators_made, reshuffling
 from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, keeps_an_order, reshuffling_of, sources
+from keras_preempt.state.shuffles import Shuffles
 
 N = 32
 
@@ -89,6 +90,16 @@ def test_setting_the_count_leaves_an_iterator_alone_that_is_being_drawn() -> Non
     begun = [int(next(drawn)) for _ in range(5)]
     found.advance_to(20)
     assert begun + [int(each) for each in drawn] == expected
+
+
+def test_looking_for_seed_generators_again_and_again_gets_no_slower() -> None:
+    kept = [shuffled() for _ in range(12)]
+    tried = []
+    for data in kept:
+        before, _ = reshuffling._newest_name()
+        Reshuffling(data)
+        tried.append(reshuffling._newest_name()[0] - before)
+    assert max(tried) <= 4 * len(kept), "each search leaves names for the next one to try"
 
 
 @pytest.mark.parametrize("drawn", [False, True])
@@ -176,6 +187,14 @@ def test_only_a_cache_above_a_shuffle_keeps_an_order() -> None:
     assert keeps_an_order(shuffled().batch(2).cache().prefetch(1))
     assert not keeps_an_order(tf.data.Dataset.range(N).cache().shuffle(N, seed=1).batch(2))
     assert not keeps_an_order(shuffled().repeat().batch(2))
+
+
+def test_shuffles_with_other_seeds_than_those_of_a_checkpoint_are_noticed() -> None:
+    saved = Shuffles(shuffled(7).batch(2), None).seeds()
+    assert Shuffles(shuffled(7).batch(2), None).are_like(saved)
+    assert not Shuffles(shuffled(8).batch(2), None).are_like(saved)
+    assert not Shuffles(shuffled(7).shuffle(4, seed=1), None).are_like(saved)
+    assert Shuffles(shuffled(8), None).are_like(None), "a checkpoint without them says nothing"
 
 
 def _through_strategy(data: tf.data.Dataset) -> None:

@@ -67,6 +67,12 @@ class Incarnation:
         return max((status.safe_step for status in self.statuses.values()), default=0)
 
     @property
+    def directory(self) -> str:
+        """The run directory in which that step was saved: a script may train one model after the other."""
+        furthest = max(self.statuses.values(), key=lambda status: status.safe_step, default=None)
+        return "" if furthest is None else furthest.directory
+
+    @property
     def saved(self) -> bool:
         """Whether a worker has said that the checkpoint with which it leaves is committed."""
         return any(status.saved for status in self.statuses.values())

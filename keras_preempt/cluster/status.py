@@ -18,6 +18,7 @@ class WorkerStatus:
     """A worker's last word; a field that it did not write has the value that promises nothing.
 
     Attributes:
+        directory: the run directory of its last fit, of several in one script; empty if it did not say.
         step: training steps that the saved (or finished) state contains.
         saved: True if this worker's part of that state was saved.
         committed: name of the committed checkpoint, or None.
@@ -28,6 +29,7 @@ class WorkerStatus:
         timing: seconds by phase, such as startup, restore, train, hold, save, exit.
     """
 
+    directory: str = ""
     step: int = 0
     saved: bool = False
     committed: str | None = None
@@ -48,6 +50,7 @@ class WorkerStatus:
         """Takes the known fields of the right type; ignores everything else."""
         timing = value.get("timing")
         return cls(
+            directory=value["directory"] if isinstance(value.get("directory"), str) else "",
             step=_integer(value.get("step")) or 0,
             saved=value.get("saved") is True,
             committed=value["committed"] if isinstance(value.get("committed"), str) else None,

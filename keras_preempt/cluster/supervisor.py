@@ -116,7 +116,8 @@ class Supervisor:
 
     def _run(self, root: Path) -> SupervisorReport:
         done: list[Incarnation] = []
-        best_step, stalled, failures, port_retries = 0, 0, 0, 0
+        best: dict[str, int] = {}  # Steps by the directory of the fit, of which a script may have several.
+        stalled, failures, port_retries = 0, 0, 0
         expected: list[int] = []
         while True:
             incarnation = self._run_once(len(done), root)
@@ -130,7 +131,7 @@ class Supervisor:
             if outcome is Outcome.FINISHED and not incarnation.silent:
                 return SupervisorReport(tuple(done), 0, "finished", tuple(expected))
             if self._stop is not None:
-                code = self._stopped_code(incarnation, best_step)
+                code = self._stopped_code(incarnation, max(best.values(), default=0))
                 return SupervisorReport(tuple(done), code, f"stopped by {self._stop.name}")
             if outcome is not Outcome.PREEMPTED:
                 why = self._expected(incarnation)
@@ -144,20 +145,22 @@ class Supervisor:
                         "a port was taken before its worker could use it: starting again with other ports"
                     )
                     continue
-                if incarnation.verdict.lost and max(best_step, incarnation.safe_step) > 0:
+                if incarnation.verdict.lost and (best or incarnation.safe_step > 0):
                     self._say("a worker was lost without a notice, and there is a checkpoint to go on from")
                 else:
                     failures += 1
                 if failures > self._policy.max_failures:
                     return SupervisorReport(tuple(done), _failure_code(incarnation), "failed")
-            progress = incarnation.safe_step > best_step
-            best_step = max(best_step, incarnation.safe_step)
+            step, fit = incarnation.safe_step, incarnation.directory
+            progress = step > best.get(fit, 0)
+            if progress:
+                best[fit] = step
             stalled = 0 if progress else stalled + 1
             if stalled > self._policy.max_restarts_without_progress:
                 return SupervisorReport(
                     tuple(done), 1, f"gave up after {stalled} incarnations without progress"
                 )
-            where = f"saved up to step {best_step}" if progress else f"no progress, {stalled} in a row"
+            where = f"saved up to step {step}" if progress else f"no progress, {stalled} in a row"
             self._say(f"incarnation {incarnation.number} was {_past(outcome)} ({where}): starting again")
 
     def _run_once(self, number: int, root: Path) -> Incarnation:

@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType
 
+from keras_preempt.notices.at_fork import keep_apart
 from keras_preempt.notices.last_signal import EndsWith
 from keras_preempt.notices.notice import Notice
 
@@ -80,7 +81,9 @@ def _leave_to_the_parent() -> None:
         source._put_handlers_back()
 
 
-os.register_at_fork(after_in_child=_leave_to_the_parent)
+keep_apart(
+    lambda: {number for source in list(_listening) for number in source._signals}, _leave_to_the_parent
+)
 
 
 class SignalNotices:
@@ -107,7 +110,7 @@ class SignalNotices:
         on_signal: Callable[[], None],
         on_replaced: Callable[[], None] = lambda: None,
     ) -> None:
-        self._signals = tuple(signals)
+        self._signals: tuple[signal.Signals, ...] = tuple(signals)
         self._on_notice = on_notice
         self._on_signal = on_signal
         self._on_replaced = on_replaced

@@ -13,13 +13,15 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_preempt.checkpoint.tensors import Array
+
 logger = logging.getLogger("keras_preempt")
 
 LARGEST = 16 << 20
 """Bytes of a file of rows that a checkpoint holds, at most."""
 
 
-def read_rows(callback: keras.callbacks.CSVLogger) -> np.ndarray | None:
+def read_rows(callback: keras.callbacks.CSVLogger) -> Array | None:
     """Returns the bytes of the file, of shape (size,).
 
     Returns:
@@ -37,7 +39,7 @@ def has_rows(callback: keras.callbacks.CSVLogger) -> bool:
     return path is not None and path.is_file() and path.stat().st_size > 0
 
 
-def put_rows_back(callback: keras.callbacks.CSVLogger, rows: np.ndarray) -> None:
+def put_rows_back(callback: keras.callbacks.CSVLogger, rows: Array) -> None:
     """Makes the file what it was, so that the callback can go on at its end.
 
     A file that went another way, that neither begins with `rows` nor is their beginning, is left as it is, with a

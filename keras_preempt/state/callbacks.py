@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.keras_internals import (
     CALLBACK_STATE,
     COPIES_OF_WEIGHTS,
@@ -86,7 +87,7 @@ class CallbackStates:
             if not known and not _speaks(callback):
                 self.unsaved.append(name)
 
-    def capture(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    def capture(self, arrays: dict[str, Array]) -> dict[str, Any]:
         """Returns the states as JSON data, with their arrays added to `arrays`.
 
         Raises:
@@ -96,7 +97,7 @@ class CallbackStates:
         for name, callback in self._named.items():
             if _speaks(callback):
                 # A callback of the user's may go on changing its arrays in place; Keras' own replace them.
-                own: dict[str, np.ndarray] = {}
+                own: dict[str, Array] = {}
                 states[name] = plain.encode(callback.get_state(), own, f"callbacks/{name}")
                 arrays.update((key, array.copy()) for key, array in own.items())
             else:
@@ -145,7 +146,7 @@ class CallbackStates:
                     callback.filename,
                 )
 
-    def restore_files(self, states: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    def restore_files(self, states: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Makes the files of callbacks what they were, for those to go on at their end."""
         for name, callback in self._named.items():
             if not isinstance(callback, keras.callbacks.CSVLogger) or _speaks(callback) or name not in states:
@@ -161,7 +162,7 @@ class CallbackStates:
                 self._appending.append(callback)
             callback.on_train_begin()  # It may have had its turn already, and have found another file.
 
-    def restore(self, states: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[str]:
+    def restore(self, states: Mapping[str, Any], arrays: Mapping[str, Array]) -> list[str]:
         """Puts the states back.
 
         Returns:

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from keras_preempt.backend.keras.first_use import FirstUse
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import host_values
 from keras_preempt.state.waiting import Waiting, base, find_waiting, misfit, used_before
 
@@ -40,7 +39,7 @@ class Handover:
         return [*self.mirrored, *self.local]
 
     def keep(
-        self, mirrored: Mapping[str, np.ndarray], local: Mapping[str, np.ndarray], real: Mapping[str, Any]
+        self, mirrored: Mapping[str, Array], local: Mapping[str, Array], real: Mapping[str, Any]
     ) -> bool:
         """Keeps those of restored values that have no variable yet; returns whether there are any.
 
@@ -94,6 +93,14 @@ class Handover:
         if not self.names:
             self.end()
         return bool(ready)
+
+    def drop(self, group: str) -> None:
+        """Gives up the values whose names begin with a group's: their variables will begin as they are made."""
+        for kind in (self.mirrored, self.local):
+            for name in [name for name in kind if name.startswith(group)]:
+                del kind[name]
+        if not self.names:
+            self.end()
 
     def _assign(self, name: str, waiting: Waiting, variable: Any) -> None:
         components = self._components(variable)

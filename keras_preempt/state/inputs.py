@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from keras_preempt.backend.tensorflow.reshuffling import keeps_an_order
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.keras_internals import InputFeed
 from keras_preempt.progress import progress
 from keras_preempt.state import py_dataset, randomness
@@ -74,7 +75,7 @@ def watch(feed: InputFeed, shuffles: Shuffles | None = None) -> None:
 
 
 def capture(
-    feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, np.ndarray], *, inside: bool = False
+    feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, Array], *, inside: bool = False
 ) -> dict[str, Any]:
     """Returns the input's position as JSON data, with the iterator's state added to `arrays` if it has one.
 
@@ -121,7 +122,7 @@ def _too_much(feed: InputFeed) -> str | None:
 def restore(
     feed: InputFeed,
     captured: Mapping[str, Any],
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, Array],
     *,
     batch: int | None,
     shuffles: Shuffles | None = None,

@@ -21,12 +21,16 @@ from keras_preempt import keras_internals
 from keras_preempt.backend.keras.own_optimizers import own_optimizers
 from keras_preempt.backend.tensorflow.replica_branches import gradient_accumulators
 from keras_preempt.checkpoint.dtypes import NAMES
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import attributes, host_values
 from keras_preempt.state.handover import Handover
 from keras_preempt.state.regroup import Rule, rule_of
 from keras_preempt.state.waiting import Waiting
 
 _GLOBAL_SEED = "keras/global_seed"
+
+ELSEWHERE = "step"
+"""Group of the variables that a step changes and the model does not hold, as an optimizer's in a global variable."""
 
 SMALL = 1024
 """Bytes up to which a variable is restored twice: when fit begins, and when the callbacks of the resumed epoch
@@ -42,6 +46,7 @@ class ModelState:
         model: The model.
         strategy: The strategy that it trains under.
         complete: Whether all of its variables exist by now.
+        changed: Variables that its training step changes. Those that the model does not hold are kept as well.
 
     Attributes:
         mirrored: Variables that every replica holds alike, by name.
@@ -51,8 +56,14 @@ class ModelState:
     """
 
     def __init__(
-        self, model: keras.Model, strategy: tf.distribute.Strategy, *, complete: bool = True
+        self,
+        model: keras.Model,
+        strategy: tf.distribute.Strategy,
+        *,
+        complete: bool = True,
+        changed: Iterable[tf.Variable] = (),
     ) -> None:
+        self._changed = list(changed)
         self._model = model
         self._strategy = strategy
         self.complete = complete
@@ -90,6 +101,15 @@ class ModelState:
         keras_own = {id(variable.value) for _, variables in groups for variable in variables}
         plain = [v for v in attributes.plain_variables(model) if id(v.value) not in keras_own]
         groups.append(("attributes", plain))
+        seed = keras_internals.global_seed_state()
+        held = {
+            id(part.handle)
+            for variables in (*(variables for _, variables in groups), [] if seed is None else [seed])
+            for each in variables
+            for part in self._components(each)
+        }
+        elsewhere = [variable for variable in self._changed if id(variable.handle) not in held]
+        groups.append((ELSEWHERE, [attributes.PlainVariable(v.name, v) for v in elsewhere]))
         for group, variables in groups:
             for variable in variables:
                 if id(variable) in seen:
@@ -107,6 +127,7 @@ class ModelState:
                 if group == "metrics" or counts or keras_internals.is_seed_state(variable):
                     self._small.add(name)
         self._real = {**self.mirrored, **self.local}
+        self._small |= {name for name in self._handover.names if name.startswith("metrics/")}
         self.mirrored.update(self._handover.mirrored)
         self.local.update(self._handover.local)
 
@@ -119,7 +140,7 @@ class ModelState:
 
     def capture_mirrored(
         self, names: Iterable[str] | None = None, *, copy: bool = False, runs: host_values.Runs | None = None
-    ) -> dict[str, np.ndarray]:
+    ) -> dict[str, Array]:
         """Returns this worker's values of those mirrored variables, or of all, shaped like the variables.
 
         Args:
@@ -131,7 +152,7 @@ class ModelState:
         components = {name: self._components(self.mirrored[name])[0] for name in names}
         return host_values.copies(components, runs or {}) if copy else host_values.views(components)
 
-    def capture_local(self, *, copy: bool = False) -> dict[str, np.ndarray]:
+    def capture_local(self, *, copy: bool = False) -> dict[str, Array]:
         """Returns every replica's value of every local variable, as "name@replica"."""
         components = {
             f"{name}@{index}": component
@@ -140,7 +161,7 @@ class ModelState:
         }
         return host_values.copies(components, {}) if copy else host_values.views(components)
 
-    def capture_changed_by_validation(self, *, weights: bool = False) -> dict[str, np.ndarray]:
+    def capture_changed_by_validation(self, *, weights: bool = False) -> dict[str, Array]:
         """Returns the metrics, seeds and small counters, named like `capture_mirrored` and `capture_local` name them.
 
         Args:
@@ -157,7 +178,7 @@ class ModelState:
                     components[f"{name}@{index}"] = component
         return host_values.copies(components, {})
 
-    def sample(self) -> dict[str, np.ndarray]:
+    def sample(self) -> dict[str, Array]:
         """Returns the values of a few small weights, enough to see whether somebody has changed the weights."""
         weights = {id(variable) for variable in self._model.trainable_variables}
         names = [
@@ -167,12 +188,12 @@ class ModelState:
         ]
         return self.capture_mirrored(names[:_SAMPLED], copy=True)
 
-    def is_like(self, sample: Mapping[str, np.ndarray]) -> bool:
+    def is_like(self, sample: Mapping[str, Array]) -> bool:
         """Whether those weights still have the values of a `sample`."""
         present = self.capture_mirrored(sample)
         return all(present[name].tobytes() == value.tobytes() for name, value in sample.items())
 
-    def restore(self, mirrored: Mapping[str, np.ndarray], local: Mapping[str, np.ndarray]) -> None:
+    def restore(self, mirrored: Mapping[str, Array], local: Mapping[str, Array]) -> None:
         """Assigns the captured values, replica by replica. Names that are not captured are left alone.
 
         Values whose variables do not exist yet wait for them, and are handed over before these are first used.
@@ -216,6 +237,12 @@ class ModelState:
             self._find()
         return any(each is used for each in self._real.values())
 
+    def metrics_are_reset(self) -> None:
+        """Keras resets the metrics now, but not those that it has yet to make: what waits for these is dropped."""
+        if self.waiting:
+            self._handover.drop("metrics/")
+            self._find()
+
     def holds(self, handle: Any) -> bool:
         """Whether a resource is the state of one of these variables, which a save has.
 
@@ -229,7 +256,7 @@ class ModelState:
         """Gives up what waits for variables."""
         self._handover.end()
 
-    def small(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def small(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """Selects the captured values that a callback or Keras may touch before the first step.
 
         Metrics, seeds, and all that is at most `SMALL` bytes, such as the learning rate.

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from keras_preempt.checkpoint.dtypes import NAMES, dtype_of
+from keras_preempt.checkpoint.tensors import Array
 
 _TAG = "$"
 
 
-def encode(value: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
+def encode(value: Any, arrays: dict[str, Array], path: str) -> Any:
     """Turns `value` into JSON data; arrays in it are added to `arrays` under names that begin with `path`.
 
     Raises:
@@ -54,7 +55,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray], path: str) -> Any:
     )
 
 
-def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def decode(value: Any, arrays: Mapping[str, Array]) -> Any:
     """Turns what `encode` made back into the value.
 
     Raises:

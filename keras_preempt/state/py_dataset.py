@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.keras_internals import InputFeed
 from keras_preempt.state import plain, randomness
 
@@ -29,15 +30,15 @@ def begin_epoch(feed: InputFeed) -> None:
         feed.at_epoch = _now(feed.py_dataset)
 
 
-def _now(dataset: Any) -> tuple[Any, dict[str, np.ndarray]]:
-    arrays: dict[str, np.ndarray] = {}
+def _now(dataset: Any) -> tuple[Any, dict[str, Array]]:
+    arrays: dict[str, Array] = {}
     captured = {"random": randomness.capture(arrays)}
     if keeps_its_state(dataset):
         captured["own"] = plain.encode(dataset.get_state(), arrays, "input/own")
     return captured, {name: np.array(array) for name, array in arrays.items()}
 
 
-def capture(feed: InputFeed, arrays: dict[str, np.ndarray], *, inside: bool) -> dict[str, Any] | None:
+def capture(feed: InputFeed, arrays: dict[str, Array], *, inside: bool) -> dict[str, Any] | None:
     """Returns the state as JSON data, with its arrays added to `arrays`.
 
     Args:
@@ -55,7 +56,7 @@ def capture(feed: InputFeed, arrays: dict[str, np.ndarray], *, inside: bool) -> 
     return {"inside": inside, "state": state}
 
 
-def restore(feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+def restore(feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     """Puts the dataset where `capture` found it; inside an epoch, the epoch has begun then."""
     prefix = "input/epoch/"
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

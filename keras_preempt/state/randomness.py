@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain
 
 
-def capture(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def capture(arrays: dict[str, Array]) -> dict[str, Any]:
     """Returns the state as JSON data, with its arrays added to `arrays`."""
     version, words, gauss = random.getstate()
     return {
@@ -20,7 +21,7 @@ def capture(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
-def restore(state: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+def restore(state: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     """Puts both generators back.
 
     Raises:

@@ -97,7 +97,8 @@ def share(whole: Array, replicas: int) -> list[Array]:
     with all on the first, the others would begin at nothing. A total that is not finite goes to the first.
     """
     if _is_whole(whole.dtype):
-        units, grain, finite = np.asarray(whole), None, np.ones(whole.shape, bool)
+        finite: Array = np.ones(whole.shape, bool)
+        units, grain = np.asarray(whole), None
     else:
         # In units of the total's last binary digit the parts are whole numbers no longer than it is.
         finite = np.isfinite(np.asarray(whole, np.float64))

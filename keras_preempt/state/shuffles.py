@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, reshuffling_of, sources
+from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, reshuffling_of, seeds_of, sources
 from keras_preempt.tensorflow_internals import pipelines_of
 
 Counts = list[int]
@@ -52,6 +52,14 @@ class Shuffles:
     def counts(self) -> Counts | None:
         """Returns how far they have come; None if that cannot be told of all."""
         return [each.count() for each in self._shuffles] if self.readable else None
+
+    def seeds(self) -> list[list[int]]:
+        """Returns the seeds of each."""
+        return [list(seeds_of(dataset)) for dataset, _ in self._own.values()]
+
+    def are_like(self, seeds: object) -> bool:
+        """Whether they have the seeds that `seeds` returned when a checkpoint was written; None if it has none."""
+        return seeds is None or seeds == self.seeds()
 
     def go_to(self, counts: Sequence[int] | None, *, drawing: bool = False) -> None:
         """Sets how far they have come.

@@ -14,10 +14,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain
 
 
-def encode(logs: Any, arrays: dict[str, np.ndarray], path: str = "logs") -> Any:
+def encode(logs: Any, arrays: dict[str, Array], path: str = "logs") -> Any:
     """Returns logs as JSON data, with the arrays among them added to `arrays`.
 
     Args:
@@ -31,7 +32,7 @@ def encode(logs: Any, arrays: dict[str, np.ndarray], path: str = "logs") -> Any:
     return plain.encode(_values(logs), arrays, path)
 
 
-def decode(encoded: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def decode(encoded: Any, arrays: Mapping[str, Array]) -> Any:
     """Returns the logs, in tensors where they were."""
     return _tensors(plain.decode(encoded, arrays))
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-import numpy as np
 import tensorflow as tf
 
-GROUPS = ("model/", "optimizer/", "metrics/", "attributes/")
+from keras_preempt.checkpoint.tensors import Array
+
+GROUPS = ("model/", "optimizer/", "metrics/", "attributes/", "step/")
 """How the names of variables begin; what else a checkpoint holds are no variables."""
 
 _COUNTED = re.compile(r"(.*?)(?:#[0-9]+)?\Z", re.DOTALL)
@@ -30,10 +31,10 @@ class _Component:
     device = ""
     dtype = tf.variant  # No type that is treated in a way of its own: what is held is as a checkpoint has it.
 
-    def __init__(self, value: np.ndarray) -> None:
+    def __init__(self, value: Array) -> None:
         self._value = value
 
-    def read_value_no_copy(self) -> np.ndarray:
+    def read_value_no_copy(self) -> Array:
         return self._value
 
 
@@ -50,7 +51,7 @@ class Waiting:
 
     aggregation = "none"
 
-    def __init__(self, path: str, values: list[np.ndarray]) -> None:
+    def __init__(self, path: str, values: list[Array]) -> None:
         self.path = self.name = path
         self.values = values
         self.shape = values[0].shape
@@ -63,7 +64,7 @@ class Waiting:
 
 
 def find_waiting(
-    mirrored: Mapping[str, np.ndarray], local: Mapping[str, np.ndarray], known: Iterable[str]
+    mirrored: Mapping[str, Array], local: Mapping[str, Array], known: Iterable[str]
 ) -> tuple[dict[str, Waiting], dict[str, Waiting]]:
     """Returns the values that have no variable yet, mirrored and local ones, by name.
 
@@ -78,7 +79,7 @@ def find_waiting(
         for name, value in mirrored.items()
         if name.startswith(GROUPS) and name not in known
     }
-    parts: dict[str, list[tuple[int, np.ndarray]]] = {}
+    parts: dict[str, list[tuple[int, Array]]] = {}
     for key, value in local.items():
         match = _REPLICA.match(key)
         if match is not None and match[1].startswith(GROUPS) and match[1] not in known:

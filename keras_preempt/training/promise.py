@@ -7,7 +7,7 @@ to put it right.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,7 +37,7 @@ class RandomOperation(Protocol):
 
     @property
     def resource(self) -> Any:
-        """For an operation on a random generator: the tensor that names its variable; else None."""
+        """For an operation on a random generator: the handle of its variable; else None."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def promise(
     data: InputPromise,
     shuffles: Shuffles | None = None,
     operations: Iterable[RandomOperation] | None = (),
-    unsaved_generators: Collection[str] = (),
+    held: Callable[[Any], bool] = lambda resource: False,
     callbacks: Sequence[str] = (),
 ) -> Promise:
     """Gathers what there is to say.
@@ -101,13 +101,13 @@ def promise(
         shuffles: Those of the training and the validation data.
         operations: The random operations of the training step, and those that run Python code; None if it cannot be
             looked at, as in an eager fit.
-        unsaved_generators: Names of the random generators that the step uses and that are not in a checkpoint.
+        held: Whether a checkpoint holds the variable that a resource names.
         callbacks: Names of those whose state is not kept.
     """
     doubts = [Doubt(what, cure) for what, cure in data.doubts]
     if shuffles is not None:
         doubts += _doubts_of_shuffles(shuffles)
-    doubts += _doubts_of_step(operations or (), unsaved_generators)
+    doubts += _doubts_of_step(operations or (), held)
     if callbacks:
         doubts.append(
             Doubt(
@@ -140,16 +140,17 @@ def _doubts_of_shuffles(shuffles: Shuffles) -> list[Doubt]:
     return []
 
 
-def _doubts_of_step(
-    operations: Iterable[RandomOperation], unsaved_generators: Collection[str]
-) -> list[Doubt]:
+def _doubts_of_step(operations: Iterable[RandomOperation], held: Callable[[Any], bool]) -> list[Doubt]:
     draws: set[str] = set()
     python: set[str] = set()
+    generators: set[str] = set()
     for operation in operations:
         if "PyFunc" in operation.kind:
             python.add(operation.where)
         elif operation.resource is None:
             draws.add(f"{operation.kind} in {operation.where}")
+        elif not held(operation.resource):
+            generators.add(operation.where)
     doubts = []
     if draws:
         doubts.append(
@@ -159,10 +160,11 @@ def _doubts_of_step(
                 _ITS_OWN_RANDOM_NUMBERS,
             )
         )
-    if unsaved_generators:
+    if generators:
         doubts.append(
             Doubt(
-                f"the training step uses a random generator that no checkpoint holds ({', '.join(unsaved_generators)})",
+                "the training step uses a random generator that no checkpoint holds "
+                f"(in {', '.join(sorted(generators))})",
                 "Make the tf.random.Generator an attribute of the model. Or: "
                 f"{_ITS_OWN_RANDOM_NUMBERS[0].lower()}{_ITS_OWN_RANDOM_NUMBERS[1:]}",
             )

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt import keras_internals
-from keras_preempt.backend.keras.own_optimizers import own_optimizers, steps_done
+from keras_preempt.backend.keras.own_optimizers import own_optimizers, steps_done, steps_of_parts
 from keras_preempt.backend.keras.traced_step import (
     STEPS,
     TracedStep,
@@ -226,5 +226,40 @@ def test_optimizers_in_lists_dictionaries_and_inner_models_are_found_and_count()
     assert set(own_optimizers(model)) == {"other", "listed/0", "named/one", "inner/optimizer"}
     model.inner.optimizer.iterations.assign(7)
     assert steps_done(model) == 7
+    before = steps_of_parts(model)
+    assert steps_done(model, before) == 0, (
+        "the steps of a part that was trained before are no steps of this fit"
+    )
+    model.inner.optimizer.iterations.assign(9)
+    assert steps_done(model, before) == 2
     model.listed[0].iterations.assign(3)
     assert steps_done(model) == 3, "a part that was trained before is counted"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"steps_per_execution": 2}], ids=str)
+def test_what_a_step_changes_and_the_model_does_not_hold_is_saved(arguments: dict[str, Any]) -> None:
+    outside, constant = tf.Variable(1.0), tf.Variable(2.0, name="constant")
+
+    def noise(self: Any, x: Any) -> Any:
+        outside.assign_add(constant * GLOBAL.normal(()))
+        return x * outside
+
+    model = Model(noise)
+    traced = _traced(model, **arguments)
+    state = ModelState(model, tf.distribute.get_strategy(), changed=traced.changed_variables)
+    assert state.holds(outside.handle)
+    assert not state.holds(constant.handle), "what only is read is not saved"
+    assert state.holds(GLOBAL.state.handle)
+    assert len([name for name in state.mirrored if name.startswith("step/")]) == 2
+
+
+def test_variables_of_a_step_come_in_the_order_of_their_use() -> None:
+    outside = [tf.Variable(float(number), name="same") for number in range(20)]
+
+    def noise(self: Any, x: Any) -> Any:
+        for variable in outside:
+            variable.assign_add(1.0)
+        return x
+
+    found = [each for each in _traced(Model(noise)).changed_variables if each.name == "same:0"]
+    assert [id(each) for each in found] == [id(each) for each in outside]

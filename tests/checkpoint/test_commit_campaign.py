@@ -108,7 +108,7 @@ def test_a_long_campaign_in_a_bucket_with_a_bad_network_finds_nothing_wrong() ->
 
 @pytest.mark.usefixtures("hasty")
 def test_a_bucket_that_does_not_know_its_own_writes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs_upload, "_own", lambda *_: None)
+    monkeypatch.setattr(gcs_upload._Put, "_is_own", lambda *_: False)
     assert ": calm: " in _found(campaign(seeds_of("calm", 40), bucket))
 
 

@@ -114,7 +114,7 @@ def test_somebody_elses_file_is_not_taken_for_ours_after_a_failure(store: GcsSto
 
 def test_a_write_that_took_effect_when_time_was_up_is_found(store: GcsStore, gcs: FakeGcs) -> None:
     # The answer is lost, no further try is let through, and only looking tells that the object is there.
-    store.deadline = time.time() + 3
+    store.deadline = time.monotonic() + 3
     gcs.fail_next("lost-response", match="POST")
     gcs.fail_next("503", times=10_000, match="POST")
     store.create("a", b"data")

@@ -31,7 +31,7 @@ def _through_an_outage(
 
     def make(number: int) -> str:
         store = stores[number]
-        store.deadline = time.time() + DEADLINE
+        store.deadline = time.monotonic() + DEADLINE
         try:
             call(store, number)
         except StoreUnavailable as error:

@@ -163,7 +163,7 @@ def test_a_write_that_was_not_answered_is_uncertain_and_may_arrive_later(
 ) -> None:
     gcs.fail_next("stall", times=1, match="POST", stall_seconds=8)
     gcs.fail_next("503", times=10_000, match="POST")  # Whatever the next tries are told.
-    store.deadline = time.time() + 4
+    store.deadline = time.monotonic() + 4
     with pytest.raises(
         WriteUncertain, match=r"may still be carried out.*not known whether it will be stored"
     ):
@@ -178,7 +178,7 @@ def test_a_write_that_was_not_answered_is_uncertain_and_may_arrive_later(
 
 def test_a_write_that_was_answered_each_time_has_failed(store: GcsStore, gcs: FakeGcs) -> None:
     gcs.fail_next("503", times=10_000, match="POST")
-    store.deadline = time.time() + 2
+    store.deadline = time.monotonic() + 2
     with pytest.raises(StoreUnavailable, match="503") as caught:
         store.create("a", b"data")
     assert not isinstance(caught.value, WriteUncertain)
@@ -192,7 +192,7 @@ def test_a_write_that_never_left_the_machine_has_failed(
         unused.bind(("127.0.0.1", 0))  # nobody listens
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{unused.getsockname()[1]}")
         store = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs_client.connect)
-        store.deadline = time.time() + 2
+        store.deadline = time.monotonic() + 2
         with pytest.raises(StoreUnavailable, match="refused") as caught:
             store.create("a", b"data")
         store.close()
@@ -203,7 +203,7 @@ def test_a_write_that_never_left_the_machine_has_failed(
 def test_a_name_that_somebody_else_has_taken_meanwhile_is_taken(store: GcsStore, gcs: FakeGcs) -> None:
     gcs.fail_next("stall", times=10_000, match="POST", stall_seconds=60)
     gcs.put("bucket", "run/a", b"theirs")
-    store.deadline = time.time() + 2
+    store.deadline = time.monotonic() + 2
     with pytest.raises(AlreadyExists):
         store.create("a", b"data")
 
@@ -213,7 +213,7 @@ def test_a_checkpoint_whose_manifest_may_still_arrive_is_not_said_to_be_lost(
 ) -> None:
     made = saver(store, Retention(1))
     gcs.fail_next("stall", times=10_000, match="MANIFEST.json", stall_seconds=5)
-    store.deadline = time.time() + 4
+    store.deadline = time.monotonic() + 4
     with caplog.at_level(logging.WARNING, "keras_preempt"):
         saved = made.write(prepared(1))
     assert (saved.name, saved.uncertain) == (None, True)

@@ -50,8 +50,7 @@ if fault == "starts slowly" and launched:
 class Terminated:
     """Where signals arrive, as `keras_preempt.drill.Heard` wants it: all in the main thread."""
 
-    @property
-    def count(self) -> int:
+    def stand(self, at: Position | None) -> int:
         return len(terminated)
 
     def wait(self, count: int, timeout: float, at: Position | None) -> bool:

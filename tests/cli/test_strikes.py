@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 
 from keras_preempt.cli.strikes import Lost, strikes
 
-STARTED, TRAINING = 100, 200
+STARTED, TRAINING = os.getpid(), 200  # The first one lives.
 
 
 def tell(path: str, **what: object) -> None:
@@ -97,6 +100,18 @@ def test_a_signal_that_a_worker_waits_for_is_sent_and_counts_as_lost_until_it_ha
         listening.settle()
     assert sent[1:] == [(0, signal.SIGKILL)]
     assert listening.lost == {}, "nobody can say that SIGKILL has arrived"
+
+
+def test_a_signal_that_ends_the_wrapper_is_lost_although_it_arrives() -> None:
+    """As in `sh -c 'python train.py; true'`: only the launcher of the drill hands it on to the orphan."""
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
+        pass
+    with strikes(None, lambda line: None) as listening:
+        listening.expect(0, 0, lambda member, number: ended.pid)
+        strike(listening.path, "SIGTERM", wanted=True)
+        tell(listening.path, arrived="SIGTERM")
+        listening.settle()
+    assert listening.lost == {0: Lost(0, "SIGTERM", ended.pid, TRAINING)}
 
 
 def test_a_worker_that_has_not_heard_its_signal_is_ended() -> None:

@@ -32,16 +32,14 @@ def fail() -> None:
 
 
 @grace
-@pytest.mark.parametrize("when", ["before training", "in the first step"])
-def test_a_notice_while_the_model_is_traced_is_acted_on_after_that(
-    when: str, grace: float, tmp_path: Path, undisturbed_fit: Outcome
+def test_a_notice_while_the_step_is_traced_is_acted_on_after_that(
+    grace: float, tmp_path: Path, undisturbed_fit: Outcome
 ) -> None:
-    """It is traced to see what it consists of, and then to compile the step."""
-    at_step = when == "in the first step"
-    in_step, struck = [], []
+    """It is traced as training begins, and the first step uses that."""
+    struck = []
 
     def loss(y: Any, prediction: Any) -> Any:
-        if bool(in_step) == at_step and not struck:
+        if not struck:
             struck.append(True)
             sigterm()
         return tf.reduce_mean(tf.square(y - prediction), axis=-1)
@@ -52,13 +50,12 @@ def test_a_notice_while_the_model_is_traced_is_acted_on_after_that(
         job.await_told("commit")  # Written beside training, and given up where that fails.
         fail()
 
-    actions = {(0, 0): lambda: in_step.append(True), (0, 4): saved_and_gone}
-    outcome = job.fit(actions, termination={"grace_period": grace})
+    outcome = job.fit({(0, 4): saved_and_gone}, termination={"grace_period": grace})
     assert struck
     assert outcome.ended == ("ExpectedError" if grace else "Preempted")
-    assert len(outcome.steps) == (4 if grace else at_step)
-    assert job.checkpoints == [f"step-{at_step:08d}"]
-    del outcome.steps[at_step:]  # What was trained after the only save.
+    assert len(outcome.steps) == (4 if grace else 0)
+    assert job.checkpoints == ["step-00000000"]
+    del outcome.steps[:]  # What was trained after the only save.
     job.fit()
     job.assert_nothing_lost(undisturbed_fit)
 

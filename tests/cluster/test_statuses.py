@@ -44,6 +44,7 @@ CASES = {
     "handler": Case(75, ways="handler"),
     "filter": Case(75, ways="filter"),
     "atexit": Case(75, ways="atexit"),
+    "another notice at the end": Case(75, ways="again"),
     "not saved": Case(74, ">/dev/full", ways="handler atexit", unsaved=True),
     "lost": Case(69, ">/dev/full", how="lost", ways="handler atexit hook"),
 }

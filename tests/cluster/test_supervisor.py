@@ -100,6 +100,15 @@ def test_restarts_with_progress_go_on(worker_script):
     assert [i.safe_step for i in report.incarnations] == [1, 2, 3, 4, 5, 6]
 
 
+def test_the_steps_of_a_later_fit_of_the_script_are_progress(worker_script):
+    """It has a model and a directory of its own, whose steps begin at 0."""
+    told = [("first", 7), ("first", 9), ("second", 3), ("second", 5)]
+    body = f"directory, step = {told}[incarnation]\n"
+    body += "status(directory=directory, step=step, saved=True)\nsys.exit(75 if incarnation < 3 else 0)"
+    report, _, _ = supervise(worker_script(body), max_restarts_without_progress=0)
+    assert (report.exit_code, report.count(Outcome.PREEMPTED)) == (0, 3)
+
+
 def test_steps_that_were_not_saved_are_no_progress(worker_script):
     path = worker_script("status(step=incarnation + 1, saved=False)\nsys.exit(75)")
     report, _, _ = supervise(path, max_restarts_without_progress=0)

@@ -140,7 +140,7 @@ SCRIPTS = (
         0,
         Said("[Rr]andom"),
     ),
-    Script("generative/vae", "sampling layer, own train_step and test_step, no call()", 3),
+    Script("generative/vae", "sampling layer, trackers of losses, own train_step, no call()", 0),
     Script(
         "generative/ddim",
         "diffusion model with a network of moving averages, Keras' global seed, plots",

@@ -110,7 +110,8 @@ def moments(script: Script) -> list[str]:
     drawn = random.Random(script.name)
     arguments = ["--preempt", "1", "--seed", str(drawn.randrange(1000))]
     if script.validations:
-        arguments += ["--at", f"validation:{drawn.randint(1, script.validations)}"]
+        # Not the last one: a signal that comes at its end finds that training is over.
+        arguments += ["--at", f"validation:{drawn.randint(1, max(1, script.validations - 1))}"]
     return arguments
 
 

@@ -261,3 +261,25 @@ def test_sources_may_stop_in_any_order_and_the_last_one_that_began_hears_until_i
         sources[stopped].stop()
         listening.discard(stopped)
         assert len(listening) == len(order) - count - 1
+
+
+def test_a_signal_to_a_child_that_was_just_forked_ends_the_child_and_is_no_notice_of_the_parent() -> None:
+    program = """
+import os, signal, time
+from keras_preempt.notices.signals import SignalNotices
+told = []
+source = SignalNotices([signal.SIGUSR1], told.append, lambda: told.append("signal"))
+source.start()
+ends = set()
+for _ in range(100):
+    child = os.fork()
+    if child == 0:
+        time.sleep(5)
+        os._exit(7)
+    os.kill(child, signal.SIGUSR1)
+    ends.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+source.stop()
+print(ends, told)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    assert run.stdout == f"{{-{int(signal.SIGUSR1)}}} []\n", run.stderr

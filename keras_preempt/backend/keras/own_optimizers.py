@@ -57,15 +57,24 @@ def _held(owner: Any, known: set[int]) -> dict[str, keras.optimizers.Optimizer]:
     return held
 
 
-def steps_done(model: Any) -> int:
+def steps_done(model: Any, parts_before: int = 0) -> int:
     """Optimizer steps since the model was compiled, of every `steps_per_execution` and accumulation.
 
     Of a model with several optimizers: those of the one that has done most. Optimizers of models inside it count only
     where the model's own have done nothing: a part that was trained before keeps the count of that.
+
+    Args:
+        model: The model.
+        parts_before: What `steps_of_parts` was when the fit began, as of a teacher that was trained before its student.
     """
     own = _held(model, known=_of_compile(model))
     done = _most([model.optimizer, *own.values()])
-    return done or _most(own_optimizers(model).values())
+    return done or max(0, steps_of_parts(model) - parts_before)
+
+
+def steps_of_parts(model: Any) -> int:
+    """The same of the optimizers that the models inside it were compiled with."""
+    return _most(own_optimizers(model).values())
 
 
 def _most(optimizers: Iterable[Any]) -> int:

@@ -32,6 +32,9 @@ _DRAWS = re.compile(
     r"(?:Parameterized)?TruncatedNormal|Random(?!Dataset)\w+|Multinomial|NonDeterministicInts"
     r"|\w+CandidateSampler|SampleDistortedBoundingBox(?:V2)?"
 )
+_CHANGES = re.compile(
+    r"Assign\w*VariableOp|Resource(?:Apply|SparseApply|Scatter|StridedSliceAssign)\w*|Rng\w+"
+)
 _GENERATOR = re.compile(r"Rng\w+|Stateful(?!PartitionedCall)\w+")
 _PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
 
@@ -83,8 +86,23 @@ class TracedStep:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """The variables that the step reads or changes, each replica's own, in the order of their first use."""
-        return list(self.function.graph.variables)
+        """The variables that the step uses, each replica's own, in the order of their first use.
+
+        TensorFlow keeps them in a set, in another order in every process.
+        """
+        first_use = {id(handle): number for number, handle in enumerate(self.function.captured_inputs)}
+        return sorted(
+            self.function.graph.variables, key=lambda each: first_use.get(id(each.handle), len(first_use))
+        )
+
+    @property
+    def changed_variables(self) -> list[tf.Variable]:
+        """Those of them that it changes; where it cannot be told what an operation changes, all of them."""
+        changed = [resource_of(each) for each in self.operations() if _CHANGES.fullmatch(each.kind)]
+        if any(resource is None for resource in changed):
+            return self.variables
+        handles = set(map(id, changed))
+        return [variable for variable in self.variables if id(variable.handle) in handles]
 
 
 @dataclass(frozen=True)

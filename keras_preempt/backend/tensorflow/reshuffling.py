@@ -45,7 +45,6 @@ _SETTLED = (
     "_ParallelBatchDataset",
     "_ParallelMapDataset",
     "_PrefetchDataset",
-    "_RebatchDataset",
     "_ShardDataset",
     "_ShuffleDataset",
     "_SkipDataset",
@@ -88,6 +87,9 @@ class Reshuffling:
         _set(self._probe, count)
 
 
+_gone: set[int] = set()
+"""Numbers in names of seed generators that are no more. Numbers are not used twice."""
+
 _known: weakref.WeakKeyDictionary[Any, Reshuffling | None] = weakref.WeakKeyDictionary()
 """By shuffled dataset; None for those whose seed generator was not found."""
 
@@ -110,6 +112,12 @@ def sources(dataset: Any) -> Iterator[tuple[Any, bool]]:
         out its first element. Others are advanced while elements are drawn, as below a repetition.
     """
     yield from _sources(dataset, True)
+
+
+def seeds_of(shuffle: Any) -> tuple[int, int]:
+    """The seeds of one of `sources`: its own and the global one of when it was made; both 0 for none."""
+    first, second = (int(tf.get_static_value(seed)) for seed in (shuffle._seed, shuffle._seed2))
+    return first, second
 
 
 def keeps_an_order(dataset: Any) -> bool:
@@ -149,17 +157,17 @@ def _iterator(dataset: tf.data.Dataset) -> Any:
 
 def _find(dataset: Any) -> Any:
     """An iterator over nothing, on the seed generator of a shuffle, of which one iterator more was made."""
+    newest, prefix = _newest_name()
+    candidates = [number for number in range(newest) if number not in _gone]
+    if len(candidates) > _MOST_NAMES:
+        raise Unreadable(f"there may be {len(candidates)} shuffles in this process")
     probes = {}
-    newest, prefix = _newest_name(dataset)
-    if newest > _MOST_NAMES:
-        raise Unreadable(f"{newest} shuffles were made in this process")
-    for number in range(newest):
-        name = f"{prefix}{number}"
-        twin = _on_generator(dataset, name)
-        if (
-            _generator_of(twin) == name
-        ):  # Otherwise there is none of that name any more, and the twin has its own.
+    for number in candidates:
+        twin = _on_generator(dataset, f"{prefix}{number}")
+        if (name := _generator_of(twin)) == f"{prefix}{number}":
             probes[name] = _iterator(twin)
+        else:  # There is none of that name any more, and the twin has its own, which goes with it.
+            _gone.update((number, int(name.removeprefix(prefix))))
     before = {name: _count_in(_state(probe)) for name, probe in probes.items()}
     _iterator(dataset)
     moved = [name for name, probe in probes.items() if _count_in(_state(probe)) != before[name]]
@@ -175,12 +183,13 @@ def _find(dataset: Any) -> Any:
     return probes[moved[0]]
 
 
-def _newest_name(dataset: Any) -> tuple[int, str]:
+def _newest_name() -> tuple[int, str]:
     """The number and the beginning of the name that a seed generator made now gets."""
     name = _generator_of(tf.data.Dataset.range(0).shuffle(1, seed=1))
     found = re.fullmatch(r"(.*\D)(\d+)", name)
     if found is None:
         raise Unreadable(f"seed generators have names like {name!r}")
+    _gone.add(int(found[2]))
     return int(found[2]), found[1]
 
 
@@ -230,8 +239,8 @@ def _set(probe: Any, count: int) -> None:
 def _count_in(state: bytes) -> int:
     for part in _parts(state):
         keys = _keys(part)
-        if _COUNT in keys:
-            return int(_values(part, len(keys))[keys.index(_COUNT)])
+        if (at := _of_count(keys)) is not None:
+            return int(_values(part, len(keys))[at])
     raise Unreadable(f"the state of a shuffle has no {_COUNT}")
 
 
@@ -240,9 +249,9 @@ def _with_count(state: bytes, count: int) -> bytes:
     parts = _parts(state)
     for part in parts:
         keys = _keys(part)
-        if _COUNT in keys:
+        if (at := _of_count(keys)) is not None:
             values = _values(part, len(keys))
-            values[keys.index(_COUNT)] = tf.constant(count, tf.int64)
+            values[at] = tf.constant(count, tf.int64)
             compressed = tf.raw_ops.CompressElement(components=values)
             part.tensors[0].CopyFrom(
                 tensor_pb2.TensorProto.FromString(tf.io.serialize_tensor(compressed).numpy())
@@ -277,6 +286,11 @@ def _parts(state: bytes) -> list[Any]:
 
 def _keys(part: Any) -> list[str]:
     return str(part.metadata.decode(errors="replace")).split("@@")[1:]
+
+
+def _of_count(keys: list[str]) -> int | None:
+    """Which of the keys is that of the count; some datasets write the name of the iterator before it."""
+    return next((at for at, key in enumerate(keys) if key.rpartition(":")[2] == _COUNT), None)
 
 
 def _values(part: Any, count: int) -> list[Any]:

@@ -66,6 +66,8 @@ if "atexit" in WAYS:
     atexit.register(fails)
     atexit.register(sys.exit, 3)
     atexit.register(prints_late)
+if "again" in WAYS:
+    atexit.register(os.kill, os.getpid(), signal.SIGTERM)
 model.fit(
     x, x[:, :1], batch_size=1, shuffle=False, verbose=0, callbacks=[Strike(), PreemptionCallback(DIRECTORY)]
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue.basics import dataset, model
-from tests.ways.way import ONE, Exact, Refused, Way
+from tests.ways.way import ONE, Exact, Refused, Warned, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -51,9 +51,17 @@ def _tuner(run: Run, ours_in_each_trial: bool, own_data: bool = True) -> Any:
     )
 
 
-def _search(run: Run, own_data: bool) -> None:
-    tuner = _tuner(run, ours_in_each_trial=True, own_data=own_data)
-    tuner.search(dataset(), validation_data=dataset(), epochs=2, verbose=0)
+def _search(run: Run, own_data: bool, seeded: bool = True) -> None:
+    import keras
+
+    if seeded:
+        keras.utils.set_random_seed(1)
+        data, validation = dataset(), dataset()
+        tuner = _tuner(run, ours_in_each_trial=True, own_data=own_data)
+    else:
+        tuner = _tuner(run, ours_in_each_trial=True, own_data=own_data)
+        data, validation = dataset(), dataset()
+    tuner.search(data, validation_data=validation, epochs=2, verbose=0)
     for trial in tuner.oracle.get_best_trials(TRIALS):
         run.keep(**{f"trial {trial.trial_id}": [trial.hyperparameters.values, trial.score, trial.best_step]})
     (best,) = tuner.get_best_models(1)
@@ -77,7 +85,27 @@ WAYS = (
         "tuner-shared-data",
         "KerasTuner, one dataset for all trials",
         lambda run: _search(run, own_data=False),
-        {ONE: Exact("each trial has its own directory, and `HyperModel.build` sets the seed")},
+        {
+            ONE: Exact(
+                "each trial has its own directory, `HyperModel.build` sets the seed, and the script sets it, makes the "
+                "dataset, and then the tuner"
+            )
+        },
+        strikes=("batch 40",),
+        needs=("keras_tuner",),
+    ),
+    Way(
+        "tuner-shared-data-late-seed",
+        "the same, with the seed set in `HyperModel.build` alone",
+        lambda run: _search(run, own_data=False, seeded=False),
+        {
+            ONE: Warned(
+                "a search that is started again builds no model before the dataset is made, so that its shuffle has "
+                "another seed. Set the seed right before",
+                "NOT exact.*shuffles of the data, or their seeds, are others",
+                at_restart=True,
+            )
+        },
         strikes=("batch 40",),
         needs=("keras_tuner",),
     ),
