@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import random
 import shutil
 import signal
 import socket
@@ -28,7 +29,8 @@ GRACE = 120
 
 # Nodes say that they have more CPUs than this machine, so that the script's own --cpus-per-task=8 fits. A task that
 # exits with a status other than 0 ends the whole step unless the script asks for something else, as on some clusters.
-# A node that was set down stays down until it is resumed.
+# A node that was set down stays down until it is resumed. Tasks find their ports by the number of the job, so that two
+# of these Slurms on one machine must not count alike.
 _CONFIGURATION = """\
 ClusterName=keras-preempt
 SlurmctldHost={host}(127.0.0.1)
@@ -59,6 +61,7 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+FirstJobId={first_job}
 KillOnBadExit=1
 KillWait=120
 ReturnToService=0
@@ -160,6 +163,7 @@ class Slurm:
                 host=socket.gethostname().partition(".")[0],
                 user=getpass.getuser(),
                 ports=find_free_ports(3),
+                first_job=random.SystemRandom().randrange(1, 60_000),
                 nodes=NODES,
                 grace=GRACE,
             )
