@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 # Quiet TensorFlow, plain arithmetic. Two workers cannot share one GPU, so the demo trains on the CPU.
 DEMO_ENV := TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1
 
-.PHONY: help setup demo test versions lint chaos bench docs docs-check lock clean
+.PHONY: help setup demo test versions lint chaos slurm bench docs docs-check lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -36,7 +36,10 @@ lint: $(READY) ## Check style, format and types
 	$(BIN)/mypy
 
 chaos: $(READY) ## Run the long tests, which kill processes at random
-	KERAS_PREEMPT_FRESH_PROCESSES=1 $(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
+	PATH="$$PATH:/usr/sbin" KERAS_PREEMPT_FRESH_PROCESSES=1 $(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
+
+slurm: $(READY) ## Run examples/slurm under a real Slurm, started for it (minutes; needs slurm-wlm and munge)
+	PATH="$$PATH:/usr/sbin" $(BIN)/python -m tests.slurm.verify $(PYTEST_ARGS)
 
 bench: $(READY) ## Run all benchmarks, print the ratios in one table, write docs/performance.md (20 minutes)
 	$(BIN)/python benchmarks/all.py

@@ -10,7 +10,7 @@ from tests.docs.commands import Command
 from tests.docs.pages import ROOT
 
 #: Programs that are not there to be run, or that run for minutes. A script of this repository may be named as well.
-PROGRAMS = ("docker", "gcloud", "kubectl", "make", "pip", "sbatch")
+PROGRAMS = ("apt-get", "docker", "gcloud", "kubectl", "make", "pip", "sbatch")
 
 _FILE = re.compile(r"(?:--[\w-]+=)?((?:[\w.-]+/)*(?:[\w-]+\.(?:py|yaml|sh|sbatch|toml|txt)|Dockerfile))")
 
