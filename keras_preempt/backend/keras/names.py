@@ -81,9 +81,9 @@ def _named(owner: type) -> Iterator[str]:
     """The names of attributes in the methods of a class and its bases."""
     for base in owner.__mro__:
         for value in vars(base).values():
-            function = inspect.unwrap(value.fget if isinstance(value, property) else value)
+            function = value.fget if isinstance(value, property) else value
             if isinstance(function, FunctionType):
-                yield from _of_code(function.__code__)
+                yield from _of_code(inspect.unwrap(function).__code__)
 
 
 def _of_code(code: CodeType) -> Iterator[str]:
