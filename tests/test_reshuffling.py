@@ -123,7 +123,21 @@ def test_random_numbers_that_are_drawn_anew_count_alike() -> None:
     assert [order(numbers), order(numbers)] == [first, second]
 
 
+def _alone(number: tf.Tensor) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors(number)
+
+
 KINDS: dict[str, Callable[[Any], Any]] = {
+    "_AssertCardinalityDataset": lambda data: data.apply(tf.data.experimental.assert_cardinality(N)),
+    "_FlatMapDataset": lambda data: data.flat_map(_alone),
+    "_GroupByWindowDataset": lambda data: data.group_by_window(
+        lambda n: n % 2, lambda key, window: window, 2
+    ),
+    "_IgnoreErrorsDataset": lambda data: data.ignore_errors(),
+    "_InterleaveDataset": lambda data: data.interleave(_alone),
+    "_ParallelInterleaveDataset": lambda data: data.interleave(_alone, num_parallel_calls=2),
+    "_ScanDataset": lambda data: data.scan(tf.constant(0, tf.int64), lambda state, n: (state, n)),
+    "_UniqueDataset": lambda data: data.unique(),
     "CacheDataset": lambda data: data.cache(),
     "_BatchDataset": lambda data: data.batch(2),
     "_FilterDataset": lambda data: data.filter(lambda n: n >= 0),

@@ -1,6 +1,6 @@
 """Tells when anybody makes an iterator of a pipeline that passes certain shuffles.
 
-Verified with TensorFlow 2.16.2 to 2.21.0.
+Verified with TensorFlow 2.16.1 to 2.21.0.
 """
 
 from __future__ import annotations

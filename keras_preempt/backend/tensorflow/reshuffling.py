@@ -10,7 +10,7 @@ trying: of all names that there can be, it is the one whose count moves when the
 
 `Dataset.random(rerandomize_each_iteration=True)` works alike.
 
-Verified with TensorFlow 2.16.2 to 2.21.0; `tests/test_tensorflow_canaries.py` has the canaries.
+Verified with TensorFlow 2.16.1 to 2.21.0; `tests/test_tensorflow_canaries.py` has the canaries.
 """
 
 from __future__ import annotations
@@ -37,19 +37,27 @@ _IGNORE_STATE = 1
 
 _SETTLED = (
     "CacheDataset",
+    "_AssertCardinalityDataset",
     "_BatchDataset",
     "_FilterDataset",
+    "_FlatMapDataset",
+    "_GroupByWindowDataset",
+    "_IgnoreErrorsDataset",
+    "_InterleaveDataset",
     "_MapDataset",
     "_OptionsDataset",
     "_PaddedBatchDataset",
     "_ParallelBatchDataset",
+    "_ParallelInterleaveDataset",
     "_ParallelMapDataset",
     "_PrefetchDataset",
+    "_ScanDataset",
     "_ShardDataset",
     "_ShuffleDataset",
     "_SkipDataset",
     "_TakeDataset",
     "_TakeWhileDataset",
+    "_UniqueDataset",
     "_WindowDataset",
     "_ZipDataset",
 )
