@@ -100,6 +100,9 @@ class ForkedWorker(WorkerProcess):
             if self._pid and self.exit_code is None:
                 os.killpg(self._pid, signal.SIGKILL)
 
+    def signal_command(self, number: int) -> bool:
+        return self.signal(number)  # The command itself is what trains.
+
     def _send(self, number: int) -> bool:
         with self._sending:
             if not self._pid or self.exit_code is not None:
