@@ -87,7 +87,7 @@ def watch_bar(drawn_at: Callable[[], float] | None) -> None:
     bar.drawn_at = drawn_at or _no_bar
 
 
-class _Lines(logging.StreamHandler[TextIO]):
+class _Lines(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 has it without.
     """Writes lines, each on its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
