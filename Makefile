@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 PYTEST_ARGS ?=
+VERSIONS_ARGS ?=
 
 # Quiet TensorFlow, plain arithmetic. Two workers cannot share one GPU, so the demo trains on the CPU.
 DEMO_ENV := TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1
@@ -27,8 +28,8 @@ demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and comp
 test: lint ## Lint, types and all tests but the long ones (up to 20 minutes)
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
 
-versions: $(READY) ## Canaries and a drill with the oldest and the newest verified Keras and TensorFlow (minutes)
-	$(BIN)/python tests/versions/verify.py
+versions: $(READY) ## Canaries and a drill with the oldest and newest Keras and TensorFlow, and each Python (20 minutes)
+	$(BIN)/python tests/versions/verify.py $(VERSIONS_ARGS)
 
 lint: $(READY) ## Check style, format and types
 	$(BIN)/ruff check .
