@@ -233,13 +233,14 @@ class Session:
         if self._evaluation is not None:
             goes_on = self._validated.goes_on if validating else self._evaluation.goes_on
             self._validated = Validated(list(self._evaluation.noted), validating, goes_on)
+        of_epoch = self._fit.epoch_logs() if validating else None
+        if step_logs.change_later(of_epoch):
+            of_epoch = None  # Then they are read from the metrics again, and change with them as in Keras.
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self._callbacks.capture(arrays),
             "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
-            "epoch_logs": step_logs.encode(
-                self._fit.epoch_logs() if validating else None, arrays, "epoch_logs"
-            ),
+            "epoch_logs": step_logs.encode(of_epoch, arrays, "epoch_logs"),
             "evaluation_iterators": len(evaluation_draws),
             "evaluation_draws": evaluation_draws,
             "validated": self._validated.to_json(),

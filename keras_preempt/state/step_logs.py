@@ -37,6 +37,15 @@ def decode(encoded: Any, arrays: Mapping[str, Array]) -> Any:
     return _tensors(plain.decode(encoded, arrays))
 
 
+def change_later(logs: Any) -> bool:
+    """Whether there is a variable among logs, as of a metric that returns its own: a validation goes on changing it."""
+    if isinstance(logs, Mapping):
+        return any(change_later(value) for value in logs.values())
+    if isinstance(logs, (list, tuple)):
+        return any(change_later(value) for value in logs)
+    return isinstance(logs, (tf.Variable, keras.Variable))
+
+
 def flat(logs: Any) -> dict[str, Any]:
     """Returns logs as callbacks are given them: those in dictionaries within beside the others, numbers as floats."""
     found: dict[str, Any] = {}
