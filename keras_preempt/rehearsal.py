@@ -74,6 +74,8 @@ class Rehearsal:
         """
 
         def capture() -> Mapping[str, Array]:
+            if not model_state.complete:
+                model_state.look_again()  # Variables may have been made since, and reset.
             return {**model_state.capture_mirrored(), **model_state.capture_local()}
 
         name = drill_place.fit_name(place)

@@ -189,9 +189,11 @@ SCRIPTS = (
     ),
     Script("graph/gnn_citations", "graph network on batches of node numbers", 3),
     Script("keras_recipes/tfrecord", "TFRecord files read in parallel, ExponentialDecay, EarlyStopping", 2),
-    # Its end is the same; of an eager fit that is resumed in a validation, the metrics between are not, as recorded.
     Script(
-        "keras_recipes/debugging_tips", "run_eagerly, second-order gradients", 3, verdict=Said("exact if")
+        "keras_recipes/debugging_tips",
+        "run_eagerly, second-order gradients",
+        3,
+        verdict=Identical("exact if"),
     ),
     Script("keras_recipes/trainer_pattern", "inner model built by its first batch, clipped gradients", 3),
     Script("keras_recipes/memory_efficient_embeddings", "embeddings of hashed strings, lookup tables", 3),
