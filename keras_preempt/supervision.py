@@ -212,7 +212,7 @@ class Supervision:
         )
         done = 0 if start.restored is None else int(start.restored.manifest.position["epoch"])
         had_ended = start.restored is not None and start.restored.manifest.finished
-        stopped = start.restored is not None and bool(start.restored.state["stopped"])
+        stopped = start.restored is not None and bool(start.restored.state.get("stopped"))
         over = had_ended and (done >= fit.epochs or stopped)
         if had_ended and not over:
             self._turn.refuse_longer(done, fit.epochs)

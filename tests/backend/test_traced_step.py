@@ -71,6 +71,7 @@ def _traced(model: Any, data: Any = DATA, **arguments: Any) -> Any:
     return callback.result
 
 
+@pytest.mark.usefixtures("fresh_keras")
 def test_keras_calls_the_function_of_a_step_as_it_is_looked_for() -> None:
     names = keras_internals.MAKE_FUNCTION.find().__code__.co_cellvars
     assert STEPS[0] in names, f"_make_function has no local function {STEPS[0]!r} any more: {names}"

@@ -30,6 +30,7 @@ from keras_preempt import PreemptionCallback, TerminationConfig
 from keras_preempt.checkpoint.errors import ForeignDirectory, IdentityMismatch, StoreUnavailable
 from keras_preempt.place import place
 from tests.cluster.harness import start_cluster
+from tests.cluster.left_behind import is_given_back
 from tests.cluster.small_fit import contents, fit, make_data, make_model
 from tests.cluster.training import SCRIPT, Training
 
@@ -39,7 +40,7 @@ def _everything_is_given_back() -> Iterator[None]:
     """Also a fit that is refused leaves no thread and no signal handler behind."""
     handler = signal.getsignal(signal.SIGTERM)
     yield
-    assert signal.getsignal(signal.SIGTERM) is handler
+    assert is_given_back(signal.SIGTERM, handler)
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith("keras_preempt")]
     assert left == []
 

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from keras_preempt.keras_repairs import enable_multi_worker_fit
 from keras_preempt.testing import FakeMetadata
+from tests.cluster.left_behind import is_given_back
 from tests.cluster.noticed_fit import STEPS, Model, NoticedFit, sigterm
 
 FOLDER = Path(sys.argv[1])
@@ -204,7 +205,7 @@ def run(name: str, fake: FakeMetadata, model: Model) -> dict[str, Any]:
     CASES[name](job, fake, notes)
     started = set(threading.enumerate()) - threads
     notes["threads"] = [thread.name for thread in started if thread.name.startswith("keras_preempt")]
-    notes["handler"] = signal.getsignal(signal.SIGTERM) is handler
+    notes["handler"] = is_given_back(signal.SIGTERM, handler)
     print(f"CASE {name}: {time.time() - began:.1f} s", flush=True)
     return {"fits": [asdict(outcome) for outcome in job.outcomes], "notes": notes}
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from keras_preempt.testing import FakeMetadata
 from tests.cluster.handled_loop import STEPS, Loop, sigterm
+from tests.cluster.left_behind import is_given_back
 
 FOLDER, KIND, NAMES = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 RETURNS = {"exit_fn": lambda: sys.exit(9)}
@@ -233,7 +234,7 @@ def main() -> None:
         CASES[name](loop, notes)
         left = {thread.name for thread in set(threading.enumerate()) - threads}
         notes["threads"] = sorted(name for name in left if name.startswith("keras_preempt"))
-        notes["handler"] = signal.getsignal(signal.SIGTERM) is handler
+        notes["handler"] = is_given_back(signal.SIGTERM, handler)
         found[name] = {"loops": loop.outcomes, "notes": notes}
         print(f"CASE {name}: {time.time() - began:.1f} s", flush=True)
     (FOLDER / "0.json").write_text(json.dumps(found, default=int))

@@ -23,6 +23,7 @@ STRATEGY: Any = tf.distribute.MultiWorkerMirroredStrategy()
 
 from tests.cluster.handled_loop import MEMBER, STEPS, Loop, on  # noqa
 from tests.cluster.handled_loop import sigterm as sigterm_at_once  # noqa: E402
+from tests.cluster.left_behind import is_given_back  # noqa: E402
 
 LEAVES = {"exit_fn": lambda: sys.exit(9)}
 CASES: dict[str, Callable[[Loop, dict[str, Any]], None]] = {}
@@ -162,7 +163,7 @@ def main() -> None:
         CASES[name](loop, notes)
         left = {thread.name for thread in set(threading.enumerate()) - threads}
         notes["threads"] = sorted(name for name in left if name.startswith("keras_preempt"))
-        notes["handler"] = signal.getsignal(signal.SIGTERM) is handler
+        notes["handler"] = is_given_back(signal.SIGTERM, handler)
         found[name] = {"loops": loop.outcomes, "notes": notes}
         print(f"CASE {name}: {time.time() - began:.1f} s", flush=True)
     (FOLDER / f"{MEMBER}.json").write_text(json.dumps(found, default=int))
