@@ -47,7 +47,7 @@ def drilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def test_the_own_bytes_of_an_iterator_decide_nothing_where_training_saw_the_same(drilled: Drilled) -> None:
     # TensorFlow counts the seeds that a shuffle has drawn (epoch_num_random_samples), and draws two for each iterator;
-    # of one that does not reshuffle, nothing depends on that.
+    # of one that does not reshuffle, nothing depends on that. tests/cli/test_compare.py has bytes that differ.
     status, printed = drilled(
         """
         full = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(160, seed=5, reshuffle_each_iteration=False)
@@ -59,7 +59,6 @@ def test_the_own_bytes_of_an_iterator_decide_nothing_where_training_saw_the_same
         "step:9",
     )
     assert status == 0, printed
-    assert "does not decide: w0: input/state: 1 of" in printed
     assert "tensors different" in printed
 
 

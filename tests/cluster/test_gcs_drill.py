@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt import events
+from keras_preempt import drill_place, environment, events
 from keras_preempt.checkpoint.store import open_store
 from keras_preempt.testing import FakeGcs, Faults
 from tests.cluster.harness import QUIET_CPU
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+NAMED = "replaced by the drill"
 KINDS = ("429", "503", "corrupted", "lost-response", "reset", "truncated")
 
 
@@ -34,7 +35,7 @@ def drill(gcs: FakeGcs, folder: Path, *options: str, script_args: tuple[str, ...
         *options,
     ]
     command += ["--workers", "2", "--timeout", "200", "--", sys.executable, str(SCRIPT)]
-    command += [str(folder / "output"), "replaced by the drill", "--strategy", "mwms", *script_args]
+    command += [str(folder / "output"), NAMED, "--strategy", "mwms", *script_args]
     env = {**os.environ, **QUIET_CPU, **gcs.environment(), "TMPDIR": str(staging), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
@@ -47,12 +48,16 @@ def drill(gcs: FakeGcs, folder: Path, *options: str, script_args: tuple[str, ...
 def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(environment.DRILL_DIRECTORY, "gs://bucket/drill/preempted")
+    preempted = str(drill_place.replaced(NAMED))
+    monkeypatch.delenv(environment.DRILL_DIRECTORY)
+    place = preempted.rpartition("/")[2]
     with FakeGcs(buckets=("bucket",), faults=Faults(seed=8, rate=0.1, kinds=KINDS)) as gcs:
         # Those that hurt most happen for certain.
         gcs.fail_next("lost-response", match="run.json")
-        gcs.fail_next("lost-response", match="undisturbed/incarnations")
+        gcs.fail_next("lost-response", match=f"undisturbed/{place}/incarnations")
         gcs.fail_next("reset", match="uploadType=multipart")
-        gcs.fail_next("429", match="preempted/step-")
+        gcs.fail_next("429", match=f"preempted/{place}/step-")
         gcs.fail_next("corrupted", match="mirrored.safetensors")
         gcs.fail_next("truncated", match="local.safetensors")
         gcs.fail_next("503", match="MANIFEST.json")
@@ -64,7 +69,7 @@ def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
         gcs.faults = Faults()
         for name, value in gcs.environment().items():
             monkeypatch.setenv(name, value)
-        store = open_store("gs://bucket/drill/preempted", staging_dir=tmp_path)
+        store = open_store(preempted, staging_dir=tmp_path)
         told = events.read(store)
         store.close()
     for worker in range(2):
