@@ -164,8 +164,11 @@ class Drill:
     def _send(self, heard: Heard | None, at: Position | None, *, kill: bool) -> None:
         number = signal.SIGKILL if kill else self.signal
         if not self.outside or heard is None or self.tell is None:
+            before = None if heard is None or kill else heard.stand(at)
             self._tell(signal=number.name, time=time.time())
             os.kill(os.getpid(), number)
+            if heard is not None and before is not None:
+                heard.wait(before, ARRIVAL, at)  # Another thread may be the one that the system interrupts.
             return
         before = heard.stand(at)
         self._tell(signal=number.name, time=time.time(), wanted=True)
