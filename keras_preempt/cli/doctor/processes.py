@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from keras_preempt.cluster.leash import descendants
 
 __all__ = ["Process", "chain", "look", "training_process"]
 
+_GLANCES, _PAUSE = 5, 0.01  # How often a blocked signal is looked at again, and seconds between
 _MANY = 50  # processes between the one that was started and the one that trains, at most
 
 
@@ -48,10 +52,20 @@ class Process:
 
 def look(pid: int) -> Process | None:
     """Returns what is known about a process; None if it is gone, or the system has no /proc."""
+    found = _glance(pid)
+    for _ in range(_GLANCES):
+        if found is None or not found.blocked:
+            break
+        time.sleep(_PAUSE)  # A thread blocks all signals for a moment while it starts another.
+        found = _glance(pid)
+    return found
+
+
+def _glance(pid: int) -> Process | None:
     folder = Path("/proc", str(pid))
     try:
         fields = _fields(folder / "status")
-        threads = [_fields(task / "status") for task in (folder / "task").iterdir()]
+        threads = list(_threads(folder))
         words = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
         return Process(
             pid,
@@ -99,6 +113,12 @@ def chain(started: int, trains: int) -> list[Process]:
         pid = process.parent
     first = look(started)
     return [] if first is None else [first]
+
+
+def _threads(folder: Path) -> Iterator[dict[str, str]]:
+    for task in (folder / "task").iterdir():
+        with contextlib.suppress(OSError):  # A thread that has ended meanwhile; those of tf.data come and go.
+            yield _fields(task / "status")
 
 
 def _fields(path: Path) -> dict[str, str]:

@@ -150,7 +150,7 @@ class Trial:
         else:
             trains = 0
         outcome.chain = tuple(chain(started, trains))
-        outcome.found_training = bool(trains)
+        outcome.found_training = bool(trains) and outcome.chain[-1:][0].pid == trains
         outcome.ever_ignored = self._ignoring.get(trains)  # Not a helper, which may well ignore it.
         outcome.signalled_at = time.time()
         sent = time.monotonic()

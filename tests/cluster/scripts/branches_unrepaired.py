@@ -1,6 +1,7 @@
 """Trains on mirrored replicas of one process without the repairs, with them, and when they are undone.
 
-Usage: ``branches_unrepaired.py REPLICAS``. Writes a line for each: ``what: name of the error`` or ``what: trained``.
+Usage: ``branches_unrepaired.py REPLICAS``. Writes ``needed: <bool>``, and a line for each:
+``what: name of the error`` or ``what: trained``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import enable_multi_worker_fit
+from keras_preempt.keras_internals import APPLY_GRADIENTS, REPAIRS
 
 replicas = int(sys.argv[1])
 cpu = tf.config.list_physical_devices("CPU")[0]
@@ -36,6 +38,8 @@ def train(what: str, options: dict[str, Any]) -> None:
         print(f"{what}: trained", flush=True)
 
 
+(repair,) = (repair for repair in REPAIRS if repair.target is APPLY_GRADIENTS)
+print(f"needed: {repair.needed()}", flush=True)
 for name, options in OPTIONS.items():
     train(name, options)
     with enable_multi_worker_fit():

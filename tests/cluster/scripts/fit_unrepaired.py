@@ -2,7 +2,7 @@
 
 Without the last one, that of the loss scaling, they would wait for each other for ever.
 
-Usage: ``fit_unrepaired.py``. Lines: ``without <number>: <what was raised>``.
+Usage: ``fit_unrepaired.py``. Lines: ``<number> needed: <bool>``, then ``without <number>: <what was raised>``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from keras_preempt.keras_internals import REPAIRS
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 dataset = tf.data.Dataset.from_tensor_slices((np.ones((16, 3)), np.ones((16, 1)))).batch(4)
+
+for number, repair in enumerate(REPAIRS[:-1]):
+    print(f"{number} needed: {repair.needed()}", flush=True)
 
 # In this order: the first three fail before a step runs; the fourth leaves the cluster's collectives in error.
 for number, repair in enumerate(REPAIRS[:-1]):
