@@ -27,15 +27,15 @@ from resident_memory import peak_of, touch
 from state import bytes_of, model_of
 from tables import conditions, table
 
-from keras_preempt.alignment import Position
-from keras_preempt.background import BackgroundSave
+from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.layout import attempt_name
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.retention import Retention
-from keras_preempt.events import EventLog
-from keras_preempt.saving import Content, Saver
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.report.events import EventLog
 from keras_preempt.state.model import ModelState
+from keras_preempt.training.background import BackgroundSave
+from keras_preempt.training.saver import Content, Saver
 
 _POSITION = Position(0, "train", 0, 0)
 _BATCH = np.zeros((1, 4), np.int32), np.zeros((1, 1), np.float32)

@@ -13,15 +13,15 @@ import numpy as np
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_preempt.alignment import Kind, Plan, Position
+from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.layout import attempt_name
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.retention import Retention
-from keras_preempt.events import EventLog
-from keras_preempt.saving import Content, Saver
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.report.events import EventLog
 from keras_preempt.state.model import ModelState
+from keras_preempt.training.saver import Content, Saver
 
 _CHUNK = 8 << 20  # bytes
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tables import conditions, table
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.gcs_store import GcsStore
+from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.testing import FakeGcs, Faults
 
 KINDS = ("503", "429", "reset", "stall")

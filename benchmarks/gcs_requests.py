@@ -7,11 +7,11 @@ from collections import Counter
 from gcs_ways import BUCKET, POSITION, commit_checkpoint, state
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.gcs_store import GcsStore
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.testing import FakeGcs
 

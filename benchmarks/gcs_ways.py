@@ -18,13 +18,13 @@ from google.cloud import storage
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.commit import commit
-from keras_preempt.checkpoint.gcs_store import GcsStore
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed, load
+from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
-from keras_preempt.testing.fake_gcs import QUIET_CLIENT
+from keras_preempt.testing.gcs.fake import QUIET_CLIENT
 
 SCRIPTS = Path(__file__).parent / "scripts"
 BUCKET = "bucket"
@@ -52,7 +52,7 @@ def server(*, connection: float, machine: float | None = None) -> Iterator[str]:
         connection: bytes a second of one connection, in each direction.
         machine: bytes a second of one machine's connections together; None for no limit.
     """
-    command = [sys.executable, "-m", "keras_preempt.testing.fake_gcs", "--bytes-per-second", str(connection)]
+    command = [sys.executable, "-m", "keras_preempt.testing.gcs.fake", "--bytes-per-second", str(connection)]
     if machine is not None:
         command += ["--machine-bytes-per-second", str(machine)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

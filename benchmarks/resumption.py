@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_preempt.cluster import LocalCluster
-from keras_preempt.exit_codes import EXIT_RESTART
+from keras_preempt.process.exit_codes import EXIT_RESTART
 
 SCRIPT = Path(__file__).parent / "scripts" / "resumed_fit.py"
 STATE, REPLAY = "state", "replay"

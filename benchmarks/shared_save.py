@@ -15,7 +15,7 @@ from pathlib import Path
 from tables import table
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.storage.local import LocalStore
 
 _SCRIPT = Path(__file__).parent / "scripts" / "write_share.py"
 _LIMIT = 300.0  # seconds for one save

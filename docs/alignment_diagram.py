@@ -1,4 +1,4 @@
-"""Writes docs/alignment.md from the table in `keras_preempt.alignment`.
+"""Writes docs/alignment.md from the table in `keras_preempt.agreement.alignment`.
 
 Run `python docs/alignment_diagram.py` after changing the table; with `--check` nothing is written, and the
 exit status is 1 if the file on disk is not what the table gives.
@@ -10,17 +10,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from keras_preempt.alignment import TRANSITIONS, Member, State
+from keras_preempt.agreement.alignment import TRANSITIONS, Member, State
 
 PAGE = Path(__file__).with_name("alignment.md")
 
 _INTRODUCTION = """\
 # Step alignment
 
-<!-- Written by docs/alignment_diagram.py from the table in keras_preempt/alignment.py. Do not edit. -->
+<!-- Written by docs/alignment_diagram.py from the table in keras_preempt/agreement/alignment.py. Do not edit. -->
 
 How one worker goes through a round of agreement. The theory of operation stands at the top of
-`keras_preempt/alignment.py`. While a worker is in a state with attention on, its main thread looks at the
+`keras_preempt/agreement/alignment.py`. While a worker is in a state with attention on, its main thread looks at the
 round at every boundary.
 """
 

@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keras_preempt.backend.tensorflow.multi_worker_fit import MultiWorkerFit, enable_multi_worker_fit
+    from keras_preempt.backend.tensorflow.worker_lost import WorkerLost
     from keras_preempt.callback import PreemptionCallback
     from keras_preempt.handler import PreemptionCheckpointHandler
-    from keras_preempt.keras_repairs import MultiWorkerFit, enable_multi_worker_fit
-    from keras_preempt.termination import Preempted, TerminationConfig
-    from keras_preempt.watcher import PreemptionWatcher
-    from keras_preempt.weights import load_weights
-    from keras_preempt.worker_lost import WorkerLost
+    from keras_preempt.notices.termination import Preempted, TerminationConfig
+    from keras_preempt.notices.watcher import PreemptionWatcher
+    from keras_preempt.state.weights import load_weights
 
 __version__ = "0.1.0"
 
@@ -33,15 +33,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "MultiWorkerFit": "keras_preempt.keras_repairs",
-    "Preempted": "keras_preempt.termination",
+    "MultiWorkerFit": "keras_preempt.backend.tensorflow.multi_worker_fit",
+    "Preempted": "keras_preempt.notices.termination",
     "PreemptionCallback": "keras_preempt.callback",
-    "PreemptionWatcher": "keras_preempt.watcher",
+    "PreemptionWatcher": "keras_preempt.notices.watcher",
     "PreemptionCheckpointHandler": "keras_preempt.handler",
-    "TerminationConfig": "keras_preempt.termination",
-    "WorkerLost": "keras_preempt.worker_lost",
-    "enable_multi_worker_fit": "keras_preempt.keras_repairs",
-    "load_weights": "keras_preempt.weights",
+    "TerminationConfig": "keras_preempt.notices.termination",
+    "WorkerLost": "keras_preempt.backend.tensorflow.worker_lost",
+    "enable_multi_worker_fit": "keras_preempt.backend.tensorflow.multi_worker_fit",
+    "load_weights": "keras_preempt.state.weights",
 }
 
 
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
     # Imported on first use: the command line must not wait for TensorFlow.
     if name not in _HOMES:
         raise AttributeError(f"module 'keras_preempt' has no attribute {name!r}")
-    from keras_preempt.requirements import check
+    from keras_preempt.backend.requirements import check
 
     check()
     return getattr(import_module(_HOMES[name]), name)

@@ -11,17 +11,18 @@ from typing import Any, NoReturn
 
 import keras
 
-from keras_preempt import drill_place, log
 from keras_preempt.backend.keras.own_optimizers import steps_done
+from keras_preempt.backend.tensorflow.multi_worker_fit import enable_multi_worker_fit
 from keras_preempt.checkpoint.retention import Retention
-from keras_preempt.checkpoint.store import open_store
-from keras_preempt.keras_repairs import enable_multi_worker_fit
-from keras_preempt.propagation import tell_uncaught_loss
-from keras_preempt.runtime import Runtime
-from keras_preempt.schedule import chosen
-from keras_preempt.several_fits import Turn
-from keras_preempt.supervision import Supervision
-from keras_preempt.termination import TerminationConfig, check_no_arguments
+from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.notices.termination import TerminationConfig, check_no_arguments
+from keras_preempt.process import log
+from keras_preempt.training import drill_place
+from keras_preempt.training.fit import Supervision
+from keras_preempt.training.propagation import tell_uncaught_loss
+from keras_preempt.training.runtime import Runtime
+from keras_preempt.training.schedule import chosen
+from keras_preempt.training.several_fits import Turn
 
 logger = logging.getLogger("keras_preempt")
 

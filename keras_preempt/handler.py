@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from keras_preempt import log
-from keras_preempt.handler_checkpoints import LoopCheckpoints
-from keras_preempt.handler_cluster import join
-from keras_preempt.handler_watch import Arguments, LoopWatch
-from keras_preempt.tensorflow_internals import task_preempted_by
-from keras_preempt.termination import Preempted, TerminationConfig
+from keras_preempt.backend.tensorflow.internals import task_preempted_by
+from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints
+from keras_preempt.notices.termination import Preempted, TerminationConfig
+from keras_preempt.process import log
+from keras_preempt.training.loop import Arguments, LoopWatch
+from keras_preempt.training.loop_cluster import join
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keras_preempt import environment
+from keras_preempt.process import environment
 
 # A machine that tests run on may be in a cloud whose notices are no business of a test.
 os.environ.setdefault(environment.PLATFORM, "generic")
@@ -29,6 +29,6 @@ def fresh_keras() -> None:
 def no_notice_for_the_next_test() -> Iterator[None]:
     """What a fit has heard and not answered is kept for the next one of its process, which is another test's here."""
     yield
-    fits = sys.modules.get("keras_preempt.several_fits")  # Most tests do without it.
+    fits = sys.modules.get("keras_preempt.training.several_fits")  # Most tests do without it.
     if fits is not None:
         fits.take_notices()

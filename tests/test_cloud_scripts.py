@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from keras_preempt.cluster import tf_config_from_hosts
-from keras_preempt.exit_codes import EXIT_RESTART_TPU
+from keras_preempt.process.exit_codes import EXIT_RESTART_TPU
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 STAND_INS = Path(__file__).with_name("gcloud_stand_in")

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_preempt import events
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import CheckpointError, UnsupportedFormat
 from keras_preempt.checkpoint.layout import EVENTS, INCARNATIONS, MANIFEST, RUN
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.reader import committed, load, verify
 from keras_preempt.checkpoint.run_directory import read_run
+from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.main import main
+from keras_preempt.report import events
 
 FIRST = Path(__file__).parent / "formats" / "format-1"
 ATTEMPT = "step-00000006/00001-0000"

@@ -17,11 +17,11 @@ import tensorflow as tf
 import keras_preempt
 from keras_preempt import Preempted, PreemptionCheckpointHandler, TerminationConfig
 from keras_preempt import handler as handler_module
-from keras_preempt import tensorflow_internals as internals
-from keras_preempt.coordination.local import LocalCoordinator
+from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.backend.tensorflow import internals
+from keras_preempt.backend.tensorflow.place import Place
+from keras_preempt.backend.tensorflow.remote_workers import RemoteWorkers
 from keras_preempt.notices.last_signal import EndsWith
-from keras_preempt.place import Place
-from keras_preempt.remote_workers import RemoteWorkers
 from keras_preempt.testing import FakeMetadata
 
 TENSORFLOWS = tf.distribute.experimental.PreemptionCheckpointHandler

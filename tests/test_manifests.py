@@ -18,7 +18,7 @@ import yaml
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet as JobSet
 
 from keras_preempt.cluster import tf_config_from_jobset
-from keras_preempt.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_WORKER_LOST
+from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_WORKER_LOST
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCHEMAS = Path(__file__).parent / "schemas"

@@ -13,9 +13,9 @@ from google.api_core.client_info import ClientInfo
 from google.cloud import storage
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.gcs_store import GcsStore
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
+from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.writer import write_part
 
 worker, workers, size, connections, folder = *map(int, sys.argv[1:5]), sys.argv[5]

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from keras_preempt import this_process
+from keras_preempt.process import this_process
 
 STARTED = this_process.started_at()  # Of the process, before Python was there.
 
@@ -22,8 +22,9 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from keras_preempt import PreemptionCallback, supervision  # noqa: E402
+from keras_preempt import PreemptionCallback  # noqa: E402
 from keras_preempt.state import inputs  # noqa: E402
+from keras_preempt.training import fit as supervision  # noqa: E402
 
 IMPORTED = time.time()
 

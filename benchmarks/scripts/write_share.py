@@ -14,8 +14,8 @@ import numpy as np
 
 from keras_preempt.checkpoint.commit import commit
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.partition import TensorSpec, partition
+from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.writer import write_part
 
 TENSORS = 25  # one of them with a quarter of the bytes

@@ -9,8 +9,8 @@ import numpy as np
 from keras_preempt.checkpoint.checksum import PIECE, extended
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound
 from keras_preempt.checkpoint.manifest import FileEntry
-from keras_preempt.checkpoint.store import Store
-from keras_preempt.checkpoint.transfers import Moved, uncounted
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, NotFound, UnsupportedFormat
 from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
 
 logger = logging.getLogger("keras_preempt")
 

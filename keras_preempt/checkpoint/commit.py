@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from keras_preempt import failpoints
-from keras_preempt.checkpoint import documents, incarnations
+from keras_preempt.checkpoint import documents, failpoints, incarnations
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
     CommitFailed,
@@ -25,7 +24,7 @@ from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, incarna
 from keras_preempt.checkpoint.manifest import FORMAT, Manifest, Part, PartRef
 from keras_preempt.checkpoint.part_checks import check_files, check_positions, check_slices, read_parts, some
 from keras_preempt.checkpoint.partition import TensorSpec
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
 
 _SAME_COMMIT = ("step", "attempt", "position")
 

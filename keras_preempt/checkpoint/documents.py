@@ -20,7 +20,7 @@ import google_crc32c
 
 from keras_preempt.checkpoint import strict_json
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, TooLarge, UnsupportedFormat
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
 
 FORMAT = 1
 """The newest format of manifests, part lists, claims and identities that this version reads, and writes."""

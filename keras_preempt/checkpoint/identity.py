@@ -17,7 +17,7 @@ from keras_preempt.checkpoint.errors import (
 )
 from keras_preempt.checkpoint.layout import EVENTS, RUN
 from keras_preempt.checkpoint.partition import check_distinct
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
 
 _SHOWN = 10  # differences that a message lists
 _ABSENT = "nothing"

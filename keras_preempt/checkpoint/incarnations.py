@@ -19,7 +19,7 @@ from keras_preempt.checkpoint.layout import (
     incarnation_file,
     parse_incarnation,
 )
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
 
 ALONE = "alone"
 """The field of a claim in which one of several workers says which one it is, if it trains a model of its own."""

@@ -10,7 +10,7 @@ from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.fields import Fields
 from keras_preempt.checkpoint.layout import parse_attempt, part_file
 from keras_preempt.checkpoint.partition import Slice
-from keras_preempt.checkpoint.store import check_name
+from keras_preempt.checkpoint.storage.store import check_name
 
 FORMAT = documents.FORMAT
 

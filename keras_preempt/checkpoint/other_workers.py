@@ -8,9 +8,9 @@ from typing import Any
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, load, load_own
 from keras_preempt.checkpoint.setup import Setup
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.storage.transfers import Shown, silent
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.checkpoint.transfers import Shown, silent
 
 SETUP = "setup"
 """The field of a worker's state that holds the `Setup` it was saved on."""

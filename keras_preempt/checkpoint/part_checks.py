@@ -15,7 +15,7 @@ from keras_preempt.checkpoint.errors import CommitFailed, NotFound, PositionMism
 from keras_preempt.checkpoint.layout import part_file
 from keras_preempt.checkpoint.manifest import Part, PartRef
 from keras_preempt.checkpoint.partition import TensorSpec, check_tiling
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
 
 
 def read_parts(store: Store, directory: str, members: Sequence[int]) -> tuple[list[Part], list[PartRef]]:

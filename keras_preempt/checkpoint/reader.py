@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from keras_preempt import failpoints
-from keras_preempt.checkpoint import documents, host_memory
+from keras_preempt.checkpoint import documents, failpoints, host_memory
 from keras_preempt.checkpoint.assembly import Assembly
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.commit import read_manifest
@@ -29,9 +28,9 @@ from keras_preempt.checkpoint.layout import (
 from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef
 from keras_preempt.checkpoint.parallel import in_parallel
 from keras_preempt.checkpoint.partition import check_tiling
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.storage.transfers import Shown, silent
 from keras_preempt.checkpoint.tensors import Array, new_places, read_tensors, read_to_places, verify_file
-from keras_preempt.checkpoint.transfers import Shown, silent
 
 _LOOKS = 10  # at a directory in which others work; each one in vain means that they have saved and removed meanwhile
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from keras_preempt.checkpoint.duration import seconds_of
 from keras_preempt.checkpoint.errors import NotFound, UnsafeName
 from keras_preempt.checkpoint.layout import (
     MANIFEST,
@@ -21,8 +22,7 @@ from keras_preempt.checkpoint.layout import (
 )
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed
-from keras_preempt.checkpoint.store import Store
-from keras_preempt.duration import seconds_of
+from keras_preempt.checkpoint.storage.store import Store
 
 _PART_LIST = ".part.json"  # how their names end
 

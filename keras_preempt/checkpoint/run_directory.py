@@ -14,8 +14,8 @@ from keras_preempt.checkpoint.errors import (
     one_line,
 )
 from keras_preempt.checkpoint.layout import MANIFEST, RUN, is_attempt, parse_step
-from keras_preempt.checkpoint.local_store import LocalStore
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.store import Store
 
 _LOOKED_INTO = 50  # folders in which a run is looked for, to name it in a message
 _SHOWN = 5

@@ -21,9 +21,9 @@ from keras_preempt.checkpoint.dtypes import code_of, dtype_of
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.manifest import FileEntry
 from keras_preempt.checkpoint.partition import elements
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
 from keras_preempt.checkpoint.tensor_header import LARGEST_HEADER, StoredTensor, parse_header
-from keras_preempt.checkpoint.transfers import Moved, uncounted
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

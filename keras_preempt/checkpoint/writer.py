@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from keras_preempt import failpoints
+from keras_preempt.checkpoint import failpoints
 from keras_preempt.checkpoint.documents import as_read
 from keras_preempt.checkpoint.dtypes import dtype_of
 from keras_preempt.checkpoint.layout import local_file, mirrored_file, part_file
 from keras_preempt.checkpoint.manifest import FileEntry, Part, PlacedSlice
 from keras_preempt.checkpoint.partition import SMALLEST_CUT, Slice
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.storage.transfers import Shown, silent
 from keras_preempt.checkpoint.tensors import Array, write_tensors
-from keras_preempt.checkpoint.transfers import Shown, silent
 
 FILE_SIZE = 256 << 20
 """Bytes of mirrored tensors that a file holds at most, so that several can be transferred at a time."""

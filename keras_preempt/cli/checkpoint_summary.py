@@ -13,8 +13,8 @@ from keras_preempt.checkpoint.choosing import is_removed
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, UnsafeName, UnsupportedFormat
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, is_attempt, parse_attempt, parse_step
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed, verify
-from keras_preempt.checkpoint.store import Store
-from keras_preempt.progress import transfer
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.report.progress import transfer
 from keras_preempt.state.saved_weights import is_weight
 
 __all__ = ["CheckpointSummary", "LeftOver", "RunSummary", "checkpoints_of", "left_over_in", "run_of"]

@@ -18,7 +18,7 @@ import click
 from keras_preempt.checkpoint.choosing import read_chosen
 from keras_preempt.checkpoint.errors import one_line
 from keras_preempt.checkpoint.layout import parse_attempt
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.export_output import told, written_whole
 from keras_preempt.cli.opened_run import CannotRead
 from keras_preempt.cli.terminal import is_silenced
@@ -42,7 +42,7 @@ def export_keras(store: Store, step: int | None, out: Path, model: str | None) -
         CannotWrite: The file cannot be written.
     """
     with _without_noise():
-        from keras_preempt.requirements import check
+        from keras_preempt.backend.requirements import check
 
         try:
             check()
@@ -52,7 +52,7 @@ def export_keras(store: Store, step: int | None, out: Path, model: str | None) -
 
 
 def _export(store: Store, step: int | None, out: Path, model: str | None) -> list[str]:
-    from keras_preempt.weights import load_weights_from
+    from keras_preempt.state.weights import load_weights_from
 
     made, names = _kept(store, step) if model is None else (_from_argument(model), None)
     try:
@@ -89,7 +89,7 @@ def _without_noise() -> Iterator[None]:
 
 
 def _kept(store: Store, step: int | None) -> tuple[Any, list[str]]:
-    from keras_preempt.architecture import NoArchitecture, rebuild
+    from keras_preempt.state.architecture import NoArchitecture, rebuild
 
     _, incarnation = read_chosen(store, step, lambda info: parse_attempt(info.attempt)[0])
     try:
@@ -103,7 +103,7 @@ def _kept(store: Store, step: int | None) -> tuple[Any, list[str]]:
 def _from_argument(argument: str) -> Any:
     import keras
 
-    from keras_preempt.architecture import NoArchitecture, model_of
+    from keras_preempt.state.architecture import NoArchitecture, model_of
 
     try:
         if argument.endswith(".keras"):

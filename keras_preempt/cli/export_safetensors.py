@@ -7,7 +7,7 @@ from pathlib import Path
 
 from keras_preempt.checkpoint.choosing import read_chosen
 from keras_preempt.checkpoint.run_directory import read_run
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import stream
 from keras_preempt.cli.export_output import told, written_whole
 from keras_preempt.state.saved_weights import GROUP, read_weights

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from keras_preempt.cli.checkpoint_summary import checkpoints_of, left_over_in, run_of
+from keras_preempt.cli.drill.notices_told import with_notices
 from keras_preempt.cli.inspect_compare import compare_checkpoints, print_differences
 from keras_preempt.cli.inspect_tables import print_checkpoints, print_left_over, print_run
-from keras_preempt.cli.notices_told import with_notices
 from keras_preempt.cli.opened_run import directory_argument, opened_run
 from keras_preempt.cli.terminal import Terminal
 

@@ -12,11 +12,11 @@ from keras_preempt.checkpoint.choosing import read_chosen
 from keras_preempt.checkpoint.errors import one_line
 from keras_preempt.checkpoint.reader import CheckpointInfo, load, load_own
 from keras_preempt.checkpoint.run_directory import read_run
-from keras_preempt.checkpoint.store import Store, open_store
+from keras_preempt.checkpoint.storage.store import Store, open_store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.cli.compare import compare_json, compare_tensors
 from keras_preempt.cli.terminal import Terminal
-from keras_preempt.progress import transfer
+from keras_preempt.report.progress import transfer
 
 __all__ = ["Compared", "compare_checkpoints", "print_differences"]
 

@@ -17,7 +17,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "run": "keras_preempt.cli.run",
     "doctor": "keras_preempt.cli.doctor.command",
-    "drill": "keras_preempt.cli.drill",
+    "drill": "keras_preempt.cli.drill.command",
     "report": "keras_preempt.cli.report",
     "inspect": "keras_preempt.cli.inspect",
     "export": "keras_preempt.cli.export",

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from keras_preempt.exit_codes import RESTART_CODES
+from keras_preempt.process.exit_codes import RESTART_CODES
 
 __all__ = ["checked_command", "command_argument", "restart_code_option", "workers_option"]
 

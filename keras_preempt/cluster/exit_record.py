@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from keras_preempt import events
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.layout import EVENTS
-from keras_preempt.checkpoint.store import open_store
+from keras_preempt.checkpoint.storage.store import open_store
 from keras_preempt.cluster.local import WorkerExit
-from keras_preempt.environment import DRILL_RECORD
-from keras_preempt.status import fit_file
+from keras_preempt.process.environment import DRILL_RECORD
+from keras_preempt.report import events
+from keras_preempt.report.status import fit_file
 
 __all__ = ["record_exits", "recorded_steps"]
 
@@ -66,7 +66,7 @@ def recorded_steps(environment: Mapping[str, str | None], incarnation: int) -> C
         if not folder:
             return None
         # In a drill only: it brings NumPy with it, for which `keras-preempt run` should not have to wait.
-        from keras_preempt.step_record import record_name
+        from keras_preempt.training.step_record import record_name
 
         try:
             lines = (Path(folder) / record_name(incarnation, member)).read_bytes().splitlines()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.cluster.outcome import Outcome, Verdict
 from keras_preempt.cluster.status import WorkerStatus
-from keras_preempt.exit_codes import RESTART_CODES
+from keras_preempt.process.exit_codes import RESTART_CODES
 
 __all__ = ["Incarnation", "RestartPolicy", "SupervisorReport"]
 

@@ -10,7 +10,7 @@ launcher and the command as a small init does in a container, because some thing
   (setsid, a daemon's double fork) becomes its child and is found. No other process is ever signalled.
 - The process that listens for notices need not be the one that was started: in ``sh -c 'python train.py; echo over'``
   the shell would die of a SIGTERM and the training process would never hear of it. That process names itself in a
-  file (`keras_preempt.status`), and the signal goes to it. Until it has done so, the signal goes to the command.
+  file (`keras_preempt.report.status`), and the signal goes to it. Until it has done so, the signal goes to the command.
 
 The whole group is not signalled, because it contains processes that training needs until it is saved, such as the
 workers of a data loader.

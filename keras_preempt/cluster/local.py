@@ -15,8 +15,8 @@ from typing import TextIO
 
 from keras_preempt.cluster.ports import find_free_ports
 from keras_preempt.cluster.worker import WorkerProcess
-from keras_preempt.environment import TF_CONFIG
-from keras_preempt.exit_codes import RESTART_CODES
+from keras_preempt.process.environment import TF_CONFIG
+from keras_preempt.process.exit_codes import RESTART_CODES
 
 _OUTPUT_TAIL = 10.0  # seconds for a worker whose keeper was killed
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.cluster.status import WorkerStatus
-from keras_preempt.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 
 __all__ = ["KILLED_BY_TERM", "Outcome", "Verdict", "as_told", "exit_status", "judge"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.staging import StagingDirectory
+from keras_preempt.checkpoint.storage.staging import StagingDirectory
 
 __all__ = ["scratch_directory"]
 

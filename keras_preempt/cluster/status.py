@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keras_preempt.status import process_file
+from keras_preempt.report.status import process_file
 
 __all__ = ["WorkerStatus", "read_listening", "read_statuses"]
 

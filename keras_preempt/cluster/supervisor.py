@@ -16,8 +16,8 @@ from keras_preempt.cluster.local import LocalCluster, default_prefix
 from keras_preempt.cluster.outcome import KILLED_BY_TERM, Outcome, Verdict, as_told, exit_status, judge
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.status import read_listening, read_statuses
-from keras_preempt.environment import INCARNATION, STATUS_DIR
-from keras_preempt.exit_codes import EXIT_NOT_SAVED
+from keras_preempt.process.environment import INCARNATION, STATUS_DIR
+from keras_preempt.process.exit_codes import EXIT_NOT_SAVED
 
 __all__ = ["Incarnation", "RestartPolicy", "Supervisor", "SupervisorReport"]
 

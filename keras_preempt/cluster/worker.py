@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from keras_preempt.cluster.leash import KILL_ALL, TO_COMMAND, of_session
-from keras_preempt.environment import STATUS_DIR
-from keras_preempt.status import process_file
+from keras_preempt.process.environment import STATUS_DIR
+from keras_preempt.report.status import process_file
 
 __all__ = ["WorkerProcess"]
 

@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from keras_preempt.coordination import CoordinationLost, Coordinator
+from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
+from keras_preempt.backend.tensorflow.internals import PREEMPTION_NOTICE_KEY
 from keras_preempt.notices.notice import Notice
-from keras_preempt.tensorflow_internals import PREEMPTION_NOTICE_KEY
 
 SOURCE = "coordination key"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from keras_preempt import environment
+from keras_preempt.process import environment
 
 LINK_LOCAL = "169.254.169.254"
 """The address of all three: reachable from the machine itself only, so that no name is looked up."""

@@ -29,7 +29,7 @@ def account(
     """Accounts for a run.
 
     Args:
-        events: From `keras_preempt.events.read`.
+        events: From `keras_preempt.report.events.read`.
         gaps: What is known to be missing of them, in sentences.
         now: The present time, in seconds since 1970, up to which what has told no end is taken to run; None: nothing
             runs any more.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 
-from keras_preempt import events, this_process
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from keras_preempt.checkpoint.run_directory import read_run
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.process import this_process
+from keras_preempt.report import events
 from keras_preempt.report.account import Account
 from keras_preempt.report.accounting import account
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from keras_preempt import keras_internals
+from keras_preempt.backend.keras import internals as keras_internals
 from keras_preempt.backend.keras.own_optimizers import attributes
 
 

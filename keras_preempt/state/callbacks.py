@@ -15,14 +15,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.keras_internals import (
+from keras_preempt.backend.keras.internals import (
     CALLBACK_STATE,
     COPIES_OF_WEIGHTS,
     STATELESS_CALLBACKS,
     flush_summaries,
     take_up_step,
 )
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain
 from keras_preempt.state.callback_files import has_rows, put_rows_back, read_rows
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keras_preempt.backend.keras.first_use import FirstUse
+from keras_preempt.backend.tensorflow import host_values
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state import host_values
 from keras_preempt.state.waiting import Waiting, base, find_waiting, misfit, used_before
 
 

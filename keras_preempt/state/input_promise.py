@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from keras_preempt.keras_internals import InputFeed
+from keras_preempt.backend.keras.internals import InputFeed
+from keras_preempt.backend.tensorflow.internals import Ingredient, ingredients, pipelines_of
 from keras_preempt.state import py_dataset
-from keras_preempt.tensorflow_internals import Ingredient, ingredients, pipelines_of
 
 _DRAWS = re.compile(r"Random(?!Dataset)|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial")
 _VARIABLE = re.compile(r"Assign\w*VariableOp|Rng\w+|Stateful\w+|LookupTableInsert\w*|NonDeterministicInts")

@@ -21,14 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.backend.tensorflow.reshuffling import keeps_an_order
-from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.keras_internals import InputFeed
-from keras_preempt.progress import progress
-from keras_preempt.state import py_dataset, randomness
-from keras_preempt.state.input_promise import has_python_code
-from keras_preempt.state.shuffles import Counts, Shuffles
-from keras_preempt.tensorflow_internals import (
+from keras_preempt.backend.keras.internals import InputFeed
+from keras_preempt.backend.tensorflow.internals import (
     iterator_state,
     keeps_every_shuffle,
     never_has_state,
@@ -37,6 +31,12 @@ from keras_preempt.tensorflow_internals import (
     restore_iterator,
     shuffle_buffers,
 )
+from keras_preempt.backend.tensorflow.reshuffling import keeps_an_order
+from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.report.progress import progress
+from keras_preempt.state import py_dataset, randomness
+from keras_preempt.state.input_promise import has_python_code
+from keras_preempt.state.shuffles import Counts, Shuffles
 
 logger = logging.getLogger("keras_preempt")
 

@@ -17,12 +17,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_preempt import keras_internals
+from keras_preempt.backend.keras import internals as keras_internals
 from keras_preempt.backend.keras.own_optimizers import own_optimizers
+from keras_preempt.backend.tensorflow import host_values
 from keras_preempt.backend.tensorflow.replica_branches import gradient_accumulators
 from keras_preempt.checkpoint.dtypes import NAMES
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state import attributes, host_values
+from keras_preempt.state import attributes
 from keras_preempt.state.handover import Handover
 from keras_preempt.state.regroup import Rule, rule_of
 from keras_preempt.state.waiting import Waiting

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from keras_preempt.checkpoint.reader import CheckpointInfo, load, load_own
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.progress import transfer
+from keras_preempt.report.progress import transfer
 from keras_preempt.state.regroup import Rule, regroup, rule_of
 
 GROUP = "model/"

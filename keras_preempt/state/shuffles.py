@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from keras_preempt.backend.tensorflow.internals import pipelines_of
 from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, reshuffling_of, seeds_of, sources
-from keras_preempt.tensorflow_internals import pipelines_of
 
 Counts = list[int]
 """How far each shuffle has come, in the order in which the pipelines have them."""

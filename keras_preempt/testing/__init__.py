@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keras_preempt.testing.fake_gcs import FakeGcs
-    from keras_preempt.testing.fake_gcs_faults import FAULT_KINDS, Faults
-    from keras_preempt.testing.fake_gcs_records import ObjectSummary, Request
-    from keras_preempt.testing.fake_metadata import FakeMetadata
-    from keras_preempt.testing.fake_metadata_faults import METADATA_FAULTS
-    from keras_preempt.testing.fake_metadata_http import MetadataRequest
+    from keras_preempt.testing.gcs.fake import FakeGcs
+    from keras_preempt.testing.gcs.faults import FAULT_KINDS, Faults
+    from keras_preempt.testing.gcs.records import ObjectSummary, Request
+    from keras_preempt.testing.metadata.fake import FakeMetadata
+    from keras_preempt.testing.metadata.faults import METADATA_FAULTS
+    from keras_preempt.testing.metadata.wire import MetadataRequest
 
 __all__ = [
     "FAULT_KINDS",
@@ -28,19 +28,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FAULT_KINDS": "keras_preempt.testing.fake_gcs_faults",
-    "FakeGcs": "keras_preempt.testing.fake_gcs",
-    "FakeMetadata": "keras_preempt.testing.fake_metadata",
-    "Faults": "keras_preempt.testing.fake_gcs_faults",
-    "METADATA_FAULTS": "keras_preempt.testing.fake_metadata_faults",
-    "MetadataRequest": "keras_preempt.testing.fake_metadata_http",
-    "ObjectSummary": "keras_preempt.testing.fake_gcs_records",
-    "Request": "keras_preempt.testing.fake_gcs_records",
+    "FAULT_KINDS": "keras_preempt.testing.gcs.faults",
+    "FakeGcs": "keras_preempt.testing.gcs.fake",
+    "FakeMetadata": "keras_preempt.testing.metadata.fake",
+    "Faults": "keras_preempt.testing.gcs.faults",
+    "METADATA_FAULTS": "keras_preempt.testing.metadata.faults",
+    "MetadataRequest": "keras_preempt.testing.metadata.wire",
+    "ObjectSummary": "keras_preempt.testing.gcs.records",
+    "Request": "keras_preempt.testing.gcs.records",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # On first use, so that `python -m keras_preempt.testing.fake_gcs` does not find itself imported already.
+    # On first use, so that `python -m keras_preempt.testing.gcs.fake` does not find itself imported already.
     if name not in _HOMES:
         raise AttributeError(f"module 'keras_preempt.testing' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from keras_preempt import this_process
+from keras_preempt.process import this_process
 
 logger = logging.getLogger("keras_preempt")
 

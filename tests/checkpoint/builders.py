@@ -14,11 +14,11 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.commit import commit
 from keras_preempt.checkpoint.errors import AlreadyExists
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name, incarnation_file
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
 

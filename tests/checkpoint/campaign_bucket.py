@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_preempt.checkpoint.gcs_store import GcsStore
+from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.testing import FakeGcs, Faults
 
 KINDS = ("429", "503", "corrupted", "corrupted-upload", "lost-response", "reset", "truncated")

@@ -9,8 +9,16 @@ from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge
-from keras_preempt.checkpoint.store import Buffer, FileInfo, FileInfos, LineSink, Names, Store, check_name
-from keras_preempt.checkpoint.transfers import Moved, uncounted
+from keras_preempt.checkpoint.storage.store import (
+    Buffer,
+    FileInfo,
+    FileInfos,
+    LineSink,
+    Names,
+    Store,
+    check_name,
+)
+from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
 
 _ROOM = 1 << 30  # bytes
 

@@ -12,7 +12,7 @@ with warnings.catch_warnings():
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.layout import RUN
-from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import new_store
 from tests.checkpoint.fuzz_targets import Targets, copied, make
 from tests.checkpoint.hostile_start import IDENTITY

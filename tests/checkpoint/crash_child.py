@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from keras_preempt.checkpoint.local_store import LocalStore  # noqa: E402
 from keras_preempt.checkpoint.reader import load  # noqa: E402
+from keras_preempt.checkpoint.storage.local import LocalStore  # noqa: E402
 from tests.checkpoint.builders import save  # noqa: E402
 
 if __name__ == "__main__":

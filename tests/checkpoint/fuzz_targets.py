@@ -15,9 +15,9 @@ import numpy as np
 from keras_preempt.checkpoint import documents, incarnations, partition
 from keras_preempt.checkpoint.commit import commit
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, attempt_name, part_file
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.partition import TensorSpec
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load
+from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_preempt.coordination.local import LocalCoordinator
-from keras_preempt.startup import Start, begin
+from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.training.startup import Start, begin
 from tests.checkpoint.fuzz_targets import Targets
 
 TENSORS = "w00000.mirrored-000.safetensors"

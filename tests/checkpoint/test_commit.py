@@ -17,10 +17,10 @@ from keras_preempt.checkpoint.errors import (
     StoreUnavailable,
 )
 from keras_preempt.checkpoint.layout import MANIFEST
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.partition import Slice, TensorSpec
-from keras_preempt.checkpoint.store import FileInfo
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.store import FileInfo
 from keras_preempt.checkpoint.writer import write_part
 from tests.checkpoint.builders import at, commit_parts, local, model, snapshot, state, write_parts
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.checkpoint import budget, gcs_upload, incarnations, reader, retention
 from keras_preempt.checkpoint import commit as committing
+from keras_preempt.checkpoint import incarnations, reader, retention
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound
 from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file
 from keras_preempt.checkpoint.retention import Retention
+from keras_preempt.checkpoint.storage import budget, gcs_upload
 from tests.checkpoint import campaign as campaigns
 from tests.checkpoint.campaign import Result, campaign
 from tests.checkpoint.campaign_bucket import bucket

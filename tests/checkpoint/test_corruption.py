@@ -11,8 +11,8 @@ import pytest
 from keras_preempt.checkpoint.documents import decode, encode
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from keras_preempt.checkpoint.layout import MANIFEST
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.reader import committed, load, verify
+from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import save, snapshot
 
 OFFSETS = 60  # samples in each file

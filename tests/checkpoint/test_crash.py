@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt import failpoints
+from keras_preempt.checkpoint import failpoints
 from keras_preempt.checkpoint.layout import MANIFEST
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.reader import committed, load, verify
 from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint import crash_child
 from tests.checkpoint.builders import model, save, snapshot
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keras_preempt.checkpoint.documents import FORMAT, decode, encode, read
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
-from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.storage.local import LocalStore
 
 values = st.recursive(
     st.none()

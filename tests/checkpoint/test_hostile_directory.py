@@ -14,9 +14,9 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, UnsafeName
 from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.layout import MANIFEST, RUN, part_file
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import snapshot
 from tests.checkpoint.fuzz_campaign import check_refusal
 from tests.checkpoint.fuzz_targets import (

@@ -14,8 +14,8 @@ from keras_preempt.checkpoint.errors import (
     UnsupportedFormat,
 )
 from keras_preempt.checkpoint.identity import check_or_create
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import snapshot
 
 

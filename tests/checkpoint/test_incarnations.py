@@ -6,7 +6,7 @@ import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import AlreadyExists, CorruptCheckpoint, NotFound, StoreUnavailable
-from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.storage.local import LocalStore
 
 
 def test_every_start_gets_the_next_number(store: LocalStore) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers, load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo
 from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint import builders
 
 OLD = Setup(workers=2, replicas=2, global_batch=8, batches=6, built_from=1)

@@ -14,9 +14,9 @@ from safetensors import safe_open
 from keras_preempt.checkpoint import incarnations, writer
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
 from keras_preempt.checkpoint.layout import MANIFEST
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed, load, load_own, verify
+from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
 from tests.checkpoint.builders import at, commit_parts, local, model, save, state, write_parts

@@ -10,9 +10,9 @@ import pytest
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, attempt_name
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.reader import committed, verify
 from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import at, save, write_parts
 
 

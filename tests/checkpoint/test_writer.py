@@ -9,9 +9,9 @@ from safetensors import safe_open
 from keras_preempt.checkpoint import writer
 from keras_preempt.checkpoint.documents import read
 from keras_preempt.checkpoint.errors import AlreadyExists, SaveCancelled
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.manifest import Part
 from keras_preempt.checkpoint.partition import Slice, check_tiling
+from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
 from tests.checkpoint.builders import at, snapshot, write_parts

@@ -20,7 +20,7 @@ WORKER = """
 import json, os, select, signal, sys, threading
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from keras_preempt.status import Status, leave, listens
+from keras_preempt.report.status import Status, leave, listens
 here = Path({here!r})
 reader, writer = os.pipe()
 os.set_blocking(writer, False)

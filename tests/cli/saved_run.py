@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_preempt.checkpoint import budget, documents, incarnations
+from keras_preempt.checkpoint import documents, incarnations
 from keras_preempt.checkpoint.layout import RUN, attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
-from keras_preempt.checkpoint.store import Store, open_store
+from keras_preempt.checkpoint.storage import budget
+from keras_preempt.checkpoint.storage.store import Store, open_store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.cli.main import main

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.duration import seconds_of
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.local_store import LocalStore
 from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli import clean as clean_module
-from keras_preempt.duration import seconds_of
 from tests.cli.saved_run import begin, bucket, contents, run, save
 
 

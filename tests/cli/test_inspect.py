@@ -16,7 +16,7 @@ import pytest
 
 from keras_preempt.checkpoint import documents, reader
 from keras_preempt.checkpoint.layout import RUN
-from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli import checkpoint_summary
 from tests.cli.saved_run import IDENTITY, begin, bucket, contents, events, run, save
 

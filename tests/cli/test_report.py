@@ -14,11 +14,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from keras_preempt import events
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.layout import RUN
-from keras_preempt.checkpoint.store import open_store
+from keras_preempt.checkpoint.storage.store import open_store
 from keras_preempt.cli.main import main
+from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs
 from tests.report.story import Story
 

@@ -188,7 +188,7 @@ def test_help_teaches_an_example_and_the_exit_codes(command):
 
 def test_the_command_line_starts_without_tensorflow_or_keras():
     code = (
-        "import sys, keras_preempt.cli.main, keras_preempt.cli.run, keras_preempt.cli.drill\n"
+        "import sys, keras_preempt.cli.main, keras_preempt.cli.run, keras_preempt.cli.drill.command\n"
         "print(sorted({'tensorflow', 'keras', 'google.cloud.storage'} & sys.modules.keys()))"
     )
     result = subprocess.run(

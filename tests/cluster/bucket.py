@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.checkpoint import budget
+from keras_preempt.checkpoint.storage import budget
 from keras_preempt.testing import FakeGcs
 
 URL = "gs://bucket/runs/1"

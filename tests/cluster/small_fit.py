@@ -12,7 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_preempt import Preempted, PreemptionCallback, TerminationConfig, several_fits
+from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
+from keras_preempt.training import several_fits
 
 STEPS, BATCH = 4, 4
 

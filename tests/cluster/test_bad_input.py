@@ -27,8 +27,8 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt import PreemptionCallback, TerminationConfig
+from keras_preempt.backend.tensorflow.place import place
 from keras_preempt.checkpoint.errors import ForeignDirectory, IdentityMismatch, StoreUnavailable
-from keras_preempt.place import place
 from tests.cluster.harness import start_cluster
 from tests.cluster.left_behind import is_given_back
 from tests.cluster.small_fit import contents, fit, make_data, make_model

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.cluster.ports import find_free_ports
-from keras_preempt.exit_codes import EXIT_RESTART
+from keras_preempt.process.exit_codes import EXIT_RESTART
 from tests.cluster.harness import run_cluster, start_cluster
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_on_cluster.py"

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.exit_codes import EXIT_WORKER_LOST
-from keras_preempt.failpoints import NAMES, VARIABLE
+from keras_preempt.checkpoint.failpoints import NAMES, VARIABLE
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from tests.cluster.training import PREEMPTED, Strike, Training, Undisturbed
 
 SAVE_POINTS = [name for name in NAMES if name.startswith("save.")]

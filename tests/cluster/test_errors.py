@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from tests.cluster.harness import describe, run_cluster
 from tests.cluster.small_fit import contents
 

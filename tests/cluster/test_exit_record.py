@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt import environment, events
-from keras_preempt.checkpoint.store import open_store
+from keras_preempt.checkpoint.storage.store import open_store
 from keras_preempt.cluster import WorkerExit
 from keras_preempt.cluster.exit_record import record_exits, recorded_steps
-from keras_preempt.status import Status
+from keras_preempt.process import environment
+from keras_preempt.report import events
+from keras_preempt.report.status import Status
 from keras_preempt.testing import FakeGcs
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.checkpoint.store import TEMPORARY_PREFIX
+from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX
 from keras_preempt.testing import FakeMetadata
 from tests.cluster.harness import describe, start_cluster
 

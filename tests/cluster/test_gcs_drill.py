@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt import drill_place, environment, events
-from keras_preempt.checkpoint.store import open_store
+from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.process import environment
+from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs, Faults
+from keras_preempt.training import drill_place
 from tests.cluster.harness import QUIET_CPU
 
 ROOT = Path(__file__).parents[2]

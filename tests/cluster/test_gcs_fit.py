@@ -19,10 +19,11 @@ from typing import Any
 import keras
 import pytest
 
-from keras_preempt import TerminationConfig, events
-from keras_preempt.checkpoint import gcs_access, staging
+from keras_preempt import TerminationConfig
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.store import open_store
+from keras_preempt.checkpoint.storage import gcs_access, staging
+from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs
 from tests.cluster.bucket import URL, bucket_of_this_process, own_threads
 from tests.cluster.small_fit import STEPS, Steps, fit, make_data, make_model

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from tests.cluster.harness import ClusterResult, describe, run_cluster
 
 ROOT = Path(__file__).parents[2]

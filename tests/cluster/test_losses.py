@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from keras_preempt.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from tests.cluster.forked import QUIET_CPU
 from tests.cluster.harness import RunningCluster, describe, start_cluster
 from tests.cluster.training import Strike, Training

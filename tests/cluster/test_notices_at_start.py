@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from keras_preempt.session import Session
+from keras_preempt.training.session import Session
 from tests.cluster.noticed_fit import ExpectedError, Model, NoticedFit, Outcome, sigterm
 
 GRACE = {"at once": 0.0, "an hour": 3600.0}

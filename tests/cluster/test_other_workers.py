@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_preempt.failpoints import VARIABLE
+from keras_preempt.checkpoint.failpoints import VARIABLE
 from tests.cluster.harness import ClusterResult, describe, run_cluster, start_cluster
 from tests.cluster.training import PREEMPTED, Strike
 

@@ -15,7 +15,7 @@ import signal
 import time
 from pathlib import Path
 
-from keras_preempt.failpoints import VARIABLE
+from keras_preempt.checkpoint.failpoints import VARIABLE
 from tests.cluster.harness import start_cluster
 from tests.cluster.training import PREEMPTED, SCRIPT, Strike, Training, Undisturbed
 

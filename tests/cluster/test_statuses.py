@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.failpoints import VARIABLE
+from keras_preempt.checkpoint.failpoints import VARIABLE
 from tests.cluster.forked import QUIET_CPU
 
 SCRIPT = Path(__file__).parent / "scripts" / "statuses.py"

@@ -13,11 +13,12 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_preempt import events, progress, tensorboard_points
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.local_store import LocalStore
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.report import events, progress
+from keras_preempt.report import tensorboard as tensorboard_points
 from keras_preempt.report.loading import load
-from keras_preempt.tensorboard_points import GOODPUT, LOST_STEPS, SAVE_SECONDS, Points
+from keras_preempt.report.tensorboard import GOODPUT, LOST_STEPS, SAVE_SECONDS, Points
 from tests.cluster import small_fit
 
 OURS = (GOODPUT, LOST_STEPS, SAVE_SECONDS)
@@ -151,7 +152,7 @@ def test_a_bucket_that_fails_at_the_end_costs_the_last_point_alone(
     def unavailable(*arguments: Any) -> Any:
         raise StoreUnavailable("503 from storage")
 
-    monkeypatch.setattr("keras_preempt.events.read", unavailable)
+    monkeypatch.setattr("keras_preempt.report.events.read", unavailable)
     with caplog.at_level(logging.WARNING, "keras_preempt"):
         run.fit()
     assert steps(run.points()) == {"batch_loss": list(range(1, 13)), SAVE_SECONDS: [12]}

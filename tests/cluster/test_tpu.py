@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from tests.cluster.harness import RunningCluster, describe, start_cluster
 
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_preempt.checkpoint.store import TEMPORARY_PREFIX
-from keras_preempt.failpoints import VARIABLE
+from keras_preempt.checkpoint.failpoints import VARIABLE
+from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX
 from tests.cluster.harness import ClusterResult, describe, run_cluster, start_cluster
 from tests.cluster.outcome import assert_identical
 

@@ -20,8 +20,8 @@ from unittest import mock
 
 import keras
 
-from keras_preempt import several_fits
 from keras_preempt.cli.main import main as keras_preempt_main
+from keras_preempt.training import several_fits
 from tests.docs.preparations import Names, prepared
 
 # A command that names such a file writes it.

@@ -16,7 +16,7 @@ from tests.docs.pages import Block, all_blocks
 SHOWN_BY = {
     "digits drill": "tests/test_example.py",
     "first page": "tests/docs/test_first_page.py",
-    "platform line": "tests/test_platform_detection.py",
+    "platform line": "tests/notices/test_detection.py",
 }
 
 # In this order. A time is one, however many units it is told in; so are several in a row, as in a table.

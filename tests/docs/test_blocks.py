@@ -18,7 +18,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from keras_preempt.cli.drill_findings import Findings
+from keras_preempt.cli.drill.findings import Findings
 from keras_preempt.cli.main import main
 from keras_preempt.cluster import Supervisor
 from keras_preempt.testing import FakeGcs
@@ -140,7 +140,7 @@ def check_toml(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_json(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The schema of what a drill says; `tests/cli/test_drill_json.py` holds drills of every kind against it."""
+    """The schema of what a drill says; `tests/cli/drill/test_json.py` holds drills of every kind against it."""
     schema = json.loads(block.code)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert set(schema["required"]) == set(json.loads(Findings(1, 0).to_json(3, "none was made")))
@@ -151,7 +151,7 @@ def check_mermaid(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "docs" / block.where.partition(":")[0]).read_text()
     generator = re.search(r"^<!-- Written by (docs/\w+\.py) .*Do not edit\. -->$", text, re.MULTILINE)
     assert generator, f"{block.where}: this block is not run: nothing generates it"
-    assert Path(generator[1]).name in (ROOT / "tests" / "test_alignment.py").read_text()
+    assert Path(generator[1]).name in (ROOT / "tests" / "agreement" / "test_alignment.py").read_text()
 
 
 CHECKS: dict[str, Callable[[Block, pytest.MonkeyPatch], None]] = {

@@ -9,8 +9,10 @@ from pathlib import Path
 import click
 import pytest
 
-from keras_preempt import environment, events, failpoints
+from keras_preempt.checkpoint import failpoints
 from keras_preempt.cli.main import cli
+from keras_preempt.process import environment
+from keras_preempt.report import events
 from tests.docs.pages import PAGES, ROOT, name_of
 
 _PLACEHOLDER = "\0"

@@ -3,10 +3,10 @@ from __future__ import annotations
 import threading
 import time
 
+from keras_preempt.backend.tensorflow.internals import PREEMPTION_NOTICE_KEY
 from keras_preempt.notices import Notice
 from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member
-from keras_preempt.tensorflow_internals import PREEMPTION_NOTICE_KEY
-from tests.memory_coordinator import PATIENCE, MemoryService
+from tests.agreement.memory_coordinator import PATIENCE, MemoryService
 
 
 class Heard:

@@ -8,7 +8,7 @@ import pytest
 
 from keras_preempt.notices.gce import GPU_MAINTENANCE_LEAD_SECONDS, GceMaintenance, GcePreemption
 from keras_preempt.testing import FakeMetadata
-from keras_preempt.testing.fake_metadata_http import Reply
+from keras_preempt.testing.metadata.wire import Reply
 from tests.notices.ear import PATIENCE, QUIET, Ear, quick
 
 KEY = "/instance/maintenance-event"

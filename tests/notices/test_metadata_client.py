@@ -184,7 +184,7 @@ def test_sources_of_metadata_servers_need_no_tensorflow():
     program = (
         "import sys\n"
         "from keras_preempt.notices import aws, azure, gce, polled, signals\n"
-        "import keras_preempt.testing.fake_metadata\n"
+        "import keras_preempt.testing.metadata.fake\n"
         "print([name for name in ('tensorflow', 'keras', 'numpy', 'requests') if name in sys.modules])\n"
     )
     done = subprocess.run(

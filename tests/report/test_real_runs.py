@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.checkpoint.store import open_store
+from keras_preempt.checkpoint.storage.store import open_store
 from keras_preempt.cluster import RestartPolicy, Supervisor
-from keras_preempt.environment import DRILL, DRILL_RECORD
+from keras_preempt.process.environment import DRILL, DRILL_RECORD
 from keras_preempt.report.account import Account
 from keras_preempt.report.life import End
 from keras_preempt.report.loading import load

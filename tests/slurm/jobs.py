@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from keras_preempt.environment import DRILL, DRILL_RECORD, PLATFORM, SAVE_EVERY
+from keras_preempt.process.environment import DRILL, DRILL_RECORD, PLATFORM, SAVE_EVERY
 from tests.cluster.forked import QUIET_CPU
 from tests.slurm.daemons import Slurm
 

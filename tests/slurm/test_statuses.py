@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_WORKER_LOST
+from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_WORKER_LOST
 from tests.slurm.daemons import NODES, Slurm
 from tests.slurm.jobs import TASKS, Job
 

@@ -11,7 +11,8 @@ import runpy
 import sys
 from pathlib import Path
 
-from keras_preempt import drill, environment
+from keras_preempt.process import environment
+from keras_preempt.training import drill
 
 drill.ARRIVAL = 180.0
 if restart := os.environ.get("SLURM_RESTART_COUNT"):

@@ -15,10 +15,10 @@ import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
-from keras_preempt import keras_internals
-from keras_preempt.keras_internals import InputFeed
+from keras_preempt.backend.keras import internals as keras_internals
+from keras_preempt.backend.keras.internals import InputFeed
+from keras_preempt.backend.tensorflow.internals import shuffle_buffers
 from keras_preempt.state import inputs
-from keras_preempt.tensorflow_internals import shuffle_buffers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
-from keras_preempt.keras_internals import InputFeed
+from keras_preempt.backend.keras.internals import InputFeed
 from keras_preempt.state import inputs, py_dataset, randomness
 
 STEPS, EPOCHS = 5, 3

@@ -27,9 +27,9 @@ ENDS = ("oldest", "newest")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 CANARIES = (
-    "tests/test_keras_canaries.py",
-    "tests/test_keras_fit_canaries.py",
-    "tests/test_tensorflow_canaries.py",
+    "tests/backend/keras/test_canaries.py",
+    "tests/backend/keras/test_fit_canaries.py",
+    "tests/backend/tensorflow/test_canaries.py",
 )
 TESTED_WITH = ("pytest", "pytest-timeout", "tensorboard")
 

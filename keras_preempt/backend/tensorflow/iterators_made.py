@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_preempt.backend.tensorflow.internals import pipelines_of
 from keras_preempt.backend.tensorflow.reshuffling import sources
-from keras_preempt.tensorflow_internals import pipelines_of
 
 
 def watch(shuffles: Collection[int], told: Callable[[], None]) -> Callable[[], None]:

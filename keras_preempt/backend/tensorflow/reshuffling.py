@@ -10,7 +10,7 @@ trying: of all names that there can be, it is the one whose count moves when the
 
 `Dataset.random(rerandomize_each_iteration=True)` works alike.
 
-Verified with TensorFlow 2.16.1 to 2.21.0; `tests/test_tensorflow_canaries.py` has the canaries.
+Verified with TensorFlow 2.16.1 to 2.21.0; `tests/backend/tensorflow/test_canaries.py` has the canaries.
 """
 
 from __future__ import annotations

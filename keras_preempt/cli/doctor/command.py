@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.local_store import LocalStore
-from keras_preempt.checkpoint.store import Store, open_store
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.store import Store, open_store
 from keras_preempt.cli.doctor import scratch
 from keras_preempt.cli.doctor.finding import Finding, document, not_checked, would_lose_work
 from keras_preempt.cli.doctor.job import Job, job_of
@@ -33,7 +33,7 @@ from keras_preempt.cli.doctor.watched import size_of
 from keras_preempt.cli.options import checked_command, restart_code_option, workers_option
 from keras_preempt.cli.surroundings import cleaning_up_on_signals
 from keras_preempt.cluster.scratch import scratch_directory
-from keras_preempt.environment import TF_CONFIG
+from keras_preempt.process.environment import TF_CONFIG
 
 __all__ = ["doctor"]
 

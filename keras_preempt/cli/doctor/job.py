@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from keras_preempt.environment import TF_CONFIG
+from keras_preempt.process.environment import TF_CONFIG
 
 __all__ = ["Job", "job_of"]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preempt.checkpoint.errors import AlreadyExists, CheckpointError, NotFound, StoreUnavailable
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Tell, ok, problem, warning
 from keras_preempt.cli.doctor.job import Job
 

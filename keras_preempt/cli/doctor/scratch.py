@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.local_store import LocalStore
-from keras_preempt.checkpoint.store import TEMPORARY_PREFIX, Store, open_store
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Store, open_store
 
 __all__ = ["place", "removed_afterwards"]
 

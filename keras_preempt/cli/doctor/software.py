@@ -10,9 +10,14 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from keras_preempt import machine_clues
+from keras_preempt.backend.requirements import (
+    NEWEST_KERAS,
+    NEWEST_TENSORFLOW,
+    OLDEST_KERAS,
+    OLDEST_TENSORFLOW,
+)
 from keras_preempt.cli.doctor.finding import Tell, ok, problem, warning
-from keras_preempt.requirements import NEWEST_KERAS, NEWEST_TENSORFLOW, OLDEST_KERAS, OLDEST_TENSORFLOW
+from keras_preempt.notices import machine_clues
 
 __all__ = ["check_determinism", "check_versions"]
 

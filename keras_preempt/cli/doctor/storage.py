@@ -7,15 +7,15 @@ import shutil
 from typing import TYPE_CHECKING
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.local_store import LocalStore
-from keras_preempt.checkpoint.staging import StagingDirectory
-from keras_preempt.checkpoint.store import Store
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.staging import StagingDirectory
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Tell, ok, problem, warning
 from keras_preempt.cli.doctor.size import shown
-from keras_preempt.platform import SCHEDULERS, Platform
+from keras_preempt.notices.platform import SCHEDULERS, Platform
 
 if TYPE_CHECKING:
-    from keras_preempt.checkpoint.gcs_store import GcsStore
+    from keras_preempt.checkpoint.storage.gcs import GcsStore
 
 __all__ = ["check_place", "check_room"]
 
@@ -35,7 +35,7 @@ _NEEDED_FOR = {
 def check_place(tell: Tell, store: Store, platform: Platform) -> bool:
     """Checks that a place can be used and keeps what it is given; returns whether it can be written."""
     if not isinstance(store, LocalStore):
-        from keras_preempt.checkpoint.gcs_store import (
+        from keras_preempt.checkpoint.storage.gcs import (
             GcsStore,
         )  # It takes a second, and a directory needs none.
 

@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable
 from typing import NamedTuple
 
-from keras_preempt import environment
 from keras_preempt.cli.doctor.finding import Tell, not_checked, ok, problem, warning
-from keras_preempt.platform import GENERIC_NAME, Platform
-from keras_preempt.platform_detection import Detection
-from keras_preempt.termination import TerminationConfig, complete
+from keras_preempt.notices.detection import Detection
+from keras_preempt.notices.platform import GENERIC_NAME, Platform
+from keras_preempt.notices.termination import TerminationConfig, complete
+from keras_preempt.process import environment
 
 __all__ = ["Grace", "check_platform", "check_sigterm", "grace_of", "is_ignored", "say_without_command"]
 

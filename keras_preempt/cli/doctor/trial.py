@@ -19,7 +19,7 @@ from keras_preempt.cli.doctor.watched import Watched
 from keras_preempt.cluster import LocalCluster
 from keras_preempt.cluster.leash import descendants
 from keras_preempt.cluster.worker import LEFT_BEHIND
-from keras_preempt.environment import DRILL_DIRECTORY, STATUS_DIR
+from keras_preempt.process.environment import DRILL_DIRECTORY, STATUS_DIR
 
 __all__ = ["Trial"]
 

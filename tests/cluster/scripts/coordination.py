@@ -14,9 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.coordination import CoordinationLost, CoordinationTimeout, Coordinator
-from keras_preempt.coordination.service import ServiceCoordinator
-from keras_preempt.tensorflow_internals import CoordinationKeys
+from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.backend.tensorflow.internals import CoordinationKeys
+from keras_preempt.backend.tensorflow.service import ServiceCoordinator
 
 member = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

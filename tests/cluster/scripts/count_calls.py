@@ -25,10 +25,10 @@ from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import collective_ops
 
 from keras_preempt import PreemptionCallback, enable_multi_worker_fit
-from keras_preempt.checkpoint.local_store import LocalStore
-from keras_preempt.coordination.service import ServiceCoordinator
-from keras_preempt.events import EventLog
-from keras_preempt.tensorflow_internals import CoordinationKeys
+from keras_preempt.backend.tensorflow.internals import CoordinationKeys
+from keras_preempt.backend.tensorflow.service import ServiceCoordinator
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.report.events import EventLog
 
 FEW, MANY = 20, 200
 

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_preempt.keras_repairs import enable_multi_worker_fit
+from keras_preempt.backend.tensorflow.multi_worker_fit import enable_multi_worker_fit
 
 kind, output = sys.argv[1], Path(sys.argv[2])
 worker = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)

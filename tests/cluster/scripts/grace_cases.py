@@ -21,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.keras_repairs import enable_multi_worker_fit
+from keras_preempt.backend.tensorflow.multi_worker_fit import enable_multi_worker_fit
 from keras_preempt.testing import FakeMetadata
 from tests.cluster.left_behind import is_given_back
 from tests.cluster.noticed_fit import STEPS, Model, NoticedFit, sigterm

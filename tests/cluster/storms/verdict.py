@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from keras_preempt.checkpoint.store import TEMPORARY_PREFIX
+from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX
 from tests.cluster.outcome import differences
 from tests.cluster.storms.plan import INT, KILL
 from tests.cluster.storms.weather import Start, Weather, killed

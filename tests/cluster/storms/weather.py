@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keras_preempt import environment
+from keras_preempt.process import environment
 from tests.cluster.storms.job import Job, Launch, Workers
 from tests.cluster.storms.plan import EVERYONE, KILL, LAUNCHER, MOMENTS, Blow, Storm
 

@@ -1,0 +1,112 @@
+"""The messages of rounds, as they are put into and fetched from the keys of the coordination service.
+
+What they mean is decided in `alignment`; who waits for which, in `runtime`. Here every wait has its bound.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from keras_preempt.agreement import alignment
+from keras_preempt.agreement.alignment import At, Call, Plan
+from keras_preempt.agreement.coordinator import CoordinationTimeout, Coordinator
+
+ALIGNMENT_TIMEOUT = 30.0
+"""Seconds that one message of a round may take. Answers come from watcher threads, not from training, so
+that they take milliseconds; only a dead or stopped process takes longer."""
+
+PLAN_MARGIN = 5.0
+"""Seconds that the others wait longer for a plan than the caller waits for their answers."""
+
+LEADER_WAIT = 5.0
+"""Seconds that the coordination leader waits for the others to leave first: without it their calls fail."""
+
+
+class Rounds:
+    """The rounds of one fit. Every method may raise `CoordinationLost`.
+
+    Args:
+        coordinator: How the workers talk to each other.
+        fit: The number of this fit in this process; the same on every worker.
+        clock: Returns monotonic seconds.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, fit: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._coordinator = coordinator
+        self._fit = fit
+        self._clock = clock
+
+    def call(self, number: int, call: Call) -> None:
+        """Puts a call, unless one stands."""
+        self._coordinator.put_if_absent(self._key(number, "call"), call.encode())
+
+    def wait_for_call(self, number: int) -> Call:
+        """Waits for the call, for as long as it takes."""
+        return Call.decode(self._coordinator.wait_for(self._key(number, "call"), None))
+
+    def answer(self, number: int, answer: At) -> None:
+        """Puts this member's answer."""
+        self._coordinator.put_if_absent(self._key(number, "at", str(answer.member)), answer.encode())
+
+    def publish_plan(self, number: int, call: Call) -> None:
+        """Gathers every answer and puts the plan; an aborted one if a member does not answer."""
+        members = range(self._coordinator.members)
+        limit = self._clock() + ALIGNMENT_TIMEOUT
+        answers: list[At] = []
+        try:
+            for member in members:
+                left = max(0.001, limit - self._clock())
+                answers.append(
+                    At.decode(self._coordinator.wait_for(self._key(number, "at", str(member)), left))
+                )
+            plan = alignment.make_plan(call, answers, members)
+        except CoordinationTimeout:
+            plan = alignment.abort_plan(
+                call, f"worker {len(answers)} did not answer within {ALIGNMENT_TIMEOUT:.0f} s"
+            )
+        self._coordinator.put_if_absent(self._key(number, "plan"), plan.encode())
+
+    def wait_for_plan(self, number: int, call: Call) -> Plan:
+        """Waits for the plan; aborts the round if none comes.
+
+        Raises:
+            CoordinationTimeout: Not even that gets through.
+        """
+        try:
+            text = self._coordinator.wait_for(self._key(number, "plan"), ALIGNMENT_TIMEOUT + PLAN_MARGIN)
+        except CoordinationTimeout:
+            # Plan or abort: whatever is inserted first holds for everyone.
+            plan = alignment.abort_plan(call, f"worker {call.member} called, and then made no plan")
+            self._coordinator.put_if_absent(self._key(number, "plan"), plan.encode())
+            text = self._coordinator.wait_for(self._key(number, "plan"), ALIGNMENT_TIMEOUT)
+        return Plan.decode(text)
+
+    def forget(self, number: int) -> None:
+        """Deletes the messages of a round that everyone has left."""
+        self._coordinator.delete(self._key(number))
+
+    def leave_last(self, number: int, left: float | None = None) -> None:
+        """Says that this member leaves; the coordination leader waits for the others first.
+
+        Args:
+            number: The round.
+            left: Seconds until this machine goes; None if nobody has said.
+
+        Raises:
+            CoordinationTimeout: They did not say so in time.
+        """
+        me, everyone = self._coordinator.member, range(self._coordinator.members)
+        if me != 0:
+            self._coordinator.put_if_absent(self._key(number, "left", str(me)), "1")
+            return
+        limit = self._clock() + (LEADER_WAIT if left is None else min(LEADER_WAIT, left))
+        for other in everyone:
+            if other != me:
+                wait = max(0.001, limit - self._clock())
+                self._coordinator.wait_for(self._key(number, "left", str(other)), wait)
+
+    def _key(self, number: int, *rest: str) -> str:
+        return alignment.key(self._fit, number, *rest)

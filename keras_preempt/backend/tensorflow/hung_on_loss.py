@@ -1,0 +1,76 @@
+"""Ends a coordinator that hangs on remote workers which are gone.
+
+TensorFlow raises an error, as a rule, in the step that runs on workers when they die. It can also wait for ever, for
+what it has asked of a tensor on one of them (seen with TensorFlow 2.21, when all workers were killed): the thread is
+inside TensorFlow then, where no exception and no signal handler of Python reaches it. If it holds the lock of Python
+there, no thread of it runs either, and what is left is faulthandler's timer, which needs none and has one status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
+
+logger = logging.getLogger("keras_preempt")
+
+PATIENCE = 60.0
+"""Seconds from the loss of the coordination service, which the workers host, to the end of the process."""
+
+LAST_RESORT = 15.0
+"""Seconds after that at which the process ends with status 1 and a traceback of all threads."""
+
+
+def end_process() -> None:
+    """Ends the process at once, with the exit status of a lost worker."""
+    with contextlib.suppress(Exception):  # The program's handlers may raise anything.
+        logging.shutdown()
+    os._exit(EXIT_WORKER_LOST)
+
+
+class HungOnLoss:
+    """A limit to how long training may go on in silence after the workers are gone.
+
+    Args:
+        end: Called when it is over; for tests.
+        patience: In seconds.
+    """
+
+    def __init__(self, end: Callable[[], None] = end_process, patience: float = PATIENCE) -> None:
+        self._end = end
+        self._patience = patience
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._wait, name="keras_preempt-hung-on-loss", daemon=True)
+
+    def begin(self) -> None:
+        """The workers are gone. To be called once."""
+        # There may be no standard error to write to.
+        with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
+            faulthandler.dump_traceback_later(self._patience + LAST_RESORT, exit=True)
+        self._thread.start()
+
+    def start(self) -> None:
+        """Nothing; the limit begins with the loss."""
+
+    def stop(self) -> None:
+        """Training has ended by itself."""
+        self._over.set()
+        if self._thread.is_alive():
+            faulthandler.cancel_dump_traceback_later()
+            self._thread.join(timeout=5)
+
+    def _wait(self) -> None:
+        if self._over.wait(self._patience):
+            return
+        logger.error(
+            "The remote workers are gone, and TensorFlow has not come back from them for %.0f s. This process ends now "
+            "with status %d: start it again with its workers; training continues from the last committed checkpoint.",
+            self._patience,
+            EXIT_WORKER_LOST,
+        )
+        self._end()

@@ -1,0 +1,155 @@
+"""Makes Keras 3's `fit`, `evaluate` and `predict` work under several workers and several replicas.
+
+Keras 3.15.1 fails under `tf.distribute.MultiWorkerMirroredStrategy` before the first step, and so do gradient
+accumulation and `ema_overwrite_frequency` under `tf.distribute.MirroredStrategy` as well; it fails with more than
+one step per execution on more than one replica; and it hangs in a step whose scaled gradients overflow on one worker
+only. `enable_multi_worker_fit` repairs what is broken in the installed Keras, for as long as it is asked to, and leaves
+alone what works.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import keras
+
+from keras_preempt.backend.keras.internals import REPAIRS, KerasInternalsError, Repair
+
+#: The methods that a defect breaks; `predict` averages nothing and loops in Python.
+_GUARDED_METHODS = ("fit", "evaluate", "train_on_batch", "test_on_batch")
+
+
+def enable_multi_worker_fit() -> MultiWorkerFit:
+    """Repairs what keeps the installed Keras from training under several workers, until the handle is undone.
+
+    Repaired are `fit` and `evaluate` under `tf.distribute.MultiWorkerMirroredStrategy`, and under it and
+    `tf.distribute.MirroredStrategy` `gradient_accumulation_steps`, `use_ema` with `ema_overwrite_frequency`,
+    `steps_per_execution` larger than 1, and the loss scaling of `mixed_float16`: docs/versions.md has a table.
+
+    To be called before `fit`; before or after the strategy and the model are made. Models on one device, and
+    models on a Keras without these defects, run Keras' own code. Whether a defect is there is told from the
+    installed code without running any operation, since `MultiWorkerMirroredStrategy` must be made before the
+    first one.
+
+    Example:
+        ```python
+        keras_preempt.enable_multi_worker_fit()
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        with strategy.scope():
+            model = ...
+            model.compile("adam", "mse", steps_per_execution=8)
+        model.fit(dataset, epochs=3)
+        ```
+
+    Returns:
+        A handle, also a context manager. Several may be live at once: Keras is as it was before once all are
+        undone. If a defect cannot be told or repaired because this Keras is laid out differently, that is an
+        error only for a model that would meet it: its `fit`, `evaluate`, `train_on_batch` or `test_on_batch`
+        raises a RuntimeError that names the Keras that is needed.
+    """
+    return MultiWorkerFit(_installation.acquire())
+
+
+class MultiWorkerFit:
+    """The repairs being in place, as made by `enable_multi_worker_fit`."""
+
+    def __init__(self, repaired: tuple[str, ...]) -> None:
+        self._repaired = repaired
+        self._live = True
+
+    @property
+    def repaired(self) -> tuple[str, ...]:
+        """The defects that the installed Keras has and that are repaired, in words; empty if it has none."""
+        return self._repaired
+
+    def undo(self) -> None:
+        """Gives the repairs up; Keras' own functions return with the last handle. More calls do nothing."""
+        if self._live:
+            self._live = False
+            _installation.release()
+
+    def __enter__(self) -> MultiWorkerFit:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+
+@dataclass
+class _Installation:
+    """What is replaced in Keras at the moment, and for how many handles."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    handles: int = 0
+    repaired: tuple[str, ...] = ()
+    undo_steps: list[Callable[[], None]] = field(default_factory=list)
+
+    def acquire(self) -> tuple[str, ...]:
+        with self.lock:
+            if self.handles == 0:
+                self._install()
+            self.handles += 1
+            return self.repaired
+
+    def release(self) -> None:
+        with self.lock:
+            self.handles -= 1
+            if self.handles == 0:
+                while self.undo_steps:
+                    self.undo_steps.pop()()
+
+    def _install(self) -> None:
+        repaired: list[str] = []
+        beyond_repair: list[tuple[Repair, KerasInternalsError]] = []
+        for repair in REPAIRS:
+            try:
+                if not repair.needed():
+                    continue
+                owner, name, original = repair.target.owner(), repair.target.attribute, repair.target.find()
+            except KerasInternalsError as error:
+                beyond_repair.append((repair, error))
+                continue
+            self._replace(owner, name, repair.repaired(original))
+            repaired.append(repair.defect)
+        if beyond_repair:
+            for name in _GUARDED_METHODS:
+                self._replace(keras.Model, name, _guarded(getattr(keras.Model, name), beyond_repair))
+        self.repaired = tuple(repaired)
+
+    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
+        inherited = name not in vars(owner)
+        original = vars(owner).get(name)
+
+        def undo() -> None:
+            if vars(owner).get(name) is not replacement:
+                return  # wrapped by somebody else since: removing theirs is not for us, and ours does no harm
+            if inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+        setattr(owner, name, replacement)
+        self.undo_steps.append(undo)
+
+
+def _guarded(
+    method: Callable[..., Any], beyond_repair: list[tuple[Repair, KerasInternalsError]]
+) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for repair, error in beyond_repair:
+            if repair.concerns(self):
+                raise error
+        return method(self, *args, **kwargs)
+
+    return guarded
+
+
+_installation = _Installation()

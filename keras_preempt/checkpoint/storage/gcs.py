@@ -1,0 +1,323 @@
+"""A store in a bucket of Google Cloud Storage.
+
+A file is one object, which the service makes visible when all of it is there and only if there was none: what
+a local store does with links and flushes, the service does itself. A streamed file is staged on local disk
+first, because its sum must be known before it is sent, and because a failed upload has to begin again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from io import BytesIO
+from typing import IO, Any, BinaryIO, cast
+
+import google_crc32c
+
+from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge
+from keras_preempt.checkpoint.storage import gcs_client, gcs_sizes
+from keras_preempt.checkpoint.storage.budget import Budget
+from keras_preempt.checkpoint.storage.gcs_access import prove_access, try_each
+from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, ObjectInfo
+from keras_preempt.checkpoint.storage.gcs_connections import Connections, SilenceWatch
+from keras_preempt.checkpoint.storage.gcs_download import get, get_bytes
+from keras_preempt.checkpoint.storage.gcs_log import GcsLog
+from keras_preempt.checkpoint.storage.gcs_place import GcsPlace, is_safe
+from keras_preempt.checkpoint.storage.gcs_seen import SeenObjects
+from keras_preempt.checkpoint.storage.gcs_upload import put
+from keras_preempt.checkpoint.storage.gcs_writing import Overlap, StagedWriter
+from keras_preempt.checkpoint.storage.staging import StagingDirectory
+from keras_preempt.checkpoint.storage.store import (
+    FileInfo,
+    FileInfos,
+    LineSink,
+    Names,
+    Writer,
+    check_name,
+)
+from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+
+CONNECTIONS = 8
+"""Transfers at a time. One stream to a bucket is slower than most networks; more than these few gain little."""
+
+_ALONE = 1 << 20  # bytes; a smaller file is fetched by the thread that asks for it
+_IN_MEMORY = 4 << 20  # bytes; a smaller file is read without a detour over the disk
+
+
+class GcsStore:
+    """Files below a prefix of a bucket.
+
+    Args:
+        url: ``gs://bucket/prefix``; the prefix may be missing.
+        staging_dir: where to stage files, on local disk; None for the system's temporary directory.
+        connect: returns the `google.cloud.storage.Client` to use; called at the first call.
+        connections: how many transfers there may be at a time.
+
+    Attributes:
+        look_again: see `Store.look_again`.
+
+    Raises:
+        ValueError: `url` names no place in a bucket, or there is no connection.
+    """
+
+    look_again = (0.2, 1.0)
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        staging_dir: str | os.PathLike[str] | None = None,
+        connect: Callable[[], Any] = gcs_client.connect,
+        connections: int = CONNECTIONS,
+    ) -> None:
+        if connections < 1:
+            raise ValueError(f"Expected at least 1 connection. Received: {connections}. Allow one or more.")
+        self._place = GcsPlace(url)
+        self._most = connections
+        self._deadline: float | None = None
+        transport = Connections(2 * connections, lambda: self.deadline)
+        self._watch = SilenceWatch(transport.open, lambda: self.deadline)
+        self._bucket = GcsBucket(self._place.bucket, url, connect, transport)
+        self._staging_dir = staging_dir
+        self._lock = threading.Lock()
+        self._staging: StagingDirectory | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._logs: list[GcsLog] = []
+        self._seen = SeenObjects()
+        self._overlap = threading.local()
+
+    @property
+    def deadline(self) -> float | None:
+        """Monotonic seconds by which every call must be over, also one under way; None for no such moment."""
+        return self._deadline
+
+    @deadline.setter
+    def deadline(self, deadline: float | None) -> None:
+        self._deadline = deadline
+        self._watch.deadline_changed()
+
+    @property
+    def url(self) -> str:
+        """The place as it was given."""
+        return self._place.url
+
+    @property
+    def key(self) -> str:
+        """See `Store.key`."""
+        return self._place.key
+
+    def file_size(self, total: int) -> int:
+        """See `Store.file_size`: so that all connections have something to send, and end at about the same time."""
+        return gcs_sizes.file_size(total, self._most)
+
+    def prepare(self) -> None:
+        """Creates, reads, lists and deletes a small object, and makes the staging directory.
+
+        Raises:
+            StoreUnavailable: one of that is not possible.
+        """
+        self._stage()
+        prove_access(self._bucket, self._place, lambda: self.deadline)
+
+    def permissions(self) -> Iterator[tuple[str, StoreUnavailable | None]]:
+        """Tries "create", "read", "list" and "delete", and gives each with its error; None if it is permitted."""
+        return try_each(self._bucket, self._place, lambda: self.deadline)
+
+    def check_space(self, size: int) -> None:
+        """See `Store.check_space`: on the disk of the staging directory."""
+        self._stage().needs(size)
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        """See `Store.read`."""
+        target = self._place.object_of(name)
+        with self._named(name):
+            info = self._bucket.stat(target, self._budget())
+            if info.size > limit:
+                raise TooLarge(name, info.size, limit)
+            return self._fetch(info)
+
+    def create(self, name: str, data: bytes) -> FileInfo:
+        """See `Store.create`."""
+        target = self._place.object_of(name)
+        with self._named(name):
+            budget = self._budget(len(data))
+            put(self._bucket, target, BytesIO(data), len(data), google_crc32c.value(data), budget)
+        return FileInfo(name, len(data))
+
+    def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
+        """See `Store.writer`."""
+        return self._written(name, moved)
+
+    @contextlib.contextmanager
+    def _written(self, name: str, moved: Moved) -> Iterator[Writer]:
+        target = self._place.object_of(name)
+        group: Overlap | None = getattr(self._overlap, "group", None)
+        if group is not None:
+            group.wait_for_room()
+        file = self._stage().file()
+        try:
+            writer = StagedWriter(file, name)
+            yield writer
+        except BaseException:
+            file.close()
+            raise
+        sending = (name, target, file, writer.size, writer.crc32c, moved)
+        if group is None:
+            self._send(*sending)
+        else:
+            group.add(self._threads().submit(self._send, *sending), file)
+
+    def _send(self, name: str, target: str, file: IO[bytes], size: int, crc32c: int, moved: Moved) -> None:
+        with file, self._named(name):
+            put(self._bucket, target, file, size, crc32c, self._budget(size), moved)
+
+    @contextlib.contextmanager
+    def overlapped(self) -> Iterator[None]:
+        """See `Store.overlapped`: several files are uploaded while the next is staged."""
+        outer = getattr(self._overlap, "group", None)
+        group = self._overlap.group = Overlap(self._most)
+        try:
+            yield
+        except BaseException:
+            group.abandon()
+            raise
+        else:
+            group.finish()
+        finally:
+            self._overlap.group = outer
+
+    def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
+        """See `Store.open`; the whole file was fetched and compared with its sum when this returns.
+
+        A file that was just looked at is read as it was then.
+
+        Raises:
+            CorruptCheckpoint: several downloads differed from what is stored.
+        """
+        target = self._place.object_of(name)
+        with self._named(name):
+            info = self._seen.take(name) or self._bucket.stat(target, self._budget())
+            if info.size <= _IN_MEMORY:
+                data = self._fetch(info)
+                moved(len(data))
+                return BytesIO(data)
+            file = self._stage().file()
+            try:
+                ranges = gcs_sizes.ranges(info.size, self._most)
+                get(self._bucket, info, file, ranges, self._threads(), self._budget(info.size), moved)
+            except BaseException:
+                file.close()
+                raise
+            file.seek(0)
+            return cast(BinaryIO, file)
+
+    def _fetch(self, info: ObjectInfo) -> bytes:
+        """Reads a small object, within the number of connections unless it is a very small one."""
+        budget = self._budget(info.size)
+        if info.size <= _ALONE:
+            return get_bytes(self._bucket, info, budget)
+        return self._threads().submit(get_bytes, self._bucket, info, budget).result()
+
+    def stat(self, name: str) -> FileInfo:
+        """See `Store.stat`."""
+        target = self._place.object_of(name)
+        with self._named(name):
+            info = self._bucket.stat(target, self._budget())
+        self._seen.remember(name, info)
+        return FileInfo(name, info.size)
+
+    def list(self, prefix: str) -> FileInfos:
+        """See `Store.list`; objects whose names no store would give are left out."""
+        folder = self._place.folder_of(prefix)
+        found: FileInfos = []
+        for info in self._bucket.list(folder, self._budget()):
+            name = self._place.name_of(info.name)
+            if name is not None:
+                found.append(FileInfo(name, info.size))
+        return sorted(found, key=lambda info: info.name)
+
+    def children(self, prefix: str) -> Names:
+        """See `Store.children`."""
+        names = {
+            name.rstrip("/") for name in self._bucket.folders(self._place.folder_of(prefix), self._budget())
+        }
+        return sorted(name for name in names if is_safe(name))
+
+    def delete(self, name: str) -> None:
+        """See `Store.delete`; only the object that is there now is removed, not one that replaces it."""
+        target = self._place.object_of(name)
+        with self._named(name):
+            self._bucket.delete(self._bucket.stat(target, self._budget()), self._budget())
+
+    def delete_tree(self, prefix: str) -> None:
+        """See `Store.delete_tree`; only objects that are there now are removed, several at a time."""
+        check_name(prefix)
+        found = self._bucket.list(self._place.folder_of(prefix), self._budget())
+        with contextlib.suppress(NotFound):
+            found.append(self._bucket.stat(self._place.object_of(prefix), self._budget()))
+        # The time of each begins when it does: there may be more than can be removed at once.
+        futures = [
+            self._threads().submit(lambda info: self._bucket.delete(info, self._budget()), info)
+            for info in found
+        ]
+        for future in futures:
+            future.exception()
+        for future in futures:
+            future.result()
+
+    def append_log(self, name: str) -> LineSink:
+        """See `Store.append_log`; lines are handed over within a second, in segments ``<name>-0001.jsonl``."""
+        self._place.object_of(name)
+        log = GcsLog(self, name)
+        with self._lock:
+            self._logs.append(log)
+        return log
+
+    def close(self) -> None:
+        """Sends what logs still hold, ends the threads and removes the staging directory.
+
+        Raises:
+            StoreUnavailable: lines of a log could not be sent; everything was closed nevertheless.
+        """
+        with self._lock:
+            logs, self._logs = self._logs, []
+            pool, self._pool = self._pool, None
+            staging, self._staging = self._staging, None
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._bucket.close)
+            stack.callback(self._watch.close)
+            if staging is not None:
+                stack.callback(staging.remove)
+            if pool is not None:
+                stack.callback(pool.shutdown, cancel_futures=True)
+            for log in logs:
+                stack.callback(log.close)
+
+    def _budget(self, size: int = 0) -> Budget:
+        return Budget.for_transfer(size, lambda: self.deadline)
+
+    def _stage(self) -> StagingDirectory:
+        with self._lock:
+            if self._staging is None:
+                self._staging = StagingDirectory(self._staging_dir)
+            return self._staging
+
+    def _threads(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="keras_preempt-gcs")
+            return self._pool
+
+    @contextlib.contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """Lets errors name the file, as the caller does, and not the object."""
+        try:
+            yield
+        except NotFound as error:
+            raise NotFound(name, self._place.url) from error
+        except AlreadyExists as error:
+            raise AlreadyExists(name, self._place.url) from error

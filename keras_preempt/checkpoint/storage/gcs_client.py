@@ -1,0 +1,189 @@
+"""One bucket of Google Cloud Storage: whole objects, made once, read and removed by generation.
+
+An object's generation is the number of its content. Everything here names one: what is created must not exist
+(generation 0), what is read or removed must still be what was looked at. An upload carries its crc32c, so that
+the service refuses what was damaged on the way; a download is compared with the object's.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from google.api_core import exceptions as api
+from google.cloud import storage
+
+from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
+from keras_preempt.checkpoint.storage import gcs_errors, gcs_randomness
+from keras_preempt.checkpoint.storage.budget import Budget
+from keras_preempt.checkpoint.storage.gcs_connections import Connections
+
+_FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """An object as it was seen.
+
+    Attributes:
+        name: its name in the bucket.
+        size: bytes.
+        generation: the number of this content of the name.
+        crc32c: the sum of the content; None if the service tells none.
+    """
+
+    name: str
+    size: int
+    generation: int
+    crc32c: int | None
+
+
+ObjectInfos = list[ObjectInfo]
+Names = list[str]
+# Named, since in the class below the word list means the method.
+
+
+class GcsBucket:
+    """Calls on one bucket.
+
+    Args:
+        name: the bucket.
+        url: how a user names the place, for messages.
+        connect: makes the client; called once, at the first call.
+        connections: what the client connects with.
+
+    Attributes:
+        url: how a user names the place.
+    """
+
+    def __init__(self, name: str, url: str, connect: Callable[[], Any], connections: Connections) -> None:
+        self._name = name
+        self.url = url
+        self._connect = connect
+        self._connections = connections
+        self._client: Any = None
+        self._lock = threading.Lock()
+
+    @property
+    def endpoint(self) -> str:
+        """The server that is asked."""
+        client = self._client
+        return "Google Cloud Storage" if client is None else str(client.api_endpoint)
+
+    def stat(self, name: str, budget: Budget) -> ObjectInfo:
+        """Looks at an object. Raises `NotFound`."""
+        blob = self.reload(name, budget)
+        if blob is None:
+            raise NotFound(name, self.url)
+        with self.explained(f"read {name!r}"):
+            return info_of(blob)
+
+    def reload(self, name: str, budget: Budget) -> Any:
+        """Returns the client's handle of an object with what the service tells of it; None if there is none."""
+        with self.explained(f"read {name!r}"):
+            blob = self.blob(name)
+            try:
+                blob.reload(timeout=budget.timeout(), retry=budget.retry())
+            except api.NotFound as error:
+                if gcs_errors.is_missing_bucket(error):
+                    raise
+                return None
+            return blob
+
+    def list(self, prefix: str, budget: Budget) -> ObjectInfos:
+        """Lists the objects whose names begin with `prefix`."""
+        with self.explained(f"list {prefix!r}"):
+            pages = self._list(prefix, None, budget)
+            return [info_of(blob) for blob in pages]
+
+    def folders(self, prefix: str, budget: Budget) -> Names:
+        """Lists what comes after `prefix` in names, up to the next '/'; those of folders end with it."""
+        with self.explained(f"list {prefix!r}"):
+            pages = self._list(prefix, "/", budget)
+            names = [blob.name for blob in pages]
+            return [str(name)[len(prefix) :] for name in (*names, *pages.prefixes)]
+
+    def _list(self, prefix: str, delimiter: str | None, budget: Budget) -> Any:
+        return self._open().list_blobs(
+            self._name,
+            prefix=prefix or None,
+            delimiter=delimiter,
+            fields=_FIELDS,
+            timeout=budget.timeout(),
+            retry=budget.retry(),
+        )
+
+    def delete(self, info: ObjectInfo, budget: Budget) -> bool:
+        """Removes an object if it is still the one that was looked at; False if it was not there any more."""
+        with self.explained(f"delete {info.name!r}"):
+            blob = self.blob(info.name)
+            try:
+                # A condition and not a generation: in a bucket with versioning the content then stays behind
+                # as a noncurrent version, as whoever has turned that on wants.
+                blob.delete(
+                    if_generation_match=info.generation, timeout=budget.timeout(), retry=budget.retry()
+                )
+            except api.NotFound as error:
+                if gcs_errors.is_missing_bucket(error):
+                    raise
+                return False
+            except api.PreconditionFailed:
+                return False
+            return True
+
+    def close(self) -> None:
+        """Closes the connections; a later call opens new ones."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def blob(self, name: str, **options: Any) -> Any:
+        """Returns the client's handle of an object; asks for nothing."""
+        return self._open().bucket(self._name).blob(name, **options)
+
+    def _open(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = self._connect()
+                for scheme in ("https://", "http://"):
+                    # The client has no public setting for this; its documentation mounts adapters so too.
+                    self._client._http.mount(scheme, self._connections)
+                gcs_randomness.keep_apart()
+            return self._client
+
+    @contextlib.contextmanager
+    def explained(self, doing: str) -> Iterator[None]:
+        """Turns what the client raises into `StoreUnavailable`; see `gcs_errors.explained`."""
+        with gcs_errors.explained(doing, self.url, self.endpoint):
+            yield
+
+    def unavailable(self, error: BaseException, doing: str) -> StoreUnavailable:
+        """Returns the error that a failed call is to raise."""
+        return gcs_errors.unavailable(error, doing, self.url, self.endpoint)
+
+
+def connect() -> Any:
+    """Returns a client with the machine's credentials, or an anonymous one for STORAGE_EMULATOR_HOST."""
+    # No call of ours needs a project; asked for one, the client fails on machines that have none.
+    return storage.Client(project=None)
+
+
+def info_of(blob: Any) -> ObjectInfo:
+    """Returns what the client's handle of an object knows of it.
+
+    Raises:
+        EmptyAnswer: the service has left out what every object has.
+    """
+    crc32c = None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big")
+    size = blob.size
+    if size is None and crc32c == 0:
+        size = 0  # Servers that build on protocol buffers leave out what is zero.
+    if size is None or blob.generation is None:
+        missing = "size" if size is None else "generation"
+        raise gcs_errors.EmptyAnswer(f"the resource of {blob.name!r} without its {missing}")
+    return ObjectInfo(str(blob.name), int(size), int(blob.generation), crc32c)

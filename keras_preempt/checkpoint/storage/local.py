@@ -1,0 +1,316 @@
+"""A store in a directory of a local or shared POSIX file system.
+
+A file is written under a temporary name in its own folder, flushed to the disk, and then given its name by a
+hard link, which fails if the name is taken: so a name either leads to a complete file or to none, and two
+writers cannot both win. The folder is flushed last, which makes the name itself survive a power cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
+from keras_preempt.checkpoint.storage.local_writing import CountedFile, FileLog, Overlap, UnfinishedFile
+from keras_preempt.checkpoint.storage.posix_files import (
+    flush_folder,
+    make_folder,
+    open_in_folder,
+    open_temporary,
+    remove_folder,
+)
+from keras_preempt.checkpoint.storage.store import (
+    TEMPORARY_PREFIX,
+    FileInfo,
+    FileInfos,
+    Names,
+    Writer,
+    check_name,
+)
+from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+
+SMALLEST_FILE = 8 << 20
+"""Bytes; flushing a smaller file costs more than writing the next one meanwhile saves."""
+
+LARGEST_FILE = 64 << 20
+"""Bytes; a save that gives way to another does so between two files."""
+
+
+class LocalStore:
+    """Files below one directory.
+
+    Symbolic links inside the directory that lead out of it are refused; the directory itself may be one.
+
+    Args:
+        path: the directory; '~' is expanded. It need not exist before `prepare`.
+
+    Attributes:
+        deadline: see `Store.deadline`.
+        look_again: see `Store.look_again`.
+    """
+
+    look_again = (0.01, 0.05)
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._url = os.fspath(path)
+        self._root = Path(os.path.realpath(os.path.expanduser(self._url)))
+        self._overlap = threading.local()
+        self._prepared = False
+        self.deadline: float | None = None
+
+    @property
+    def url(self) -> str:
+        """The path as it was given."""
+        return self._url
+
+    @property
+    def key(self) -> str:
+        """See `Store.key`."""
+        return str(self._root)
+
+    @property
+    def path(self) -> Path:
+        """The directory, absolute and without symbolic links."""
+        return self._root
+
+    def file_size(self, total: int) -> int:
+        """See `Store.file_size`: several files, so that one is flushed while the next is written."""
+        return min(max(total // 8, SMALLEST_FILE), LARGEST_FILE)
+
+    def prepare(self) -> None:
+        """Makes the directory if need be, and writes and removes a small file in it.
+
+        Raises:
+            StoreUnavailable: that is not possible.
+        """
+        try:
+            make_folder(self._root)
+            probe, path = open_temporary(self._root)
+            try:
+                os.write(probe, b"probe")
+            finally:
+                os.close(probe)
+                path.unlink()
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Expected a directory that this process can create and write to. Received: {self._url!r} "
+                f"({error.strerror or error}). Correct its permissions or free space, or pass another "
+                "directory."
+            ) from error
+        self._prepared = True
+
+    def check_space(self, size: int) -> None:
+        """See `Store.check_space`."""
+        with self._explained(""):
+            free = shutil.disk_usage(self._root).free
+        if free < size:
+            raise StoreUnavailable(
+                f"Expected {size / 1e6:,.1f} MB of free space in {self._url}. Received: {free / 1e6:,.1f} MB. "
+                "Free some, or pass a directory on a larger file system."
+            )
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        """See `Store.read`."""
+        with self.open(name) as stream, self._explained(name):
+            size = os.fstat(stream.fileno()).st_size
+            if size > limit:
+                raise TooLarge(name, size, limit)
+            data = stream.read(limit + 1)
+        if len(data) > limit:
+            raise TooLarge(name, len(data), limit)
+        return data
+
+    def create(self, name: str, data: bytes) -> FileInfo:
+        """See `Store.create`."""
+        with self.writer(name) as writer:
+            writer.write(data)
+        return FileInfo(name, len(data))
+
+    def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
+        """See `Store.writer`."""
+        return self._written(name, moved)
+
+    @contextlib.contextmanager
+    def _written(self, name: str, moved: Moved) -> Iterator[Writer]:
+        target = self._resolve(name)
+        self._check_still_there()
+        overlap: Overlap | None = getattr(self._overlap, "files", None)
+        if overlap is not None:
+            overlap.wait_for_room()
+        with self._explained(name):
+            if os.path.lexists(target):  # spares the writing of what could not get its name anyway
+                raise AlreadyExists(name, self._url)
+        file = UnfinishedFile(
+            target,
+            partial(self._explained, name),
+            partial(AlreadyExists, name, self._url),
+            None if overlap is None else overlap.blocks,
+            moved,
+        )
+        try:
+            yield file
+        except BaseException:
+            file.discard()
+            raise
+        if overlap is not None:
+            overlap.add(file)
+            return
+        file.finish()
+        file.flush_folder()
+
+    @contextlib.contextmanager
+    def overlapped(self) -> Iterator[None]:
+        """See `Store.overlapped`: files are flushed to the disk while the next is written."""
+        outer = getattr(self._overlap, "files", None)
+        overlap = self._overlap.files = Overlap()
+        try:
+            yield
+        except BaseException:
+            overlap.abandon()
+            raise
+        else:
+            overlap.finish()
+        finally:
+            self._overlap.files = outer
+
+    def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
+        """See `Store.open`."""
+        path = self._resolve(name)
+        with self._explained(name):
+            # Not blocking, because opening a pipe that somebody put there would wait for ever.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise NotFound(name, self._url)
+            return io.BufferedReader(CountedFile(descriptor, moved))
+
+    def stat(self, name: str) -> FileInfo:
+        """See `Store.stat`."""
+        path = self._resolve(name)
+        with self._explained(name):
+            status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise NotFound(name, self._url)
+        return FileInfo(name, status.st_size)
+
+    def list(self, prefix: str) -> FileInfos:
+        """See `Store.list`; symbolic links are left out."""
+        found: FileInfos = []
+        pending = [(prefix, self._resolve(prefix) if prefix else self._root)]
+        while pending:
+            folder, path = pending.pop()
+            for entry in self._entries(folder, path):
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                with contextlib.suppress(FileNotFoundError), self._explained(name, missing_is_error=False):
+                    if entry.is_dir(follow_symlinks=False):
+                        # By its path: somebody else's folder may have a name that no file of ours could have.
+                        pending.append((name, Path(entry.path)))
+                    elif entry.is_file(follow_symlinks=False):
+                        found.append(FileInfo(name, entry.stat(follow_symlinks=False).st_size))
+        return sorted(found, key=lambda info: info.name)
+
+    def children(self, prefix: str) -> Names:
+        """See `Store.children`."""
+        path = self._resolve(prefix) if prefix else self._root
+        return sorted(entry.name for entry in self._entries(prefix, path))
+
+    def delete(self, name: str) -> None:
+        """See `Store.delete`; folders that it leaves empty go too."""
+        path = self._resolve(name, follow=False)
+        with self._explained(name):
+            path.unlink()
+            flush_folder(path.parent)
+        self._prune(path.parent)
+
+    def delete_tree(self, prefix: str) -> None:
+        """See `Store.delete_tree`; a symbolic link is removed, never followed."""
+        path = self._resolve(prefix, follow=False)
+        with self._explained(prefix, missing_is_error=False):
+            if path.is_symlink() or not path.is_dir():
+                path.unlink(missing_ok=True)
+            else:
+                remove_folder(path)
+        self._prune(path.parent)
+
+    def append_log(self, name: str) -> FileLog:
+        """See `Store.append_log`."""
+        path = self._resolve(name)
+        self._check_still_there()
+        with self._explained(name):
+            # Not blocking, like `open`: a pipe that nobody reads from is an error at once.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+            descriptor = open_in_folder(path, flags)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise OSError(errno.EEXIST, "something else than a file has that name")
+            return FileLog(name, descriptor, partial(self._explained, name))
+
+    def close(self) -> None:
+        """See `Store.close`; there is nothing to end."""
+
+    def _check_still_there(self) -> None:
+        """Makes sure that a directory that was there is not made anew: what it held would not come back."""
+        if self._prepared and not self._root.is_dir():
+            raise StoreUnavailable(
+                f"Expected the directory {self._url}, which was there before. Received: nothing of that name. Put it "
+                "back, or mount it again."
+            )
+
+    def _resolve(self, name: str, *, follow: bool = True) -> Path:
+        """Returns where `name` lies, once it is sure that this is below the root."""
+        path = self._root / check_name(name)
+        real = Path(os.path.realpath(path if follow else path.parent))
+        if real != self._root and self._root not in real.parents:
+            raise UnsafeName(
+                f"Expected {name!r} to lie in {self._url}. Received: a symbolic link that leads to {real}. "
+                "Remove the link, or pass the directory that it leads to."
+            )
+        return real if follow else real / path.name
+
+    def _entries(self, prefix: str, path: Path) -> Iterable[os.DirEntry[str]]:
+        try:
+            with os.scandir(path) as entries:
+                return [entry for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._unavailable(prefix, error) from error
+
+    def _prune(self, folder: Path) -> None:
+        """Removes `folder` and those above it while they are empty: an object store has no empty folders."""
+        while folder != self._root:
+            try:
+                folder.rmdir()
+            except OSError:  # not empty, or somebody else was faster
+                return
+            folder = folder.parent
+
+    @contextlib.contextmanager
+    def _explained(self, name: str, *, missing_is_error: bool = True) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if missing_is_error:
+                raise NotFound(name, self._url) from error
+        except OSError as error:
+            raise self._unavailable(name, error) from error
+
+    def _unavailable(self, name: str, error: OSError) -> StoreUnavailable | UnsafeName:
+        if error.errno == errno.ELOOP:
+            return UnsafeName(
+                f"Expected {name!r} to lie in {self._url}. Received: symbolic links that lead in a circle. Remove them."
+            )
+        return StoreUnavailable(
+            f"Expected to read and write {name!r} in {self._url}. Received: {error.strerror or error}. "
+            "Check the permissions, the free space and the health of that file system."
+        )

@@ -1,0 +1,190 @@
+"""Files of a local store while they are being written: nameless until they are durable, several at a time."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.storage.direct_writing import Blocks, BlockWriter
+from keras_preempt.checkpoint.storage.posix_files import flush_folder, give_name, open_temporary, write_all
+from keras_preempt.checkpoint.storage.store import Buffer
+from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+
+FLUSHES = 4
+"""Files or blocks that are on their way to the disk at a time, while more is written."""
+
+Explained = Callable[[], AbstractContextManager[None]]
+"""Turns errors of the system into those of a store, which name the file."""
+
+
+class UnfinishedFile:
+    """A file under a temporary name in its own folder; implements `store.Writer`.
+
+    Args:
+        target: its future path.
+        explained: around every call of the system.
+        taken: returns the error that says that somebody else has given the name to another file.
+        blocks: where its content is gathered, if it may be written later than it is handed over.
+        moved: told what was handed over; all but a few blocks of it is on its way to the disk.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        explained: Explained,
+        taken: Callable[[], Exception],
+        blocks: Blocks | None = None,
+        moved: Moved = uncounted,
+    ) -> None:
+        self.target = target
+        self._moved = moved
+        self._explained = explained
+        self._taken = taken
+        with explained():
+            self._descriptor, self._temporary = open_temporary(target.parent)
+        self._content = None if blocks is None else BlockWriter(self._descriptor, blocks)
+
+    def write(self, buffer: Buffer) -> None:
+        """Appends all of `buffer`."""
+        with self._explained():
+            if self._content is None:
+                write_all(self._descriptor, buffer)
+            else:
+                self._content.write(buffer)
+        self._moved(memoryview(buffer).nbytes)
+
+    def finish(self) -> None:
+        """Makes the content durable and then gives the file its name; the folder is still to be flushed."""
+        try:
+            with self._explained():
+                try:
+                    if self._content is not None:
+                        self._content.finish()
+                    os.fsync(self._descriptor)
+                except BaseException:
+                    self._stop()
+                    raise
+                finally:
+                    os.close(self._descriptor)
+                if not give_name(self._temporary, self.target):
+                    raise self._taken()
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    def flush_folder(self) -> None:
+        """Makes the name durable."""
+        with self._explained():
+            flush_folder(self.target.parent)
+
+    def discard(self) -> None:
+        """Leaves nothing of the file behind, instead of finishing it."""
+        self._stop()
+        os.close(self._descriptor)
+        self._temporary.unlink(missing_ok=True)
+
+    def _stop(self) -> None:
+        if self._content is not None:
+            self._content.discard()
+
+
+class CountedFile(io.FileIO):
+    """A file that is read in large pieces.
+
+    Args:
+        descriptor: is closed with the file.
+        moved: told what was read.
+    """
+
+    def __init__(self, descriptor: int, moved: Moved) -> None:
+        super().__init__(descriptor, "rb")
+        self._moved = moved
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fills `buffer` and tells how much that was."""
+        count = super().readinto(buffer)
+        self._moved(count)
+        return count
+
+
+class FileLog:
+    """Appends to a descriptor that was opened for appending; implements `store.LineSink`.
+
+    Args:
+        name: for messages.
+        descriptor: is closed with the log.
+        explained: around every call of the system.
+    """
+
+    def __init__(self, name: str, descriptor: int, explained: Explained) -> None:
+        self._name = name
+        self._descriptor: int | None = descriptor
+        self._explained = explained
+
+    def write(self, data: bytes) -> None:
+        """Appends `data` in one piece."""
+        if self._descriptor is None:
+            raise StoreUnavailable(
+                f"Expected the log {self._name!r} to be open. Received: a write after close. "
+                "Open it again with append_log."
+            )
+        with self._explained():
+            write_all(self._descriptor, data)
+
+    def close(self) -> None:
+        """Ends the use of the log."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+class Overlap:
+    """The files that one thread has written and that are not durable yet.
+
+    Attributes:
+        blocks: for their content.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(FLUSHES, thread_name_prefix="keras_preempt-flush")
+        self._flushing: dict[Future[None], UnfinishedFile] = {}
+        self._folders: dict[Path, UnfinishedFile] = {}
+        self.blocks = Blocks(self._pool)
+
+    def wait_for_room(self) -> None:
+        """Waits until one more file may be written; raises what one before has failed of."""
+        while True:
+            for future in [future for future in self._flushing if future.done()]:
+                del self._flushing[future]
+                future.result()
+            if len(self._flushing) < FLUSHES:
+                return
+            wait(self._flushing, return_when=FIRST_COMPLETED)
+
+    def add(self, file: UnfinishedFile) -> None:
+        """Takes over a file that is completely written."""
+        self._folders[file.target.parent] = file
+        self._flushing[self._pool.submit(file.finish)] = file
+
+    def finish(self) -> None:
+        """Returns when all are durable; raises what the first one has failed of."""
+        try:
+            for future in list(self._flushing):
+                future.result()
+            for file in self._folders.values():
+                file.flush_folder()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Discards what is not being flushed yet, and waits for what is."""
+        for future, file in self._flushing.items():
+            if future.cancel():
+                file.discard()
+        self._flushing.clear()
+        self._pool.shutdown()

@@ -1,0 +1,129 @@
+"""Durable files on a POSIX file system: what a local store does with paths."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from pathlib import Path
+
+from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Buffer
+
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+_LOCK_TIMEOUT = 5.0  # seconds; the lock is held for the time of a rename
+_LOCK_POLL = 0.01  # seconds
+_FOLDER_ATTEMPTS = 10  # times that a folder may vanish, emptied by somebody else, before a file is in it
+
+
+def write_all(descriptor: int, buffer: Buffer) -> None:
+    """Writes all bytes of `buffer`, however little the system takes at a time."""
+    rest = memoryview(buffer).cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def open_temporary(folder: Path) -> tuple[int, Path]:
+    """Makes a new file under a temporary name; returns its descriptor and path."""
+    # The random half keeps hosts that share the file system, and so process numbers, apart.
+    path = folder / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+    return open_in_folder(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC), path
+
+
+def open_in_folder(path: Path, flags: int) -> int:
+    """Opens a file and makes its folder, which somebody who empties folders may remove in between."""
+    for _ in range(_FOLDER_ATTEMPTS - 1):
+        make_folder(path.parent)
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags, 0o666)
+    make_folder(path.parent)
+    return os.open(path, flags, 0o666)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, durably."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+        flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Makes durable which names are in a folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems flush no folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def give_name(temporary: Path, target: Path) -> bool:
+    """Gives a complete file its name; False, with nothing changed, if the name is taken."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        # Over NFS a link that succeeded is reported as existing when its answer was lost and it was retried.
+        return _same_file(temporary, target)
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        return _rename_under_lock(temporary, target)
+    return True
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(one.lstat(), other.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _rename_under_lock(temporary: Path, target: Path) -> bool:
+    """The way without hard links: whoever creates the lock file may look and rename."""
+    lock = target.parent / f"{TEMPORARY_PREFIX}lock-{target.name}"
+    deadline = time.monotonic() + _LOCK_TIMEOUT
+    while True:
+        try:
+            os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+            break
+        except FileExistsError:
+            if time.monotonic() > deadline:
+                raise OSError(
+                    errno.EBUSY,
+                    f"{lock} has been held for {_LOCK_TIMEOUT:g} s; remove it if its owner is dead",
+                ) from None
+            time.sleep(_LOCK_POLL)  # a file system without hard links offers no event to wait for
+    try:
+        if os.path.lexists(target):
+            return False
+        os.rename(temporary, target)
+        return True
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder and all in it, also if others do so at the same time; follows no symbolic link."""
+    for parent, folders, files in os.walk(folder, topdown=False):
+        for name in files:
+            Path(parent, name).unlink(missing_ok=True)
+        for name in folders:
+            path = Path(parent, name)
+            if path.is_symlink():
+                path.unlink(missing_ok=True)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    path.rmdir()
+    with contextlib.suppress(FileNotFoundError):
+        folder.rmdir()

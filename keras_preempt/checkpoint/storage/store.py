@@ -1,0 +1,274 @@
+"""What a checkpoint needs from storage, and how a place is named.
+
+A `Store` holds immutable files under relative, '/'-separated names, like an object store: there are no
+folders to make, a file is there completely or not at all, and nothing is ever overwritten. The only thing
+that grows is a log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+from keras_preempt.checkpoint.errors import UnsafeName
+from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+
+TEMPORARY_PREFIX = ".tmp-"
+"""Names with a component that starts so are half-written files: never listed, never asked for."""
+
+_LONGEST_NAME = 1024  # bytes; the limit of Google Cloud Storage
+_LONGEST_COMPONENT = 255  # bytes; the limit of the usual Linux file systems
+_LOST_SLASH = re.compile(r"gs:/(?!/)", re.IGNORECASE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+Buffer = bytes | bytearray | memoryview
+
+
+def check_name(name: str) -> str:
+    """Checks that a name stays below the directory that it is relative to.
+
+    Every name that reaches a store passes through here, so that one from an untrusted manifest can lead
+    nowhere else.
+
+    Args:
+        name: components joined by '/', already in normal form.
+
+    Returns:
+        `name`, unchanged.
+
+    Raises:
+        UnsafeName: it is empty, absolute or not in normal form, contains '..', a backslash or a NUL, is
+            longer than storage allows, or is reserved for temporary files.
+    """
+    why = _unsafe(name)
+    if why is not None:
+        raise UnsafeName(
+            f"Expected a relative, '/'-separated name below the directory. Received: {name!r:.200} ({why}). "
+            "It was not used; check where the name comes from."
+        )
+    return name
+
+
+def _unsafe(name: object) -> str | None:
+    if not isinstance(name, str):
+        return "not a string"
+    if "\0" in name or "\\" in name:
+        return "it contains a NUL or a backslash"
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    if len(encoded) > _LONGEST_NAME:
+        return f"it is longer than {_LONGEST_NAME} bytes"
+    for component in encoded.split(b"/"):
+        if component in (b"", b".", b".."):
+            return "it has an empty, '.' or '..' component"
+        if len(component) > _LONGEST_COMPONENT:
+            return f"a component is longer than {_LONGEST_COMPONENT} bytes"
+        if component.startswith(TEMPORARY_PREFIX.encode()):
+            return f"{TEMPORARY_PREFIX!r} is reserved for temporary files"
+    return None
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """A stored file: its `name`, relative to the store, and its `size` in bytes."""
+
+    name: str
+    size: int
+
+
+FileInfos = list[FileInfo]
+Names = list[str]
+# Named, since in the class below the word list means the method.
+
+
+class Writer(Protocol):
+    """A file that is being written; it gets its name when the context manager that gave it ends cleanly."""
+
+    def write(self, buffer: Buffer) -> None:
+        """Appends all bytes of `buffer`."""
+        ...
+
+
+class LineSink(Protocol):
+    """The end of a log."""
+
+    def write(self, data: bytes) -> None:
+        """Appends `data` in one piece and hands it to the storage at once."""
+        ...
+
+    def close(self) -> None:
+        """Ends the use of the log; what was written stays."""
+        ...
+
+
+class Store(Protocol):
+    """Where checkpoints live.
+
+    All names are checked by `check_name`. A prefix is a name too, or '' for everything; it stands for what is
+    below it ('a' for 'a/b', not for 'ab'). Every method may raise `StoreUnavailable` and `UnsafeName`.
+    """
+
+    deadline: float | None
+    """Monotonic seconds by which every call should be over; None for no such moment. A store of local files
+    cannot cut a write short and pays no attention to it."""
+
+    @property
+    def url(self) -> str:
+        """How a user names the place, for messages."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """The place itself: the same, however a user spells it."""
+        ...
+
+    @property
+    def look_again(self) -> tuple[float, float]:
+        """Seconds between two looks at what another process is to write: at first, and at the longest.
+
+        Whoever waits doubles the first up to the longest. A look may cost money and be counted against a quota.
+        """
+        ...
+
+    def file_size(self, total: int) -> int:
+        """Returns how many bytes each file should have at most when `total` bytes are written one after the other.
+
+        Smaller files than the writer's own limit are worth it where several are transferred faster than one.
+        """
+        ...
+
+    def prepare(self) -> None:
+        """Makes the place usable if need be and makes sure that it can be written to.
+
+        Raises:
+            StoreUnavailable: it cannot; the message names the place and the cure.
+        """
+        ...
+
+    def check_space(self, size: int) -> None:
+        """Makes sure that files of `size` bytes find room on the disk that they are written or staged on.
+
+        Raises:
+            StoreUnavailable: they do not; the message says how much is free.
+        """
+        ...
+
+    def read(self, name: str, *, limit: int) -> bytes:
+        """Returns the whole of a small file.
+
+        Raises:
+            NotFound: there is no such file.
+            TooLarge: it is larger than `limit` bytes; raised before memory is taken for it.
+        """
+        ...
+
+    def create(self, name: str, data: bytes) -> FileInfo:
+        """Stores a small file: durable, and complete as soon as it is visible.
+
+        Raises:
+            AlreadyExists: there is such a file; it is unchanged.
+        """
+        ...
+
+    def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
+        """Streams a file, which becomes durable and visible when the block ends without an exception.
+
+        After an exception nothing of it is left. Raises `AlreadyExists` like `create`. `moved` is told what has gone
+        to the storage, which may be later than it was written.
+        """
+        ...
+
+    def overlapped(self) -> AbstractContextManager[None]:
+        """Lets files that this thread writes with `writer` become durable later: at the end of this block.
+
+        Several are then on their way at once where the storage can do that. The block ends when all are durable;
+        it raises what writing one of them has failed of, if no `writer` in it has raised that already.
+        """
+        ...
+
+    def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
+        """Opens a file for reading from its beginning, with `readinto` too. Raises `NotFound`.
+
+        `moved` is told what has come from the storage, which may be earlier than it is read.
+        """
+        ...
+
+    def stat(self, name: str) -> FileInfo:
+        """Returns what is known about a file. Raises `NotFound`."""
+        ...
+
+    def list(self, prefix: str) -> FileInfos:
+        """Returns all files below `prefix`, sorted by name; an empty list if there are none."""
+        ...
+
+    def children(self, prefix: str) -> Names:
+        """Returns the sorted names, one component each, of what is directly below `prefix`."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Removes a file. Raises `NotFound`."""
+        ...
+
+    def delete_tree(self, prefix: str) -> None:
+        """Removes everything below `prefix`, which must not be ''; what is gone already is no error."""
+        ...
+
+    def append_log(self, name: str) -> LineSink:
+        """Opens a log at its end, making it if need be."""
+        ...
+
+    def close(self) -> None:
+        """Ends what the store keeps running or on local disk; a later call starts it again.
+
+        Raises:
+            StoreUnavailable: lines of a log could not be handed over; all else is ended nevertheless.
+        """
+        ...
+
+
+def open_store(url: str | os.PathLike[str], *, staging_dir: str | os.PathLike[str] | None = None) -> Store:
+    """Returns the store that a directory argument names; touches no storage.
+
+    Args:
+        url: a local or shared path, or ``gs://bucket/prefix``.
+        staging_dir: a directory on local disk for files on their way to or from a bucket; None for the
+            system's temporary directory.
+
+    Raises:
+        ValueError: it is empty, no path, no place in a bucket, or has a scheme that is not known.
+    """
+    if not isinstance(url, (str, os.PathLike)):
+        raise ValueError(
+            f"Expected a directory as str or os.PathLike. Received: {url!r} of type {type(url).__name__}. "
+            "Pass the path of a directory that all workers share."
+        )
+    place = os.fspath(url)
+    if not isinstance(place, str) or not place.strip() or "\0" in place:
+        raise ValueError(
+            f"Expected a non-empty directory. Received: {place!r}. "
+            "Pass the path of a directory that all workers share."
+        )
+    if _LOST_SLASH.match(place):  # else it would become a local directory named 'gs:'
+        raise ValueError(
+            f"Expected a path, or gs://bucket/prefix as a string. Received: {url!r}, in which a slash is missing. "
+            "pathlib takes it out: pass a bucket's place as a string."
+        )
+    # Imported below because they build on this module, and the client of a bucket only for a bucket.
+    scheme = _SCHEME.match(place)
+    if scheme is None:
+        from keras_preempt.checkpoint.storage.local import LocalStore
+
+        return LocalStore(place)
+    if scheme.group(1).lower() == "gs":
+        from keras_preempt.checkpoint.storage.gcs import GcsStore
+
+        return GcsStore(place, staging_dir=staging_dir)
+    raise ValueError(
+        f"Expected a local or shared path, or gs://bucket/prefix. Received: {place!r}, whose scheme "
+        f"{scheme.group(0)!r} is not known. Pass the path of a directory that all workers share."
+    )

@@ -1,0 +1,175 @@
+"""Says why two runs of a drill are likely to differ, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keras_preempt.cli.drill.parting import Parting
+from keras_preempt.cli.drill.step_records import RunRecord
+
+__all__ = ["describe_parting", "likely_causes", "uncovered"]
+
+_SEED = "call keras.utils.set_random_seed(...) first thing in the script"
+
+
+def describe_parting(parting: Parting | None, restarts: Sequence[int | None]) -> str:
+    """One line: from which step on the runs differ, and where that lies.
+
+    Args:
+        parting: Where they part; None if no recorded step differs.
+        restarts: The steps at which the incarnations of the second run began, the first one left out.
+    """
+    if parting is None:
+        return "All recorded steps are equal: the difference came with the end of training, or is in other state."
+    what = ", ".join(parting.groups)
+    if parting.logs:
+        name, (one, other) = next(iter(parting.logs.items()))
+        what += f"; {name} {one!r} and {other!r}"
+    if parting.equal_until is None:
+        since = f"From step {parting.step} on"
+    elif parting.step - parting.equal_until == 1:
+        since = f"After step {parting.equal_until} was equal, from step {parting.step} on"
+    else:
+        since = f"Between step {parting.equal_until}, which was equal, and step {parting.step}"
+    within = f"fit {parting.fit} of {parting.fits}, " if parting.fits > 1 else ""
+    told = f"{since} ({within}epoch {parting.epoch}, w{parting.member}) the runs differ: {what}."
+    if parting.incarnation == 0:
+        return f"{told} That is before the first preemption."
+    if parting.fits > 1 and not parting.continued:
+        return f"{told} That fit began after restart {parting.incarnation} of {len(restarts)}, from its beginning."
+    steps = parting.step - parting.began_at
+    after = (
+        f"{steps} {'step' if steps == 1 else 'steps'} after it went on" if steps else "right where it went on"
+    )
+    return f"{told} That is {after} at step {parting.began_at}, restart {parting.incarnation} of {len(restarts)}."
+
+
+def likely_causes(
+    parting: Parting | None,
+    undisturbed: RunRecord,
+    repeatable: bool | None,
+    substituted: Sequence[str] = (),
+    written: str = "",
+) -> list[str]:
+    """Likely causes, the likeliest first, each with what to do.
+
+    Args:
+        parting: Where the runs part.
+        undisturbed: The record of the first run.
+        repeatable: Whether a second undisturbed run gave the same result; None if there was none.
+        substituted: Workers that went on from another one's part of a checkpoint.
+        written: Files in the working directory that the second run found there as the first one had left them, in
+            words; empty for none.
+    """
+    itself = (parting is not None and parting.incarnation == 0) or repeatable is False
+    at_beginning = itself and parting is not None and parting.step == 0
+    restored_wrongly = (
+        not itself
+        and parting is not None
+        and parting.continued
+        and parting.began_at == parting.step
+        and parting.step > 0
+    )
+    causes = []
+    if substituted and not itself:
+        causes.append(
+            f"Cause: {'; '.join(substituted)}, since its own was not written when it was killed. Metrics, seeds and "
+            "statistics of a worker that is killed while it saves cannot be exact: docs/guarantees.md."
+        )
+        return causes
+    if itself:
+        causes.append(
+            "The script does not repeat itself, with or without preemptions: two runs of it give different "
+            "results. It has to before a drill can tell anything."
+        )
+    if at_beginning:
+        causes.append(
+            f"The initial state differs already: weights or seeds are drawn without a seed; {_SEED}."
+        )
+        return causes
+    if restored_wrongly and repeatable is not True:
+        causes.append(
+            "The state differs right after the restart, before a step: something was not saved or not restored as "
+            "it was. If the script restores or changes weights itself at its start, let it do so only when there "
+            "is no checkpoint yet; otherwise please report this, with the output of the drill."
+        )
+    suspects = []
+    suspects += [f"the input. {doubt[:1].upper()}{doubt[1:]}." for doubt in undisturbed.input_doubts]
+    suspects += [
+        f"{shared}. Shuffle after the split, or make a pipeline of its own for the validation."
+        for shared in undisturbed.shared
+    ]
+    if undisturbed.unsaved_callbacks and not itself:
+        names = ", ".join(undisturbed.unsaved_callbacks)
+        suspects.append(
+            f"callbacks whose state is not kept: {names}. Give them get_state() and set_state(state)."
+        )
+    suspects += [_cure(source) for source in undisturbed.hidden_sources]
+    if written:
+        left = (
+            f"files that the second run found as the first one had left them: {written}. Add --isolate, which gives "
+            "each run a copy of the working directory."
+        )
+        suspects.insert(0 if parting is None else len(suspects), left)
+    for number, suspect in enumerate(suspects):
+        causes.append(f"{'Other possible' if number else 'Likely'} cause: {suspect}")
+    if not suspects and not restored_wrongly:
+        if itself:
+            causes.append(
+                f"Likely cause: a missing seed ({_SEED}), a nondeterministic operation (call "
+                "tf.config.experimental.enable_op_determinism()), or data that is read in an order that depends on "
+                "time or threads."
+            )
+        elif parting is not None:
+            causes.append(
+                "Likely cause: state that no checkpoint holds, such as a Python variable in a layer, or data that "
+                "depends on what the process has drawn before; or "
+                "an operation that is nondeterministic (tf.config.experimental.enable_op_determinism())."
+            )
+        else:
+            causes.append(
+                "Likely cause: a callback that changes weights or keeps state at the end of training; the places "
+                "that differ are named above."
+            )
+    if repeatable is None and not itself:
+        causes.append("Whether the script repeats itself without preemptions: add --twice to find out.")
+    elif repeatable:
+        causes.append(
+            "A second undisturbed run was identical: the script repeats itself until it is preempted."
+        )
+    return causes
+
+
+def uncovered(record: RunRecord, preemptions: int) -> list[str]:
+    """Names what a verdict "identical" does not speak for, in words.
+
+    Args:
+        record: Of the undisturbed run.
+        preemptions: How many there were.
+    """
+    found = []
+    times = "one preemption" if preemptions == 1 else f"{preemptions} preemptions"
+    if record.unsaved_callbacks:
+        found.append(
+            f"callbacks whose state is not kept ({', '.join(record.unsaved_callbacks)}): {times} made no difference, "
+            "another moment may. Give them get_state() and set_state(state)"
+        )
+    found += [
+        f"the input ({doubt}): {times} made no difference, another moment may"
+        for doubt in record.input_doubts
+    ]
+    found += [f"{source}: its state is not kept" for source in record.hidden_sources]
+    return found
+
+
+def _cure(source: str) -> str:
+    if source.startswith("Python code"):
+        return (
+            f"{source}. If it uses random numbers or keeps state, a restart cannot repeat it: give it what it needs "
+            "as arguments, such as a seed from tf.random.stateless_uniform or from a counter."
+        )
+    return (
+        f"{source}. A restart begins its sequence anew: use a keras.random.SeedGenerator "
+        "(keras.random.uniform(..., seed=generator)) in layers, and tf.random.stateless_* with seeds of your own, "
+        "such as those of tf.data.Dataset.random(seed=...), in input pipelines."
+    )

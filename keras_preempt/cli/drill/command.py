@@ -1,0 +1,262 @@
+"""``keras-preempt drill``: trains undisturbed, then with real preemptions, and compares the final states."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Sequence
+
+import click
+
+from keras_preempt.cli.drill.bucket import MIXES, DrillBucket, drill_bucket
+from keras_preempt.cli.drill.cause import likely_causes, uncovered
+from keras_preempt.cli.drill.checks import check_combinations, checked_signal
+from keras_preempt.cli.drill.comparison import compared, repeats
+from keras_preempt.cli.drill.findings import Findings
+from keras_preempt.cli.drill.moments import Moment, NoSuchMoment, parse_moments
+from keras_preempt.cli.drill.parting import find_parting
+from keras_preempt.cli.drill.plan import plan_preemptions
+from keras_preempt.cli.drill.printing import print_findings, print_times
+from keras_preempt.cli.drill.run_directories import RunDirectories, run_directories
+from keras_preempt.cli.drill.runs import Trainer, shape_of, substitutions
+from keras_preempt.cli.drill.working_directory import WorkingDirectories
+from keras_preempt.cli.options import checked_command, command_argument, restart_code_option, workers_option
+from keras_preempt.cli.terminal import Terminal
+from keras_preempt.cluster import RestartPolicy
+from keras_preempt.cluster.scratch import scratch_directory
+
+__all__ = ["drill"]
+
+_IDENTICAL, _DIFFERENT, _NO_SUCH_MOMENT = 0, 1, 4
+
+_OTHERS_END = 30.0
+"""Seconds that the others have to end by themselves when one was killed: they may be saving what they can."""
+
+
+class _NoSuchMoment(click.ClickException):
+    exit_code = _NO_SUCH_MOMENT
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@workers_option
+@click.option(
+    "--preempt",
+    "count",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Preemptions at random steps, each in an incarnation of its own.  [default: 1, or 0 with --at]",
+)
+@click.option("--seed", type=int, metavar="S", help="Chooses steps and workers; drawn and printed if absent.")
+@click.option(
+    "--at",
+    "moments",
+    multiple=True,
+    callback=parse_moments,
+    metavar="MOMENT",
+    help="One more preemption, at a moment of your own: step:N (before training step N, counted from 0); "
+    "validation or validation:K (in the middle of the K-th); saving or saving:K (while the K-th checkpoint of "
+    "save_every is written); leaving or leaving:N (at step N, and again while the answer to it is saved). "
+    "Can be given more than once.",
+)
+@click.option(
+    "--signal",
+    "signal_name",
+    default="SIGTERM",
+    show_default=True,
+    metavar="NAME",
+    help="The signal that is the notice. The script has to listen for it: TerminationConfig(signals=...).",
+)
+@click.option(
+    "--kill",
+    is_flag=True,
+    help="SIGKILL without a notice: training goes on from the last checkpoint of save_every. With --at leaving, "
+    "after the notice.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Grace period: a first save at the notice, training goes on, a last save before the end. The drill kills "
+    "the worker when it is over.",
+)
+@click.option(
+    "--save-every",
+    metavar="WHEN",
+    help="Replaces save_every of the script: a number of steps, epoch, or a time such as 10min.",
+)
+@click.option(
+    "--gcs-faults",
+    "faults",
+    type=click.Choice(list(MIXES)),
+    metavar="MIX",
+    help=f"Keep the checkpoints in a fake bucket (gs://) of the drill's own, a tenth of whose requests fails in the "
+    f"preempted run: {', '.join(MIXES)}.",
+)
+@click.option(
+    "--isolate",
+    is_flag=True,
+    help="Give each run a copy of the working directory of its own, for scripts that write files into it.",
+)
+@click.option(
+    "--twice",
+    is_flag=True,
+    help="If the results differ, train undisturbed once more, to tell whether the script repeats itself at all.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time that one incarnation may take.",
+)
+@click.option(
+    "--keep",
+    metavar="DIR",
+    help="Keep both runs' checkpoints in DIR: a path, or gs://bucket/prefix; new or empty. Else they are in a "
+    "temporary directory and removed.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Write the verdict to standard output as one JSON object, and everything else to standard error.",
+)
+@restart_code_option
+@command_argument
+def drill(
+    workers: int,
+    count: int | None,
+    seed: int | None,
+    moments: Sequence[Moment],
+    signal_name: str,
+    kill: bool,
+    grace: float | None,
+    save_every: str | None,
+    faults: str | None,
+    isolate: bool,
+    twice: bool,
+    timeout: float,
+    keep: str | None,
+    as_json: bool,
+    restart_codes: tuple[int, ...],
+    command: tuple[str, ...],
+) -> int:
+    """Prove that preemptions lose nothing: same script, same bits.
+
+    Trains once undisturbed, then again with real preemptions: a worker gets SIGTERM at a random step or at a
+    moment of your choice, the cluster saves, leaves and is started again. Then the two final states are compared
+    byte by byte: weights, optimizer slots, seeds, metrics, and the state of callbacks with History. If they
+    differ, it says which tensors, from which step on, and the likely cause.
+
+    \b
+    Examples:
+      keras-preempt drill -- python train.py                       once, at a random step
+      keras-preempt drill --workers 2 --preempt 3 --seed 7 -- python train.py
+      keras-preempt drill --at step:100 --at validation -- python train.py
+      keras-preempt drill --kill --save-every 50 -- python train.py
+      keras-preempt drill --at saving --kill --save-every 50 -- python train.py
+      keras-preempt drill --grace 30 --gcs-faults all -- python train.py
+
+    COMMAND is your own script, unchanged. It has to be repeatable: fixed seeds, a fixed number of steps, fits with
+    a PreemptionCallback. Each directory of such a callback is replaced by a fresh one for each run; whatever else
+    the script writes, it writes in both runs, the second over the first unless --isolate is given.
+
+    The signals come from outside, as from a machine: each is sent to the process that was started for the worker,
+    when that worker says that the moment is there.
+
+    \b
+    Exit codes:
+      0  identical
+      1  different; what differs, from which step on, and why is told
+      2  wrong usage
+      3  a run failed or was stopped, so there is no verdict
+      4  the script's run has no such moment as --at or --preempt asks for
+    """  # noqa: D301 - click's own mark for text that it must not wrap
+    arguments = checked_command(workers, command)
+    notice = checked_signal(signal_name)
+    check_combinations(kill, grace, save_every, faults, keep)
+    count = count or (0 if moments else 1)
+    try:
+        policy = RestartPolicy(
+            restart_codes=restart_codes,
+            max_restarts_without_progress=count + len(moments),
+            failure_grace=_OTHERS_END if kill or grace else RestartPolicy.failure_grace,
+            incarnation_timeout=timeout,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
+    terminal = Terminal(sys.stderr if as_json else None, job=True)
+    findings = Findings(workers, chosen)
+    try:
+        with contextlib.ExitStack() as stack:
+            bucket = None if faults is None else stack.enter_context(drill_bucket(faults, chosen))
+            directories = _directories(stack, keep, bucket)
+            scratch = stack.enter_context(scratch_directory("drill")).resolve()
+            trainer = Trainer(
+                workers,
+                arguments,
+                policy=policy,
+                terminal=terminal,
+                scratch=scratch,
+                save_every=save_every,
+                grace=grace,
+            )
+            places = WorkingDirectories(scratch, directories.path, isolate=isolate)
+            terminal.say("drill 1 of 2: undisturbed", style="bold")
+            undisturbed = trainer.train(
+                "undisturbed", directories.of("undisturbed"), cwd=places.of("undisturbed")
+            )
+            places.tell_written(terminal.say)
+            shape = shape_of(undisturbed)
+            findings.trained(shape, undisturbed.record)
+            try:
+                plan = plan_preemptions(chosen, count, shape, workers, moments, notice, kill)
+            except NoSuchMoment as error:
+                raise _NoSuchMoment(str(error)) from None
+            planned = ", ".join(str(preemption) for preemption in plan)
+            terminal.say(
+                f"drill 2 of 2: preempted: {planned} (of {shape.total_steps}, --seed {chosen})", style="bold"
+            )
+            findings.plan = plan
+            if bucket is not None:
+                bucket.begin_faults()
+            preempted = trainer.train(
+                "preempted", directories.of("preempted"), plan, places.of("preempted"), undisturbed
+            )
+            if bucket is not None:
+                bucket.end_faults()
+            findings.preempted = preempted
+            findings.comparison = compared(undisturbed, preempted, workers)
+            findings.parting = parting = find_parting(undisturbed.record, preempted.record)
+            repeatable = None
+            if twice and not findings.identical and (parting is None or parting.incarnation > 0):
+                terminal.say("drill, once more: undisturbed again", style="bold")
+                again = trainer.train("repeated", directories.of("repeated"), cwd=places.of("repeated"))
+                repeatable = repeats(undisturbed, again, workers)
+            substituted = [] if findings.identical else substitutions(preempted)
+        findings.seconds_lost = preempted.report.seconds - undisturbed.report.seconds
+        if findings.identical:
+            findings.uncovered = uncovered(undisturbed.record, len(plan))
+        else:
+            findings.causes = likely_causes(
+                parting, undisturbed.record, repeatable, substituted, places.written
+            )
+        print_times(terminal, [undisturbed, preempted])
+        print_findings(terminal, findings, "" if bucket is None else bucket.summary(), keep)
+    except click.ClickException as error:
+        if as_json and not isinstance(error, click.UsageError):
+            click.echo(findings.to_json(error.exit_code, why_none=error.message))
+        raise
+    status = _IDENTICAL if findings.identical else _DIFFERENT
+    if as_json:
+        click.echo(findings.to_json(status))
+    return status
+
+
+def _directories(stack: contextlib.ExitStack, keep: str | None, bucket: DrillBucket | None) -> RunDirectories:
+    if bucket is not None:
+        return RunDirectories(bucket.place, local=False)
+    return stack.enter_context(run_directories(keep))

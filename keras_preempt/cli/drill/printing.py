@@ -1,0 +1,181 @@
+"""What a drill prints: what was compared, what was lost, where time went, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keras_preempt.cli.compare import Comparison, TensorDifference
+from keras_preempt.cli.drill.cause import describe_parting
+from keras_preempt.cli.drill.findings import Findings
+from keras_preempt.cli.drill.parting import Parting
+from keras_preempt.cli.drill.plan import Preemption
+from keras_preempt.cli.drill.runs import DrillRun
+from keras_preempt.cli.terminal import Terminal
+
+__all__ = ["print_findings", "print_times", "verdict_line"]
+
+_NAMED = 10  # differences that are listed one by one
+_KNOWN_PHASES = ("import and build", "startup", "restore", "train", "hold", "save", "exit")
+
+
+def print_findings(terminal: Terminal, findings: Findings, bucket: str, keep: str | None) -> None:
+    """Prints what differs and why, and the verdict.
+
+    Args:
+        terminal: where lines go.
+        findings: of a drill whose runs are over.
+        bucket: what a bucket with faults did, in words; empty for none.
+        keep: where the user has both runs kept.
+    """
+    run, comparison, parting = findings.preempted, findings.comparison, findings.parting
+    assert run is not None
+    assert comparison is not None
+    _print_comparison(terminal, comparison)
+    if bucket:
+        terminal.line(bucket)
+    _print_restarts(terminal, run, findings.plan)
+    if not findings.identical:
+        restarts = [run.record.began_at(number) for number in range(1, len(findings.plan) + 1)]
+        terminal.line(describe_parting(parting, restarts))
+        for line in findings.causes:
+            terminal.line(line)
+        kept = "Run it again with --keep DIR to look at both states." if keep is None else f"Kept: {keep}"
+        terminal.line(f"{kept} docs/drill.md explains each cause.")
+    for line in findings.uncovered:
+        terminal.line(f"Not covered by this verdict: {line}.")
+    fits = 1 if findings.shape is None else len(findings.shape.fits)
+    verdict = verdict_line(comparison, parting, run, findings.plan, findings.seconds_lost or 0.0, fits)
+    terminal.line(verdict, style="bold green" if findings.identical else "bold red")
+
+
+def _print_comparison(terminal: Terminal, comparison: Comparison) -> None:
+    """Prints what was compared, and the greatest differences."""
+    history = "equal" if comparison.history_equal else "DIFFERENT"
+    rows = [
+        ["members", str(comparison.members)],
+        ["tensors compared", str(comparison.tensors)],
+        ["bytes compared", f"{comparison.compared_bytes:,}"],
+        ["tensors different", str(len(comparison.tensor_differences))],
+        ["other state different", str(len(comparison.state_differences))],
+        ["History", history],
+    ]
+    terminal.table("Final state, undisturbed against preempted", ["", ""], rows)
+    greatest_first = sorted(comparison.tensor_differences, key=_weight, reverse=True)
+    for what, differences in (
+        ("tensors", [str(difference) for difference in greatest_first]),
+        ("other state", comparison.state_differences),
+    ):
+        for line in differences[:_NAMED]:
+            terminal.line(f"  different: {line}", style="red")
+        if len(differences) > _NAMED:
+            terminal.line(f"  and {len(differences) - _NAMED} more {what}")
+    for line in comparison.set_aside[:_NAMED]:
+        terminal.line(f"  does not decide: {line}")
+
+
+def _weight(difference: TensorDifference) -> tuple[bool, float]:
+    # How far two states of a generator or of an iterator are from each other means nothing: they come last. What
+    # cannot be measured (another shape or type, one that is missing) comes first.
+    name = difference.name.rpartition(": ")[2]
+    meaning = not name.startswith(("random/", "input/")) and "seed" not in name
+    return meaning, float("inf") if difference.max_difference is None else difference.max_difference
+
+
+def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:
+    """Prints seconds by incarnation and phase: for each phase those of the worker that took longest.
+
+    The last column is what no worker accounts for: evaluation and the like after the fit, and Python's own end.
+    """
+    named = [(run, incarnation) for run in runs for incarnation in run.report.incarnations]
+    seen = {phase for _, inc in named for status in inc.statuses.values() for phase in status.timing}
+    phases = [phase for phase in _KNOWN_PHASES if phase in seen] + sorted(seen - set(_KNOWN_PHASES))
+    rows = []
+    for run, incarnation in named:
+        outcome = "killed" if incarnation.number in run.lost else incarnation.verdict.outcome.value
+        row = [f"{run.name} {incarnation.number}", outcome]
+        row += [str(run.record.steps_run(incarnation.number)), f"{incarnation.seconds:.2f}"]
+        for phase in phases:
+            spent = [s.timing[phase] for s in incarnation.statuses.values() if phase in s.timing]
+            row.append(f"{max(spent):.3f}" if spent else "-")
+        accounted = max((sum(s.timing.values()) for s in incarnation.statuses.values()), default=0.0)
+        rows.append([*row, f"{max(0.0, incarnation.seconds - accounted):.2f}"])
+    columns = ["incarnation", "outcome", "steps run", "wall", *phases, "rest"]
+    terminal.table("Where time went (seconds)", columns, rows)
+
+
+def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption]) -> None:
+    """Prints what each loss of a worker that had no time to save has cost, and what to do about it."""
+    record, lost_all = run.record, False
+    for number, planned in enumerate(plan):
+        if not planned.kill and number not in run.killed:
+            continue
+        struck = record.stretch(number, "" if planned.fit is None else planned.fit.name)
+        fit = record.where(number + 1)
+        if struck is None or fit is None:
+            continue
+        how = "killed" if planned.kill else "killed at the end of its grace period"
+        within = f" in fit {planned.fit.number}" if planned.fit is not None and planned.fits > 1 else ""
+        whence = f"went on from step {fit.first}" if fit.restored else "began anew"
+        lost_all = lost_all or not fit.restored
+        terminal.line(
+            f"Restart {number + 1}: w{planned.member} {how}, {_steps(struck[1])} done{within}; training {whence}: "
+            f"{_steps(max(0, struck[1] - fit.first))} run again."
+        )
+    if lost_all:
+        terminal.line(
+            "Where there was no checkpoint, everything was trained again. Give PreemptionCallback save_every, or try "
+            "one with --save-every 100 (steps), epoch or 10min."
+        )
+
+
+def verdict_line(
+    comparison: Comparison,
+    parting: Parting | None,
+    run: DrillRun,
+    plan: Sequence[Preemption],
+    lost_seconds: float,
+    fits: int = 1,
+) -> str:
+    """Returns the line that a drill ends with.
+
+    Args:
+        comparison: of the final states.
+        parting: where the recorded steps part, if they do.
+        run: the preempted one.
+        plan: how it was preempted.
+        lost_seconds: how much longer it took than the undisturbed one.
+        fits: how many fits were compared.
+    """
+    unannounced = bool(run.killed) or any(preemption.kill for preemption in plan)
+    twice = run.record.steps_run_again()
+    steps = f"{_steps(twice)} run again" if unannounced and twice else f"{twice} steps lost"
+    loss = f"{steps}, {lost_seconds:.1f} s lost"
+    noun = "preemption" if len(plan) == 1 else "preemptions"
+    told = [
+        f"{preemption}{', killed at the end of its grace period' if number in run.killed else ''}"
+        for number, preemption in enumerate(plan)
+    ]
+    where = f"{len(plan)} {noun}: {', '.join(told)}; {_sent(plan)}"
+    of_fits = f" of {fits} fits" if fits > 1 else ""
+    if comparison.identical and parting is None:
+        return (
+            f"VERDICT: identical ({comparison.tensors} tensors and all other state{of_fits}; {where}; {loss})"
+        )
+    differing = f"{len(comparison.tensor_differences)} of {comparison.tensors} tensors{of_fits}"
+    other = f"{len(comparison.state_differences)} places of other state"
+    on_the_way = ", training steps on the way" if comparison.identical else ""
+    return f"VERDICT: different ({differing}, {other}{on_the_way}; {where}; {loss})"
+
+
+def _sent(plan: Sequence[Preemption]) -> str:
+    ways = list(dict.fromkeys(preemption.sent for preemption in plan))
+    if len(ways) == 1:
+        return ways[0]
+    return "; ".join(
+        f"{way} ({', '.join(f'w{each.member} at step {each.step}' for each in plan if each.sent == way)})"
+        for way in ways
+    )
+
+
+def _steps(count: int) -> str:
+    return f"{count} step" if count == 1 else f"{count} steps"

@@ -1,0 +1,228 @@
+"""What the user says about termination, what the platform adds to it, and how a preempted fit ends."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+from keras_preempt.notices.platform import METADATA_SOURCES, POLLED, SIGNALS, Platform
+from keras_preempt.notices.signals import parse_signals
+from keras_preempt.process import environment
+from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU
+
+__all__ = [
+    "EXIT_NOT_SAVED",
+    "EXIT_RESTART",
+    "EXIT_RESTART_GCE",
+    "EXIT_RESTART_TPU",
+    "Preempted",
+    "Termination",
+    "TerminationConfig",
+    "check_no_arguments",
+    "complete",
+]
+
+
+class Preempted(RuntimeError):
+    """Raised out of `fit` when the checkpoint is committed and `exit_fn` has returned."""
+
+
+class TerminationConfig:
+    """How notices reach the job, and how it ends once its checkpoint is safe.
+
+    What is left out is completed by platform; docs/termination.md has the table.
+
+    Args:
+        termination_watcher_fn: Called without arguments, again and again, in a thread of its own; returns True
+            when a notice is there. It must not block. It takes the place of the platform's own metadata
+            watchers; signals are heard as well. Without `grace_period` its notice means: save and exit at once.
+        exit_fn: Called without arguments, in the main thread, after the checkpoint is committed and everything
+            that was started for it has ended, in place of SystemExit(exit_code). If it returns, `Preempted` is
+            raised out of `fit`.
+        grace_period: Seconds from a notice to the end of the process. Training goes on in it if there is time:
+            a first checkpoint at the notice, a last one right before the end. A notice that says itself that
+            the machine goes earlier is believed. 0: save and exit at once, even where a notice leaves time.
+            None: until the deadline that a notice brings; save and exit at once if it brings none.
+        save_fn: Called after every checkpoint that answers a notice; not after those of `save_every`.
+            `PreemptionCallback` calls it without arguments, on every worker at the same step, in the main
+            thread, once its own checkpoint is committed or has failed (the resume needs that one, so this only
+            adds to it) and before anything is ended, so that it may save a model under any strategy. It has
+            what is left of the grace period. An error in it is logged, and neither the checkpoint nor the exit
+            is any different for it. `PreemptionCheckpointHandler` calls it as TensorFlow does: instead of
+            saving the checkpoint, with the arguments of `save_checkpoint_if_preempted`.
+        signals: Signals that announce the end of this process, as names or numbers. None at all: ().
+        exit_code: The exit status after a preemption, 1 to 255 but not 74, which says that nothing was saved.
+
+    Attributes:
+        termination_watcher_fn: As given; None if left open. So are `exit_fn`, `grace_period`, `save_fn` and
+            `exit_code`.
+        signals: The signals.
+
+    Raises:
+        ValueError: An argument is none of what is named above.
+
+    Example:
+        >>> TerminationConfig(grace_period=25, signals=("SIGTERM", "SIGUSR1")).signals
+        (<Signals.SIGTERM: 15>, <Signals.SIGUSR1: 10>)
+    """
+
+    def __init__(
+        self,
+        termination_watcher_fn: Callable[[], bool] | None = None,
+        exit_fn: Callable[[], object] | None = None,
+        grace_period: float | None = None,
+        save_fn: Callable[..., object] | None = None,
+        *,
+        signals: Iterable[str | int | signal.Signals] = ("SIGTERM",),
+        exit_code: int | None = None,
+    ) -> None:
+        check_no_arguments("termination_watcher_fn", termination_watcher_fn)
+        check_no_arguments("exit_fn", exit_fn)
+        if save_fn is not None and not callable(save_fn):
+            raise ValueError(f"Expected save_fn to be a function, or None. Received: {save_fn!r}.")
+        self.termination_watcher_fn = termination_watcher_fn
+        self.exit_fn = exit_fn
+        self.grace_period = _parse_grace_period(grace_period)
+        self.save_fn = save_fn
+        if not isinstance(signals, Iterable):
+            raise ValueError(
+                f"Expected signals to be names of signals, such as ('SIGTERM', 'SIGUSR1'). Received: {signals!r}."
+            )
+        self.signals = parse_signals(signals)
+        self.exit_code = _parse_exit_code(exit_code)
+
+
+@dataclass(frozen=True)
+class Termination:
+    """A `TerminationConfig` with nothing left open.
+
+    Attributes:
+        signals: The signals to listen for.
+        termination_watcher_fn: What to poll, or None.
+        exit_fn: What to call instead of raising SystemExit, or None.
+        exit_code: Exit status after a preemption.
+        grace_period: Seconds after a notice as the user says; None to go by what each notice says.
+        save_fn: What to call beside saving, or None.
+        sources: Names of the sources of notices to start.
+        waits_for_workers: Whether to exit only once the workers that this process coordinates are gone.
+        platform: What filled the gaps.
+    """
+
+    signals: tuple[signal.Signals, ...]
+    termination_watcher_fn: Callable[[], bool] | None
+    exit_fn: Callable[[], object] | None
+    exit_code: int
+    grace_period: float | None
+    save_fn: Callable[..., object] | None
+    sources: tuple[str, ...]
+    waits_for_workers: bool
+    platform: Platform
+
+    def describe(self) -> str:
+        """One line for the log: where this is, how that was found, and what follows."""
+        names = "/".join(number.name for number in self.signals)
+        heard = ", ".join(names if source == SIGNALS else source for source in self.sources)
+        lead = self.platform.maintenance_lead
+        if self.grace_period is not None:
+            grace = f"{self.grace_period:g} s of grace"
+        elif lead and any(name in METADATA_SOURCES for name in self.sources):
+            grace = f"grace as a notice says, {lead:g} s for maintenance"
+        else:
+            grace = "grace as a notice says, else none"
+        leaves = "exit_fn" if self.exit_fn is not None else f"exit status {self.exit_code}"
+        after = " once the workers are gone" if self.waits_for_workers else ""
+        return f"Platform: {self.platform.describe()}. Notices from {heard or 'nowhere'}; {grace}; {leaves}{after}."
+
+
+def complete(config: TerminationConfig, platform: Platform) -> Termination:
+    """Fills in what the user left open; what the user says wins over the platform, and the environment over both.
+
+    Raises:
+        ValueError: The environment's grace period is none.
+    """
+    sources = platform.sources
+    if config.termination_watcher_fn is not None:
+        sources = (*(name for name in sources if name not in METADATA_SOURCES), POLLED)
+    if not config.signals:
+        sources = tuple(name for name in sources if name != SIGNALS)
+    return Termination(
+        signals=config.signals,
+        termination_watcher_fn=config.termination_watcher_fn,
+        exit_fn=config.exit_fn,
+        exit_code=platform.exit_code if config.exit_code is None else config.exit_code,
+        grace_period=_grace_period_now(config),
+        save_fn=config.save_fn,
+        sources=sources,
+        # Whoever brings an exit_fn decides in it what to wait for.
+        waits_for_workers=platform.waits_for_workers and config.exit_fn is None,
+        platform=platform,
+    )
+
+
+def check_no_arguments(name: str, function: object) -> None:
+    """Raises ValueError unless `function` is None or can be called without arguments and then does its work."""
+    if function is None:
+        return
+    if not callable(function):
+        raise ValueError(f"Expected {name} to be a function without arguments. Received: {function!r}.")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise ValueError(
+            f"Expected {name} to be a plain function. Received: {function!r}, of which a call only makes a "
+            "coroutine or generator, and runs nothing."
+        )
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):
+        return  # A function in C that does not say what it takes.
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise ValueError(
+            f"Expected {name} to be a function without arguments. Received: {function!r}, called without any: "
+            f"{error}."
+        ) from None
+
+
+def _parse_grace_period(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
+        raise ValueError(
+            "Expected grace_period to be a number of seconds, finite and not negative, or None to go by what "
+            f"each notice says. Received: {value!r}."
+        )
+    return float(value)
+
+
+def _grace_period_now(config: TerminationConfig) -> float | None:
+    text = os.environ.get(environment.GRACE_PERIOD)
+    if not text:
+        return config.grace_period
+    try:
+        return _parse_grace_period(float(text))
+    except ValueError:
+        raise ValueError(
+            f"Expected {environment.GRACE_PERIOD} to be a number of seconds, finite and not negative. "
+            f"Received: {text!r}. Correct it or unset it."
+        ) from None
+
+
+def _parse_exit_code(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= 255:
+        raise ValueError(
+            "Expected exit_code to be an integer from 1 to 255, since 0 says that training finished. "
+            f"Received: {value!r}."
+        )
+    if value == EXIT_NOT_SAVED:
+        raise ValueError(
+            f"Expected exit_code to be another one than {EXIT_NOT_SAVED}, with which a process says that its "
+            f"checkpoint could not be saved. Received: {value!r}. Leave it out for the platform's own."
+        )
+    return int(value)

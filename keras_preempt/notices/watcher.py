@@ -1,0 +1,111 @@
+"""`PreemptionWatcher`: whether a worker was preempted, for a loop that connects again and goes on."""
+
+from __future__ import annotations
+
+import weakref
+from types import TracebackType
+
+from keras_preempt.backend.tensorflow import internals
+from keras_preempt.backend.tensorflow.remote_workers import connected
+from keras_preempt.backend.tensorflow.service import ServiceCoordinator
+from keras_preempt.notices import Notice
+from keras_preempt.notices.coordination_key import CoordinationKeyNotices, task_named_by
+from keras_preempt.notices.detection import KnownOnce
+from keras_preempt.notices.platform import Platform
+from keras_preempt.process import log
+
+
+class PreemptionWatcher:
+    """Hears of the preemption of a worker through TensorFlow's coordination service.
+
+    A worker that gets SIGTERM leaves a key there, on every platform; this watches for it in one thread, which costs
+    nothing while it waits. Takes the place of ``tf.distribute.experimental.PreemptionWatcher``, which does nothing
+    outside of Google. To be made after the cluster is connected or the strategy is made; without a coordination
+    service it does nothing.
+
+    Attributes:
+        preemption_message: The task that was preempted, such as "/job:worker/task:1"; None if none was.
+        platform: Where this process runs, as far as that can be found.
+
+    Example:
+        >>> while True:
+        ...     keras.utils.clear_session()  # What was made for workers that are gone goes first.
+        ...     strategy = connect()  # tf.config.experimental_connect_to_cluster(...), then the strategy
+        ...     with PreemptionWatcher() as watcher:
+        ...         try:
+        ...             train(strategy)
+        ...             break
+        ...         except Exception:
+        ...             if watcher.preemption_message is None:
+        ...                 raise
+        ...     watcher.block_until_worker_exit(timeout=600)
+    """
+
+    def __init__(self) -> None:
+        log.show()
+        self._detection = KnownOnce()
+        self._workers = connected()
+        self._heard = _Heard()
+        self._stop: weakref.finalize[[], PreemptionWatcher] | None = None
+        if internals.CoordinationKeys().available():
+            source = CoordinationKeyNotices(ServiceCoordinator(0, 1), self._heard)
+            source.start()
+            # Also when the watcher is forgotten, and before the interpreter ends: a thread that is in a wait of
+            # TensorFlow's then can take the process down.
+            self._stop = weakref.finalize(self, source.stop)
+
+    def __enter__(self) -> PreemptionWatcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def preemption_message(self) -> str | None:
+        """The task that was preempted, such as "/job:worker/task:1"; None if none was, as far as it was heard."""
+        return self._heard.task
+
+    @property
+    def platform(self) -> Platform:
+        """Where this process runs; found within a second at the first call."""
+        platform = self._detection.result()
+        return platform.for_tpu_coordinator() if self._workers else platform
+
+    def check(self) -> None:
+        """Raises an error if a worker was preempted; costs next to nothing.
+
+        Raises:
+            tf.errors.AbortedError: "Task ... was preempted.", as from TensorFlow's op CheckPreemption.
+        """
+        internals.check_preemption(self._heard.task)
+
+    def block_until_worker_exit(self, timeout: float | None = None) -> bool:
+        """Waits until the workers are gone, so that nobody connects to them again and loses them a moment later.
+
+        Does nothing in a process that is connected to no remote workers. Can be called after `stop`.
+
+        Args:
+            timeout: In seconds; None waits for as long as it takes.
+
+        Returns:
+            Whether they are gone; without a timeout that is always so.
+        """
+        return self._workers.wait_until_gone(timeout)
+
+    def stop(self) -> None:
+        """Stops watching; what was heard stays. Can be called twice."""
+        self._detection.stop()
+        if self._stop is not None:
+            self._stop()
+
+
+class _Heard:
+    """What the watching thread has heard; the watcher itself is not held by its thread."""
+
+    def __init__(self) -> None:
+        self.task: str | None = None
+
+    def __call__(self, notice: Notice) -> None:
+        self.task = task_named_by(notice)

@@ -1,0 +1,246 @@
+"""What happened and when: one JSON line an event, in the checkpoint directory, for people and tools.
+
+An event holds a kind, the time (seconds since 1970), the member and its incarnation, and plain fields.
+No environment and no credentials are ever written. Events are rare (none while nothing happens), so each
+is handed to the store at once. In a directory it is on disk then: a process that is killed loses none that it has
+told. A bucket gets them from a thread, at most once a second: there SIGKILL may lose those of the last second.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from keras_preempt.checkpoint import strict_json
+from keras_preempt.checkpoint.documents import FORMAT
+from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, TooLarge, UnsupportedFormat, one_line
+from keras_preempt.checkpoint.layout import EVENTS
+from keras_preempt.checkpoint.storage.store import Store
+
+logger = logging.getLogger("keras_preempt")
+
+KINDS = (
+    "start",
+    "restore",
+    "ready",
+    "first_step",
+    "notice",
+    "withdrawn",
+    "hold",
+    "plan",
+    "save",
+    "commit",
+    "abort",
+    "finish",
+    "exit",
+    "end",
+    "gone",
+    "error",
+)
+
+LARGEST = 64 << 20
+"""Bytes that are read of one file of events, at most."""
+
+_LATEST = 253402300800.0  # seconds since 1970; the year 10000, before which a clock is right
+
+# A launcher's log has no worker. Of a bucket, whose objects cannot grow, the last group counts the segments of a log.
+_LOG = re.compile(r"([0-9]{5,9})\.(?:launcher|w([0-9]{5,9})(?:-([0-9]{4,9}))?)\.jsonl")
+
+_MOST_UNAVAILABLE = 3
+
+
+class LineSink(Protocol):
+    """Where lines go: appended and handed to the operating system at once."""
+
+    def write(self, data: bytes, /) -> object:
+        """Appends `data`."""
+        ...
+
+    def close(self) -> None:
+        """Ends the log."""
+        ...
+
+
+class EventLog:
+    """Writes events; keeps them in memory until it is told where they go.
+
+    A log that cannot be written never ends training: the first failure is reported, later events are dropped.
+
+    Args:
+        member: The index of this process.
+        clock: Returns seconds since 1970.
+    """
+
+    def __init__(self, member: int, clock: Callable[[], float] = time.time) -> None:
+        self._member = member
+        self._clock = clock
+        self._incarnation: int | None = None
+        self._sink: LineSink | None = None
+        self._waiting: list[bytes] = []
+        self._failed = False
+        # Events come from the main thread, the watcher and the notice listener.
+        self._lock = threading.Lock()
+
+    def open(self, incarnation: int, sink: LineSink) -> None:
+        """Names the incarnation and starts writing, earlier events first."""
+        with self._lock:
+            self._incarnation = incarnation
+            self._sink = sink
+            waiting, self._waiting = self._waiting, []
+            for told in waiting:
+                self._write(told)
+
+    def emit(self, kind: str, **fields: object) -> None:
+        """Writes one event.
+
+        Args:
+            kind: One of `KINDS`.
+            **fields: Plain data; times in seconds, sizes in bytes.
+
+        Raises:
+            ValueError: The kind is not one of `KINDS`.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"Expected an event kind, one of {', '.join(KINDS)}. Received: {kind!r}.")
+        told = line(kind, self._clock(), self._member, **fields)
+        with self._lock:
+            if self._sink is None:
+                self._waiting.append(told)
+            else:
+                self._write(told)
+
+    def close(self) -> None:
+        """Ends the log. Later events are kept in memory only."""
+        with self._lock:
+            sink, self._sink = self._sink, None
+            if sink is not None:
+                try:
+                    sink.close()
+                except OSError as error:
+                    logger.warning("The events file could not be closed: %s", error)
+
+    def _write(self, told: bytes) -> None:
+        if self._failed or self._sink is None:
+            return
+        try:
+            self._sink.write(told)
+        except OSError as error:
+            self._failed = True
+            logger.warning("The events file cannot be written any more (%s); training goes on.", error)
+
+
+def line(kind: str, moment: float, member: int, **fields: object) -> bytes:
+    """Returns the line of one event, which happened to a member at a moment in seconds since 1970."""
+    record = {"event": kind, "time": moment, "member": member, **fields}
+    return (json.dumps(record, separators=(",", ":"), sort_keys=False) + "\n").encode()
+
+
+def log_name(incarnation: int, member: int) -> str:
+    """Returns the name of the log of one worker in one start of the run."""
+    return f"{EVENTS}/{incarnation:05d}.w{member:05d}.jsonl"
+
+
+def launcher_log_name(incarnation: int) -> str:
+    """Returns the name of the log of the launcher that has started the workers: how each of them has ended."""
+    return f"{EVENTS}/{incarnation:05d}.launcher.jsonl"
+
+
+def read(store: Store, on_gap: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+    """Returns the events of a run, of all its starts and workers, in the order of their times.
+
+    What a killed process has left half-written, and what is no event, is passed over.
+
+    Args:
+        store: The run's directory, local or in a bucket.
+        on_gap: Given one sentence about each file of which something is missing.
+
+    Returns:
+        The events as they were told, each with "incarnation", the number of the start that it belongs to.
+
+    Raises:
+        TooLarge: A log is larger than `LARGEST`, and there is no `on_gap`.
+        StoreUnavailable: The storage failed; with `on_gap`, for more than a few files.
+        UnsupportedFormat: A log was written in a newer format.
+    """
+    found = []
+    tell = on_gap or _nothing
+    unavailable = 0
+    segments: defaultdict[str, list[int]] = defaultdict(list)
+    for name in store.children(EVENTS):
+        log = _LOG.fullmatch(name)
+        if log is None:
+            continue
+        try:
+            data = store.read(f"{EVENTS}/{name}", limit=LARGEST)
+        except NotFound:  # removed since it was listed, or a folder
+            continue
+        except (TooLarge, StoreUnavailable) as error:
+            unavailable += isinstance(error, StoreUnavailable)
+            if on_gap is None or unavailable > _MOST_UNAVAILABLE:
+                raise
+            tell(f"{EVENTS}/{name} cannot be read: {one_line(str(error))}")
+            continue
+        if log[3] is not None:
+            segments[f"{log[1]}.w{log[2]}"].append(int(log[3]))
+        order = (int(log[1]), int(log[2] or 0), int(log[3] or 0))
+        for number, event in enumerate(_events(name, data, tell)):
+            member = {} if log[2] is None else {"member": order[1]}
+            found.append(((event["time"], *order, number), {**event, "incarnation": order[0], **member}))
+    for start, numbers in segments.items():
+        missing = max(numbers) - len(numbers)
+        if missing > 0:
+            tell(f"{EVENTS}/{start}: {missing} of its first {max(numbers)} segments are missing")
+    return [event for _, event in sorted(found, key=lambda entry: entry[0])]
+
+
+def _nothing(gap: str) -> None:
+    """Nobody wants to know."""
+
+
+def _events(name: str, data: bytes, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Returns the events of one file; tells what else is in it."""
+    good, bad = [], []
+    newer: Counter[str] = Counter()
+    lines = data.splitlines()
+    for number, text in enumerate(lines, 1):
+        event = _event(text)
+        version = 1 if event is None else event.get("format", 1)  # Format 1 does not say so.
+        if isinstance(version, int) and version > FORMAT:
+            raise UnsupportedFormat(f"{EVENTS}/{name}", version, FORMAT)
+        if event is None:
+            bad.append(number)
+        elif event["event"] not in KINDS:
+            newer[event["event"]] += 1
+        else:
+            good.append(event)
+    if bad == [len(lines)] and not data.endswith(b"\n"):
+        tell(f"{EVENTS}/{name}: its last line is half-written")
+    elif bad:
+        tell(f"{EVENTS}/{name}: {len(bad)} of {len(lines)} lines cannot be read, the first is line {bad[0]}")
+    if newer:
+        kinds = one_line(", ".join(sorted(newer)))
+        tell(
+            f"{EVENTS}/{name}: {newer.total()} events of kinds that this version does not know ({kinds}); install a "
+            "newer keras-preempt"
+        )
+    return good
+
+
+def _event(text: bytes) -> dict[str, Any] | None:
+    try:
+        event = strict_json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        return None
+    told_at = event.get("time")
+    if isinstance(told_at, bool) or not isinstance(told_at, (int, float)):
+        return None
+    return event if math.isfinite(told_at) and 0 <= told_at < _LATEST else None

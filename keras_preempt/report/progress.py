@@ -1,0 +1,179 @@
+"""Shows how far something long has come: a bar on a terminal, a log line every few seconds elsewhere.
+
+What is over within a moment shows nothing at all. Nothing here has a thread: a step that hangs shows no progress.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from keras_preempt.process import log
+
+logger = logging.getLogger("keras_preempt")
+
+PATIENCE = 3.0
+"""Seconds that pass before anything is shown."""
+
+INTERVAL = 10.0
+"""Seconds between two lines where there is no terminal."""
+
+MIB = 1 << 20
+
+_NEVER = float("inf")
+
+Step = Callable[..., None]
+"""Called with how much was done since it was called last, 1 if it is called with nothing; from any thread."""
+
+
+@contextmanager
+def progress(
+    task: str,
+    total: int,
+    unit: str,
+    *,
+    scale: int = 1,
+    clock: Callable[[], float] = time.monotonic,
+    console: Console | None = None,
+) -> Iterator[Step]:
+    """Shows the progress of what is done inside the block.
+
+    Args:
+        task: What is done, such as "Replaying the input".
+        total: How much there is to do, counted as the yielded function is told it.
+        unit: What is shown, in the plural.
+        scale: How many of what is counted are one unit, such as 2**20 for bytes that are shown as MiB.
+        clock: Seconds, from any beginning.
+        console: Where a bar is drawn if it is a terminal; None for standard error.
+
+    Yields:
+        A function to call after each piece, or with how much was done since the last call. A negative number takes
+        back what has to be done once more. Several threads may call it at once.
+
+    Example:
+        >>> with progress("Replaying the input", total=len(batches), unit="batches") as step:
+        ...     for batch in batches:
+        ...         draw(batch)
+        ...         step()
+    """
+    shown = _Shown(task, total, unit, scale, clock, console or Console(file=sys.stderr))
+    try:
+        yield shown.step
+    finally:
+        shown.end()
+
+
+def transfer(task: str, total: int) -> AbstractContextManager[Step]:
+    """Shows in MiB how many of `total` bytes were moved; see `progress`."""
+    return progress(task, total, "MiB", scale=MIB)
+
+
+class InBackground:
+    """Shows how far something in another thread has come, but only while this one waits for it."""
+
+    def __init__(self) -> None:
+        self._waited_for = False
+        self._shown: _Shown | None = None
+
+    @contextmanager
+    def transfer(self, task: str, total: int) -> Iterator[Step]:
+        """Like `transfer`, in the thread that works."""
+        shown = _Shown(task, total, "MiB", MIB, time.monotonic, Console(file=sys.stderr), hidden=True)
+        # Known before it is asked whether anybody waits, who says so before it asks for this.
+        self._shown = shown
+        if self._waited_for:
+            shown.reveal()
+        try:
+            yield shown.step
+        finally:
+            shown.end()
+
+    @contextmanager
+    def waited_for(self) -> Iterator[None]:
+        """Shows it while the block waits."""
+        self._waited_for = True
+        if self._shown is not None:
+            self._shown.reveal()
+        try:
+            yield
+        finally:
+            self._waited_for = False
+            if self._shown is not None:
+                self._shown.end()
+
+
+class _Shown:
+    def __init__(
+        self,
+        task: str,
+        total: int,
+        unit: str,
+        scale: int,
+        clock: Callable[[], float],
+        console: Console,
+        *,
+        hidden: bool = False,
+    ) -> None:
+        self._task, self._total, self._unit, self._scale = task, total, unit, scale
+        self._clock, self._console = clock, console
+        self._digits = 1 if scale > 1 and total < 10 * scale else 0
+        self._began = clock()
+        self._next = _NEVER if hidden else self._began + PATIENCE
+        self._ended = False
+        self._done = 0
+        self._bar: Progress | None = None
+        # Files are written and read several at a time: a count that is lost stays lost, and there is one bar.
+        self._lock = threading.Lock()
+
+    def step(self, count: int = 1) -> None:
+        with self._lock:
+            self._done += count
+            now = self._clock()
+            if now < self._next:
+                return
+            if self._console.is_terminal:
+                self._draw()
+                return
+            self._next = now + INTERVAL
+            seconds = now - self._began
+            left = seconds / self._done * (self._total - self._done) if self._done > 0 else 0.0
+            logger.info(
+                "%s: %s in %.0f s, about %.0f s left.", self._task, self._count, seconds, max(0.0, left)
+            )
+
+    def reveal(self) -> None:
+        """Shows what was hidden, if it takes longer than a moment from now."""
+        with self._lock:
+            if not self._ended:
+                self._next = self._clock() + PATIENCE
+
+    @property
+    def _count(self) -> str:
+        done, total = (
+            f"{count / self._scale:.{self._digits}f}" for count in (min(self._done, self._total), self._total)
+        )
+        return f"{done} of {total} {self._unit}"
+
+    def _draw(self) -> None:
+        if self._bar is None:
+            count = TextColumn("{task.fields[count]}")
+            columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            log.bar.leave_line(sys.stderr)
+            self._bar.add_task(self._task, total=self._total, count=self._count)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=self._done, count=self._count)
+
+    def end(self) -> None:
+        with self._lock:
+            # A thread that was given up may still call: there is nothing to show any more.
+            self._next, self._ended = _NEVER, True
+            if self._bar is not None:
+                self._bar.stop()

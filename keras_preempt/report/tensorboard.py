@@ -1,0 +1,187 @@
+"""Points for TensorBoard: what interruptions have cost this run, beside the curves that Keras draws.
+
+They are written by the chief, if its fit has a TensorBoard callback: for each save how long it took, and what a report
+says of the run, once when it was continued and once at its end. Nothing is done at a step, and nothing here ends
+training or a save: what goes wrong is told once, and then no more points are written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_preempt.backend.keras import internals as keras_internals
+from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.storage.store import open_store
+
+logger = logging.getLogger("keras_preempt")
+
+GOODPUT = "keras_preempt/goodput"
+LOST_STEPS = "keras_preempt/lost_steps"
+SAVE_SECONDS = "keras_preempt/save_seconds"
+
+PATIENCE = 10.0
+"""Seconds that the end of training waits for the events of the run to be read, at most."""
+
+_MOMENT = 1.0  # seconds
+
+_FAILURES = (CheckpointError, OSError, RuntimeError, tf.errors.OpError)
+
+
+class Points:
+    """The points of one fit.
+
+    Args:
+        callbacks: Those of the fit, all set up; only TensorBoards count.
+        directory: That of the run.
+        incarnation: The number of this start.
+        step: Optimizer steps of the checkpoint that it continues; None if it begins anew.
+    """
+
+    def __init__(
+        self,
+        callbacks: Iterable[keras.callbacks.Callback],
+        directory: str,
+        incarnation: int,
+        step: int | None,
+    ) -> None:
+        self._directory = directory
+        self._incarnation = incarnation
+        self._saved = -1 if step is None else step
+        self._told: int | None = None
+        self._over = False
+        self._lock = threading.Lock()
+        self._reading: threading.Thread | None = None
+        self._writers: list[Any] = []
+        try:
+            self._writers += [
+                keras_internals.train_summaries(callback)
+                for callback in callbacks
+                if isinstance(callback, keras.callbacks.TensorBoard)
+            ]
+        except _FAILURES as error:
+            self._give_up(error)
+
+    def saved(self, step: int, seconds: float) -> None:
+        """A checkpoint was committed; called in any thread.
+
+        Args:
+            step: Optimizer steps that it holds. A second one of the same step, such as that in a validation, has no
+                point.
+            seconds: How long that took, from when training stopped for it.
+        """
+        if self._writers and step > self._saved:
+            self._saved = step
+            self._write(step, {SAVE_SECONDS: seconds})
+
+    def first_step(self, step: int) -> None:
+        """The first step of this fit is done, the `step`-th of the run: it was continued, if it was begun before."""
+        if self._writers and self._incarnation > 1:
+            self._read(step, at_the_end=False)
+
+    def finished(self, step: int) -> None:
+        """Training is over, at that step; returns when that is written."""
+        if not self._writers:
+            return
+        if self._wait(PATIENCE):
+            self._read(step, at_the_end=True)
+            if self._wait(PATIENCE):
+                return
+        logger.info(
+            "TensorBoard does not get the last %s: the events of the run were not read within %.0f s. "
+            "keras-preempt report shows it.",
+            GOODPUT,
+            PATIENCE,
+        )
+
+    def close(self) -> None:
+        """Nothing is written any more, but what is nearly read."""
+        self._wait(_MOMENT)
+        with self._lock:
+            self._over = True
+
+    def _read(self, step: int, *, at_the_end: bool) -> None:
+        # In a thread, and from a store of its own: that of a bucket may take seconds, and may be left behind.
+        self._reading = threading.Thread(
+            target=self._report, args=(step, at_the_end), name="keras_preempt-points", daemon=True
+        )
+        self._reading.start()
+
+    def _wait(self, seconds: float) -> bool:
+        if self._reading is not None:
+            self._reading.join(seconds)
+        return self._reading is None or not self._reading.is_alive()
+
+    def _report(self, step: int, at_the_end: bool) -> None:
+        from keras_preempt.process import this_process  # Not for those who have no TensorBoard.
+        from keras_preempt.report import events
+        from keras_preempt.report.accounting import account
+
+        try:
+            store = open_store(self._directory)
+            try:
+                told = events.read(store, lambda gap: None)
+            finally:
+                store.close()
+            found = account(told, (), time.time(), this_process.is_alive)
+            taken = taken_steps(told, self._incarnation)
+            if at_the_end:
+                if step in taken or step == self._told:
+                    return
+            else:
+                self._told = step = free_step(taken, step)
+            if found is not None:
+                self._write(step, {GOODPUT: found.goodput, LOST_STEPS: found.lost})
+        except _FAILURES as error:
+            self._give_up(error)
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        try:
+            with self._lock:
+                for writer in () if self._over else self._writers:
+                    # The end of the block writes them out: the process may be about to end.
+                    with writer.as_default(), tf.summary.record_if(True):
+                        for name, value in values.items():
+                            tf.summary.scalar(name, value, step=step)
+        except _FAILURES as error:
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        with self._lock:
+            over, self._over = self._over, True
+        if not over:
+            logger.warning("TensorBoard gets no more points about this run (%s); training goes on.", error)
+
+
+def taken_steps(told: Sequence[Mapping[str, Any]], incarnation: int) -> set[int]:
+    """Returns the steps at which the starts before this one have shown what a report says, if they had a TensorBoard.
+
+    After a kill the same steps are run again. Two points of one step would be a vertical line in the picture.
+
+    Args:
+        told: The events of the run.
+        incarnation: The number of this start.
+    """
+    taken: set[int] = set()
+    for event in told:
+        step = event.get("step")
+        if event.get("member") != 0 or event["incarnation"] >= incarnation or not isinstance(step, int):
+            continue
+        if event["event"] == "first_step" and event["incarnation"] > 1:
+            taken.add(free_step(taken, step))
+        elif event["event"] == "finish":
+            taken.add(step)
+    return taken
+
+
+def free_step(taken: set[int], step: int) -> int:
+    """Returns the first step from `step` on that is not taken."""
+    while step in taken:
+        step += 1
+    return step

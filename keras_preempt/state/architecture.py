@@ -1,0 +1,165 @@
+"""The architecture of a model beside its checkpoints, so that its weights can be exported without its program.
+
+`models/00007.json` has the model as `keras.Model.to_json` describes it, of the start of that number; a later start
+writes one only if its own differs. It is data: a restore does not use it, and of what it names only Keras' own classes
+are ever made.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from typing import Any
+
+import keras
+
+from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.errors import (
+    AlreadyExists,
+    CheckpointError,
+    CorruptCheckpoint,
+    NotFound,
+    one_line,
+)
+from keras_preempt.checkpoint.layout import MODELS, model_file, parse_incarnation
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.state.weights import named_variables
+
+logger = logging.getLogger("keras_preempt")
+
+LARGEST = 16 << 20
+"""Bytes of a description; a larger one is not kept."""
+
+_DEEPEST = 200  # levels of a description that are looked through
+
+
+class NoArchitecture(CheckpointError):
+    """The model cannot be made from what the directory holds."""
+
+
+def describe(model: keras.Model) -> dict[str, Any] | None:
+    """Returns how Keras describes a built model, without how it is trained, and the names of its variables.
+
+    None if Keras cannot, or needs too many words or code.
+
+    Called on every worker, since the model's own code runs, and may read variables for which all workers are needed.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Of a lambda, that it is unsafe to load; which is the reader's concern.
+            warnings.simplefilter("ignore")
+            text = model.to_json()
+        description = json.loads(text)
+    except Exception as error:  # Whatever the model's own get_config raises: training does not depend on it.
+        logger.debug("The architecture is not kept beside the checkpoints: %s", error)
+        return None
+    if not isinstance(description, dict) or len(text) > LARGEST or '"__lambda__"' in text:
+        return None  # A lambda is described by its code, and no code gets into the directory.
+    description.pop("compile_config", None)
+    return {"keras": keras.__version__, "model": description, "variables": list(named_variables(model))}
+
+
+def keep(store: Store, incarnation: int, description: dict[str, Any] | None) -> None:
+    """Writes a description, unless the newest one says the same; a failure is told and ends nothing.
+
+    Args:
+        store: The run's directory.
+        incarnation: The number of this start.
+        description: From `describe`.
+    """
+    if description is None:
+        return
+    try:
+        data = documents.encode({"format": documents.FORMAT, **description})
+        newest = newest_file(store)
+        if newest is None or documents.read(store, newest) != documents.decode(data, newest):
+            store.create(model_file(incarnation), data)
+    except (CheckpointError, TypeError, ValueError) as error:
+        if not isinstance(error, (AlreadyExists, NotFound)):
+            logger.warning("The architecture could not be kept beside the checkpoints: %s", error)
+
+
+def newest_file(store: Store, incarnation: int | None = None) -> str | None:
+    """Returns the name of the newest description, of those up to a start; None if there is none."""
+    numbers = [number for name in store.children(MODELS) if (number := parse_incarnation(name)) is not None]
+    fitting = [number for number in numbers if incarnation is None or number <= incarnation]
+    return model_file(max(fitting)) if fitting else None
+
+
+def rebuild(store: Store, incarnation: int) -> tuple[keras.Model, list[str]]:
+    """Makes the model that a start has trained, of classes of Keras alone.
+
+    Args:
+        store: The run's directory.
+        incarnation: The number of the start.
+
+    Returns:
+        The model, and the names by which a checkpoint has its variables, in their order. Its own can be others.
+
+    Raises:
+        NoArchitecture: There is no description, it names classes that are not Keras' own, or Keras cannot make it.
+        CheckpointError: It cannot be read.
+    """
+    name = newest_file(store, incarnation)
+    if name is None:
+        raise NoArchitecture(
+            f"Expected the architecture of the model in {store.url}/{MODELS}. Received: none; its layers could not be "
+            "described, or an older release has begun the run. Pass the model."
+        )
+    kept = documents.read(store, name)
+    description, names = kept.get("model"), kept.get("variables")
+    if not isinstance(names, list) or not all(isinstance(variable, str) for variable in names):
+        raise CorruptCheckpoint(name, "an unexpected structure")
+    foreign = sorted(set(_foreign(description, 0)))
+    if foreign:
+        raise NoArchitecture(
+            f"Expected a model of Keras' own layers in {name}. Received: {one_line(', '.join(foreign))}. Only its own "
+            "program can make that: pass the model."
+        )
+    return model_of(json.dumps(description), name), names
+
+
+def model_of(text: str, name: str) -> keras.Model:
+    """Makes a model of what `to_json` has returned; `name` is where that stands.
+
+    Raises:
+        NoArchitecture: Keras cannot.
+    """
+    try:
+        model = keras.models.model_from_json(text)
+    except (ValueError, TypeError, KeyError, AttributeError, ImportError, RecursionError) as error:
+        raise NoArchitecture(
+            f"Expected an architecture that Keras {keras.__version__} can make in {name}. Received: "
+            f"{one_line(str(error))}. Pass the model."
+        ) from error
+    if not isinstance(model, keras.Model):
+        raise NoArchitecture(
+            f"Expected a model in {name}. Received: a {type(model).__name__}. Pass the model."
+        )
+    return model
+
+
+def _foreign(value: Any, depth: int) -> list[str]:
+    """Names of what a description refers to outside of Keras: code that is not here, or that loading it would run."""
+    if depth > _DEEPEST:
+        return ["a structure that is too deep"]
+    if isinstance(value, list):
+        return [name for item in value for name in _foreign(item, depth + 1)]
+    if not isinstance(value, dict):
+        return []
+    found = [name for item in value.values() for name in _foreign(item, depth + 1)]
+    if "class_name" in value and not _is_known(str(value["class_name"]), value.get("module")):
+        found.append(".".join(str(part) for part in (value.get("module"), value["class_name"]) if part))
+    return found
+
+
+def _is_known(name: str, module: object) -> bool:
+    if name in ("__lambda__", "Lambda"):
+        return False
+    if name.startswith("__") or (name, module) == (
+        "function",
+        "builtins",
+    ):  # data, and Keras' functions by name
+        return True
+    return isinstance(module, str) and module.split(".")[0] == "keras"

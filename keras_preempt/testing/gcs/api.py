@@ -1,0 +1,260 @@
+"""The part of Google Cloud Storage's JSON API that storing and reading objects needs: a request in, an answer out.
+
+No socket and no clock in here. Source: https://cloud.google.com/storage/docs/json_api/v1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from keras_preempt.testing.gcs import errors
+from keras_preempt.testing.gcs.downloads import download
+from keras_preempt.testing.gcs.generation import Preconditions, integer
+from keras_preempt.testing.gcs.listing import page
+from keras_preempt.testing.gcs.objects import Buckets
+from keras_preempt.testing.gcs.uploads import (
+    Session,
+    Sessions,
+    checksums,
+    parse_multipart,
+    parse_resource,
+)
+
+_PATH = re.compile(
+    r"(/upload|/download)?/storage/v1/b(?:/([^/]+)(?:/(o|iam/testPermissions)(?:/([^/]+))?)?)?"
+)
+_COPY = re.compile(r"(/storage/v1/b/[^/]+/o/[^/]+)/(rewriteTo|copyTo)/b/([^/]+)/o/([^/]+)")
+
+
+@dataclass
+class Call:
+    """A request. Header names are in lower case; `body` is what arrived of it, `whole` says if that is all."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    whole: bool = True
+
+    def __post_init__(self) -> None:
+        split = urlsplit(self.url)
+        copy = _COPY.fullmatch(split.path)
+        self.onto = (unquote(copy[3]), unquote(copy[4])) if copy else None
+        self.rewrites = copy is not None and copy[2] == "rewriteTo"
+        found = _PATH.fullmatch(copy[1] if copy else split.path)
+        self.known = found is not None
+        groups = found.groups(default="") if found else ("", "", "", "")
+        self.door, self.collection = groups[0], groups[2]
+        self.bucket, self.name = unquote(groups[1]), unquote(groups[3])
+        self.path = unquote(split.path)
+        self.pairs = parse_qsl(split.query, keep_blank_values=True)
+        self.query = dict(self.pairs)
+
+    @property
+    def sort(self) -> str:
+        """What kinds of fault can happen to it: a key of `APPLICABLE`."""
+        if self.method == "GET":
+            if self.collection != "o":
+                return "bucket"
+            return "media" if self.query.get("alt") == "media" else "read"
+        if self.door != "/upload":
+            return "write"
+        if self.method == "PUT":
+            return "chunk"
+        return "write" if self.query.get("uploadType") == "resumable" else "upload"
+
+
+@dataclass
+class Reply:
+    """An answer. `media` says that its body is content of an object."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    media: bool = False
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Reply:
+        """An answer that is a JSON document."""
+        headers = {"Content-Type": "application/json; charset=UTF-8"}
+        return cls(200, json.dumps(document).encode(), headers)
+
+    @classmethod
+    def of_error(cls, error: errors.GcsError, *, media: bool) -> Reply:
+        """An answer that is an error; downloads get the bare sentence."""
+        if error.status == 304:
+            return cls(304, b"", dict(error.headers))
+        kind = "text/html" if media else "application/json"
+        body = error.message.encode() if media else error.body()
+        return cls(error.status, body, {**error.headers, "Content-Type": f"{kind}; charset=UTF-8"})
+
+
+class Api:
+    """Answers calls from what is stored.
+
+    Attributes:
+        buckets: all that is stored.
+        sessions: the resumable uploads under way.
+        endpoint: where the server is, as its clients know it.
+        unauthenticated: whether every call is refused with 401.
+    """
+
+    def __init__(self, buckets: Buckets, endpoint: str) -> None:
+        self.buckets = buckets
+        self.sessions = Sessions()
+        self.endpoint = endpoint
+        self.unauthenticated = False
+
+    def target(self, call: Call) -> str:
+        """``bucket/object`` as far as the call names them, in its path, query, upload session or resource."""
+        name = call.name or call.query.get("name") or call.query.get("prefix") or ""
+        try:
+            if call.sort == "chunk":
+                name = self.sessions.find(call.query.get("upload_id", "")).name
+            elif call.door == "/upload" and call.whole and not name:
+                name = str(self._announced(call)[0].get("name") or "")
+        except errors.GcsError:
+            pass  # The answer to the call will say so.
+        return f"{call.bucket}/{name}" if call.bucket else ""
+
+    def answer(self, call: Call) -> Reply:
+        """Carries a call out."""
+        try:
+            if self.unauthenticated:
+                raise errors.plain_error(
+                    401, {"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'}
+                )
+            return self._route(call)
+        except errors.GcsError as error:
+            return Reply.of_error(error, media=call.sort == "media")
+
+    def _route(self, call: Call) -> Reply:
+        if not call.known:
+            raise errors.not_built(f"{call.method} {call.path}")
+        if call.onto is not None:
+            return self._copy(call, *call.onto)
+        match (call.door, call.method, call.collection, bool(call.name)):
+            case ("/upload", "POST", "o", False):
+                return self._upload(call)
+            case ("/upload", "PUT", "o", False):
+                return self._piece(call)
+            case ("/upload", "DELETE", "o", False):
+                self.sessions.lose(self.sessions.find(call.query.get("upload_id", "")).id)
+                return Reply(499)
+            case ("" | "/download", "GET", "o", True):
+                found = self.buckets.get(call.bucket, call.name, call.query)
+                if call.sort != "media":
+                    return self._object(found.resource())
+                return Reply(*download(found, call.headers), media=True)
+            case ("", "DELETE", "o", True):
+                self.buckets.delete(call.bucket, call.name, call.query)
+                return Reply(204)
+            case ("", "PATCH", "o", True):
+                changes = parse_resource(call.body)
+                updated = self.buckets.update(call.bucket, call.name, call.query, changes)
+                return self._object(updated.resource())
+            case ("", "GET", "o", False):
+                objects = self.buckets.objects(call.bucket)
+                self.buckets.require("list", "bucket")
+                return Reply.of(page(objects, call.query))
+        return self._route_bucket(call)
+
+    def _route_bucket(self, call: Call) -> Reply:
+        match (call.door, call.method, bool(call.bucket), call.collection):
+            case ("", "GET", True, ""):
+                return Reply.of(self.buckets.bucket_resource(call.bucket))
+            case ("", "DELETE", True, ""):
+                self.buckets.delete_bucket(call.bucket)
+                return Reply(204)
+            case ("", "POST", False, ""):
+                return Reply.of(self.buckets.create_bucket(str(parse_resource(call.body).get("name"))))
+            case ("", "GET", True, "iam/testPermissions"):
+                wanted = [value for name, value in call.pairs if name == "permissions"]
+                return Reply.of(
+                    {
+                        "kind": "storage#testIamPermissionsResponse",
+                        "permissions": self.buckets.granted(call.bucket, wanted),
+                    }
+                )
+        raise errors.not_built(f"{call.method} {call.path}")
+
+    def _copy(self, call: Call, bucket: str, name: str) -> Reply:
+        """A copy within the service, done at once; `call` names the source, and may name its generation."""
+        if call.method != "POST":
+            raise errors.not_built(f"{call.method} {call.path}")
+        pinned = call.query.get("sourceGeneration")
+        source = self.buckets.get(call.bucket, call.name, {} if pinned is None else {"generation": pinned})
+        Preconditions.of_source(call.query).check(source, reading=False)
+        fields = {**source.fields, **parse_resource(call.body)}
+        copy = self.buckets.insert(bucket, name, source.content, fields, Preconditions.of(call.query))
+        if not call.rewrites:
+            return self._object(copy.resource())
+        size = str(len(source.content))
+        return Reply.of(
+            {
+                "kind": "storage#rewriteResponse",
+                "totalBytesRewritten": size,
+                "objectSize": size,
+                "done": True,
+                "resource": copy.resource(),
+            }
+        )
+
+    def _object(self, resource: dict[str, Any]) -> Reply:
+        place = f"/storage/v1/b/{quote(resource['bucket'], safe='')}/o/{quote(resource['name'], safe='')}"
+        media = f"{self.endpoint}/download{place}?generation={resource['generation']}&alt=media"
+        return Reply.of({**resource, "selfLink": f"{self.endpoint}{place}", "mediaLink": media})
+
+    def _announced(self, call: Call) -> tuple[dict[str, Any], bytes]:
+        """The resource that an upload begins with, and its content."""
+        content_type = call.headers.get("content-type", "")
+        match call.query.get("uploadType"):
+            case "multipart":
+                return parse_multipart(content_type, call.body)
+            case "resumable":
+                fields = parse_resource(call.body)
+                if "x-upload-content-type" in call.headers:
+                    fields.setdefault("contentType", call.headers["x-upload-content-type"])
+                return fields, b""
+            case "media":
+                return {"contentType": content_type} if content_type else {}, call.body
+        raise errors.invalid("Expected uploadType to be multipart, resumable or media.")
+
+    def _upload(self, call: Call) -> Reply:
+        fields, content = self._announced(call)
+        name = str(call.query.get("name") or fields.get("name") or "")
+        conditions = Preconditions.of(call.query)
+        if call.query["uploadType"] != "resumable":
+            fields = {**fields, **checksums(call.headers)}
+            stored = self.buckets.insert(call.bucket, name, content, fields, conditions)
+            return self._object(stored.resource())
+        self.buckets.check_insert(call.bucket, name, conditions)
+        total = integer(call.headers, "x-upload-content-length")
+        session = self.sessions.begin(call.bucket, name, fields, conditions, total)
+        place = f"{self.endpoint}/upload/storage/v1/b/{quote(call.bucket, safe='')}/o?uploadType=resumable"
+        where = f"{place}&name={quote(name, safe='')}&upload_id={session.id}"
+        return Reply(200, b"", {"Location": where, "X-GUploader-UploadID": session.id})
+
+    def _piece(self, call: Call) -> Reply:
+        session = self.sessions.find(call.query.get("upload_id", ""))
+        stored = session.receive(self.buckets, call.headers, call.body, whole=call.whole)
+        if stored is not None:
+            return self._object(stored)
+        return incomplete(session, quiet="x-guploader-no-308" in call.headers)
+
+
+def incomplete(session: Session, *, quiet: bool) -> Reply:
+    """308: how much of a resumable upload is kept; without a Range header if nothing is.
+
+    A client whose library takes every 308 for a redirection may ask to be told `quiet`: with 200, and 308 in a header.
+    """
+    headers = {"Range": f"bytes=0-{session.size - 1}"} if session.size else {}
+    headers["X-GUploader-UploadID"] = session.id
+    if quiet:
+        return Reply(200, b"", {**headers, "X-HTTP-Status-Code-Override": "308"})
+    return Reply(308, b"", headers)

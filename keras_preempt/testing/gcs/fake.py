@@ -1,0 +1,298 @@
+"""Google Cloud Storage on the loopback interface, for tests and drills.
+
+`FakeGcs` is an HTTP server that the real google-cloud-storage client talks to. It keeps generations and honours
+preconditions, checks checksums, and makes a connection fail in the ways in which the real service and its
+network do, on demand or by seed. For worker processes of a drill it runs on its own::
+
+    python -m keras_preempt.testing.gcs.fake --bucket b --fault-rate 0.1 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Any
+
+from keras_preempt.testing.gcs.api import Api
+from keras_preempt.testing.gcs.errors import GcsError
+from keras_preempt.testing.gcs.faults import DEFAULT_KINDS, FaultPlan, Faults, check_kind
+from keras_preempt.testing.gcs.generation import Preconditions, StoredObject
+from keras_preempt.testing.gcs.objects import OPERATIONS, Buckets
+from keras_preempt.testing.gcs.pace import Rates
+from keras_preempt.testing.gcs.records import ObjectSummary, Request, RequestLog
+from keras_preempt.testing.gcs.wire import GcsServer
+
+QUIET_CLIENT = {"DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true"}
+"""Keeps google-cloud-storage from asking for each bucket's metadata in a thread of its own.
+
+That thread goes on asking for two minutes after the server is gone, and waits for random times in between: it
+would disturb whatever test comes next.
+"""
+
+
+class FakeGcs:
+    """A Google Cloud Storage of one's own, for as long as a ``with`` block lasts.
+
+    Example:
+        with FakeGcs(buckets=("bucket",)) as gcs:
+            blob = gcs.client().bucket("bucket").blob("greeting")
+            blob.upload_from_string(b"hello", if_generation_match=0, checksum="crc32c")
+            assert gcs.content("bucket", "greeting") == b"hello"
+
+    It listens on 127.0.0.1 only, and keeps everything in memory. `QUIET_CLIENT` is added to the environment of this
+    process and stays there.
+
+    Args:
+        buckets: names of the buckets that exist from the start.
+        faults: faults that happen by themselves; None for none.
+        bytes_per_second: the most that one connection moves in either direction, or a pair: the most that it
+            uploads and the most that it downloads. None for no limit. Several connections are several times as fast,
+            as in a real network.
+        deny: operations that the caller has no permission for: any of ``"bucket"`` (a bucket's metadata), ``"create"``,
+            ``"delete"``, ``"get"``, ``"list"`` and ``"update"``.
+        machine_bytes_per_second: the same for all connections of one machine together, like that of a network card.
+            Clients that send the same User-Agent are taken to be on one machine.
+        location: where the buckets are said to be.
+        port: where to listen; 0 for any free port.
+
+    Raises:
+        ValueError: `deny` names an unknown operation, or a rate is not above 0.
+    """
+
+    def __init__(
+        self,
+        buckets: Collection[str] = ("bucket",),
+        faults: Faults | None = None,
+        bytes_per_second: float | tuple[float, ...] | None = None,
+        *,
+        machine_bytes_per_second: float | tuple[float, ...] | None = None,
+        deny: Collection[str] = (),
+        location: str = "US",
+        port: int = 0,
+    ) -> None:
+        self._rates = Rates.of("bytes_per_second", bytes_per_second)
+        self._machine_rates = Rates.of("machine_bytes_per_second", machine_bytes_per_second)
+        self._denied: set[str] = set()
+        self.deny = deny
+        self._plan = FaultPlan(faults)
+        self._log = RequestLog()
+        self._buckets = Buckets(buckets, location, self._denied)
+        self._port = port
+        self._server: GcsServer | None = None
+        self._clients: list[Any] = []
+
+    def __enter__(self) -> FakeGcs:
+        """Starts to serve."""
+        if self._server is not None:
+            raise RuntimeError(
+                "Expected a FakeGcs that is not running. Received: one that is. Use one `with` at a time."
+            )
+        for name, value in QUIET_CLIENT.items():
+            os.environ.setdefault(name, value)
+        server = GcsServer(self._port, self._plan, self._log, self._rates, self._machine_rates)
+        server.api = Api(self._buckets, f"http://127.0.0.1:{server.port}")
+        server.start()
+        self._server = server
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends every connection and every thread; what is stored can still be looked at."""
+        server, self._server = self._running(), None
+        server.stop()
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+
+    def _running(self) -> GcsServer:
+        if self._server is None:
+            raise RuntimeError(
+                "Expected a FakeGcs that is running. Received: one that is not. Use it inside `with FakeGcs() as gcs:`."
+            )
+        return self._server
+
+    @property
+    def endpoint(self) -> str:
+        """The address, such as ``http://127.0.0.1:12345``: what STORAGE_EMULATOR_HOST is to be set to."""
+        return self._running().api.endpoint
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables with which a child process finds this server instead of the real one."""
+        return {
+            "STORAGE_EMULATOR_HOST": self.endpoint,
+            "GOOGLE_CLOUD_PROJECT": "fake-project",
+            **QUIET_CLIENT,
+        }
+
+    def client(self) -> Any:
+        """A `google.cloud.storage.Client` of this server; it is closed at the end of the ``with`` block."""
+        # Imported here: a server process has no need of the client.
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+
+        client = storage.Client(
+            project="fake-project",
+            credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+            client_options={"api_endpoint": self.endpoint},
+        )
+        self._clients.append(client)
+        return client
+
+    @property
+    def deny(self) -> set[str]:
+        """The denied operations; the set may be changed, and another one assigned, at any time."""
+        return self._denied
+
+    @deny.setter
+    def deny(self, operations: Collection[str]) -> None:
+        denied = {operations} if isinstance(operations, str) else set(operations)
+        unknown = denied - set(OPERATIONS)
+        if unknown:
+            raise ValueError(
+                f"Expected operations out of {', '.join(OPERATIONS)} to deny. Received: {sorted(unknown)}. "
+                "Correct the operation."
+            )
+        # One step, and the set that the buckets look at: no request meets half of it.
+        self._denied.symmetric_difference_update(self._denied ^ denied)
+
+    @property
+    def faults(self) -> Faults:
+        """The faults that happen by themselves; may be replaced at any time."""
+        return self._plan.seeded
+
+    @faults.setter
+    def faults(self, faults: Faults | None) -> None:
+        self._plan.seeded = faults or Faults()
+
+    def fail_next(
+        self, kind: str, times: int = 1, match: str = "", *, stall_seconds: float | None = None
+    ) -> None:
+        """Orders a fault for the next requests to which it can happen.
+
+        Args:
+            kind: one of `FAULT_KINDS`.
+            times: how many requests meet it.
+            match: only requests whose `Request.text`, ``METHOD path?query bucket/object``, contains it. Without it,
+                requests for a bucket's own metadata are spared, since the client makes some by itself.
+            stall_seconds: how long a ``"stall"`` lasts; that of `faults` by default.
+
+        Raises:
+            ValueError: the kind is unknown, or `times` is below 1.
+        """
+        self._plan.order(kind, times, match, stall_seconds)
+
+    @property
+    def pending_faults(self) -> int:
+        """How many ordered faults no request has met yet."""
+        return self._plan.pending()
+
+    @property
+    def unauthenticated(self) -> bool:
+        """Whether every request is refused with 401; may be set."""
+        return self._running().api.unauthenticated
+
+    @unauthenticated.setter
+    def unauthenticated(self, refuse: bool) -> None:
+        self._running().api.unauthenticated = refuse
+
+    def lose_sessions(self) -> int:
+        """Forgets every resumable upload that is under way (410 from now on); returns how many there were."""
+        return self._running().api.sessions.lose()
+
+    def objects(self, bucket: str) -> dict[str, ObjectSummary]:
+        """What a bucket holds, sorted by name. Raises KeyError if there is no such bucket."""
+        return {
+            name: ObjectSummary(stored.generation, len(stored.content), stored.crc32c, stored.metadata)
+            for name, stored in self._stored(bucket).items()
+        }
+
+    def _stored(self, bucket: str) -> dict[str, StoredObject]:
+        try:
+            return self._buckets.objects(bucket)
+        except GcsError as error:
+            raise KeyError(
+                f"Expected a bucket that exists. Received: {bucket!r}. Name it in FakeGcs(buckets=...)."
+            ) from error
+
+    def content(self, bucket: str, name: str) -> bytes:
+        """The content of an object. Raises KeyError if there is no such object."""
+        return self._stored(bucket)[name].content
+
+    def put(self, bucket: str, name: str, content: bytes) -> int:
+        """Stores an object behind every client's back, over whatever is there; returns its generation."""
+        return self._buckets.insert(bucket, name, content, {}, Preconditions()).generation
+
+    def remove(self, bucket: str, name: str) -> None:
+        """Takes an object away behind every client's back."""
+        self._buckets.delete(bucket, name, {})
+
+    def remove_bucket(self, bucket: str) -> None:
+        """Takes a bucket away with all that it holds, behind every client's back."""
+        self._buckets.delete_bucket(bucket, with_objects=True)
+
+    @property
+    def requests(self) -> list[Request]:
+        """Every request so far, in the order of arrival, as copies."""
+        return self._log.snapshot()
+
+    def forget_requests(self) -> None:
+        """Empties `requests`."""
+        self._log.clear()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until SIGINT or SIGTERM; prints the endpoint first, on a line of its own."""
+    parser = argparse.ArgumentParser(
+        prog="python -m keras_preempt.testing.gcs.fake", description=main.__doc__
+    )
+    parser.add_argument("--port", type=int, default=0, help="where to listen; 0 for any free port")
+    parser.add_argument(
+        "--bucket", action="append", help="a bucket that exists; may be repeated (default: bucket)"
+    )
+    parser.add_argument("--fault-rate", type=float, default=0.0, help="share of requests that meet a fault")
+    parser.add_argument("--seed", type=int, default=0, help="chooses which")
+    parser.add_argument("--kinds", default=",".join(DEFAULT_KINDS), help="kinds of fault, comma-separated")
+    parser.add_argument("--stall-seconds", type=float, default=Faults.stall_seconds, help="length of a stall")
+    rate: dict[str, Any] = {"type": float, "nargs": "+", "default": None, "metavar": "RATE"}
+    parser.add_argument("--bytes-per-second", **rate, help="limit of each connection; two of them: up, down")
+    parser.add_argument(
+        "--machine-bytes-per-second", **rate, help="limit of all connections with one User-Agent together"
+    )
+    options = parser.parse_args(arguments)
+    kinds = tuple(kind for kind in options.kinds.split(",") if kind)
+    try:
+        for kind in kinds:
+            check_kind(kind)
+        faults = Faults(options.seed, options.fault_rate, kinds, options.stall_seconds)
+        gcs = FakeGcs(
+            options.bucket or ("bucket",),
+            faults,
+            _rates(options.bytes_per_second),
+            machine_bytes_per_second=_rates(options.machine_bytes_per_second),
+            port=options.port,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    ends = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # Before any thread starts, so that all inherit it.
+    with gcs:
+        print(gcs.endpoint, flush=True)
+        signal.sigwait(ends)
+    return 0
+
+
+def _rates(values: list[float] | None) -> float | tuple[float, ...] | None:
+    if values is None:
+        return None
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,167 @@
+"""What can go wrong between a client and Google Cloud Storage, on demand or by seed."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+from keras_preempt.testing.gcs.errors import ERROR_STATUSES
+
+_ANY = frozenset({*map(str, ERROR_STATUSES), "reset", "stall", "slow"})
+_WRITES = _ANY | {"empty-response", "lost-response"}
+
+APPLICABLE = {
+    "media": _ANY | {"truncated", "corrupted"},
+    "read": _ANY,
+    "bucket": _ANY,
+    "write": _WRITES,
+    "upload": _WRITES | {"corrupted-upload"},
+    "chunk": _WRITES | {"corrupted-upload", "session-lost"},
+}
+"""The kinds of fault that can happen to each sort of request.
+
+``media`` downloads content; ``read`` and ``bucket`` ask for metadata or a listing; ``upload`` carries content in one
+request; ``chunk`` is a piece of a resumable upload; ``write`` is any other change.
+"""
+
+FAULT_KINDS = tuple(sorted(frozenset[str]().union(*APPLICABLE.values())))
+"""Every kind of fault: HTTP statuses as text, and what can happen to a connection.
+
+- ``"401"``, ``"403"``, ``"408"``, ``"429"`` (with Retry-After), ``"500"``, ``"502"``, ``"503"``, ``"504"``: answered
+  at once, nothing takes effect.
+- ``"reset"``: the connection is reset half-way through the request. Nothing takes effect, except that a resumable
+  upload keeps the whole multiples of 256 KiB that had arrived.
+- ``"stall"``: silence for some seconds; then the request is carried out, whether or not somebody still waits.
+- ``"slow"``: this one request at a trickle.
+- ``"lost-response"``: the change takes effect, then the connection is reset without an answer.
+- ``"empty-response"``: the change takes effect, and is answered with success and nothing else.
+- ``"truncated"``: a download ends half-way, and the connection with it.
+- ``"corrupted"``: one bit of a download is flipped; its headers are right.
+- ``"corrupted-upload"``: one bit of an upload is flipped before the service looks at it.
+- ``"session-lost"``: a resumable upload is forgotten: 410, now and for the rest of it.
+"""
+
+DEFAULT_KINDS = ("429", "503", "corrupted", "lost-response", "reset", "stall", "truncated")
+
+
+def check_kind(kind: str) -> None:
+    """Raises ValueError unless `kind` is one of `FAULT_KINDS`."""
+    if kind not in FAULT_KINDS:
+        raise ValueError(
+            f"Expected a kind of fault out of {', '.join(FAULT_KINDS)}. Received: {kind!r}. Correct the kind."
+        )
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Faults that happen by themselves, to a share of all requests.
+
+    Whether one happens depends on the seed, on what is asked for, and on how many times that was asked before,
+    but not on what other threads do: two runs that make the same requests meet the same faults.
+
+    Attributes:
+        seed: two servers with the same seed put the same faults in the way of the same requests.
+        rate: the share of requests that meet one, 0 to 1. The bucket's own metadata are spared: the client
+            asks for them by itself, in the background, whenever it likes.
+        kinds: which, out of `FAULT_KINDS`; a request meets one of those that can happen to it.
+        stall_seconds: how long a ``"stall"`` lasts.
+        retry_after: what a ``"429"`` says in its Retry-After header, in seconds.
+        slow_bytes_per_second: how fast a ``"slow"`` request is.
+
+    Raises:
+        ValueError: a kind is unknown, or a number is out of its range.
+    """
+
+    seed: int = 0
+    rate: float = 0.0
+    kinds: tuple[str, ...] = DEFAULT_KINDS
+    stall_seconds: float = 5.0
+    retry_after: int = 1
+    slow_bytes_per_second: float = 65536.0
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            check_kind(kind)
+        if not 0 <= self.rate <= 1:
+            raise ValueError(f"Expected a rate from 0 to 1. Received: {self.rate!r}. Correct the rate.")
+        if self.stall_seconds < 0 or self.retry_after < 0 or self.slow_bytes_per_second <= 0:
+            raise ValueError(
+                "Expected stall_seconds and retry_after of at least 0 and slow_bytes_per_second above 0. "
+                f"Received: {self.stall_seconds!r}, {self.retry_after!r}, {self.slow_bytes_per_second!r}. "
+                "Correct the number."
+            )
+
+    def draw(self, what: str, nth: int, applicable: frozenset[str]) -> str | None:
+        """The kind of fault that the `nth` request for `what` meets, or None."""
+        kinds = [kind for kind in self.kinds if kind in applicable]
+        chance = random.Random(f"{self.seed}|{what}|{nth}")
+        return chance.choice(kinds) if kinds and chance.random() < self.rate else None
+
+
+@dataclass
+class _Ordered:
+    kind: str
+    left: int
+    match: str
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one request; `seconds` is the length of a stall."""
+
+    kind: str
+    seconds: float
+
+
+class FaultPlan:
+    """Decides for each request what goes wrong; ordered faults come before seeded ones."""
+
+    def __init__(self, seeded: Faults | None) -> None:
+        self.seeded = seeded or Faults()
+        self._lock = threading.Lock()
+        self._ordered: list[_Ordered] = []
+        self._seen: Counter[str] = Counter()
+
+    def order(self, kind: str, times: int, match: str, seconds: float | None) -> None:
+        """Lets the next `times` requests to which it can happen, and whose text contains `match`, meet `kind`."""
+        check_kind(kind)
+        if times < 1:
+            raise ValueError(f"Expected times of at least 1. Received: {times!r}. Correct the number.")
+        with self._lock:
+            self._ordered.append(_Ordered(kind, times, match, seconds))
+
+    def pending(self) -> int:
+        """How many ordered faults have not happened yet."""
+        with self._lock:
+            return sum(order.left for order in self._ordered)
+
+    def choose(self, sort: str, what: str, text: str) -> Fault | None:
+        """The fault that a request meets.
+
+        Args:
+            sort: a key of `APPLICABLE`.
+            what: identifies what is asked for, the same in every run.
+            text: where an ordered fault's `match` is looked for.
+        """
+        seeded = self.seeded
+        with self._lock:
+            for order in self._ordered:
+                wanted = order.match in text and (order.match or sort != "bucket")
+                if wanted and order.kind in APPLICABLE[sort]:
+                    order.left -= 1
+                    if order.left == 0:
+                        self._ordered.remove(order)
+                    return Fault(order.kind, _or(order.seconds, seeded.stall_seconds))
+            if sort == "bucket":
+                return None
+            nth = self._seen[what]
+            self._seen[what] += 1
+        kind = seeded.draw(what, nth, APPLICABLE[sort])
+        return None if kind is None else Fault(kind, seeded.stall_seconds)
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -1,0 +1,204 @@
+"""Buckets, objects and generations, as Google Cloud Storage keeps them.
+
+Everything that changes what is stored happens here, under one lock: a precondition is checked and the write that
+depends on it takes effect in one step, so that of several racing writers exactly one wins. Listings are
+consistent: what was written or deleted before is seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any
+
+from keras_preempt.testing.gcs import errors
+from keras_preempt.testing.gcs.generation import (
+    CHOSEN_FIELDS,
+    Preconditions,
+    Query,
+    StoredObject,
+    crc32c_of,
+    integer,
+    md5_of,
+    now,
+)
+
+_LONGEST_NAME = 1024  # bytes
+
+OPERATIONS = ("bucket", "create", "delete", "get", "list", "update")
+"""What permission can be denied for: reading a bucket's metadata, and the five things done with objects."""
+
+
+@dataclass
+class Bucket:
+    """A bucket: its place, and its live objects by name."""
+
+    name: str
+    location: str
+    created: str = field(default_factory=now)
+    objects: dict[str, StoredObject] = field(default_factory=dict)
+
+    def resource(self) -> dict[str, Any]:
+        """The bucket resource of the JSON API."""
+        return {
+            "kind": "storage#bucket",
+            "id": self.name,
+            "name": self.name,
+            "projectNumber": "0",
+            "location": self.location.upper(),
+            "locationType": "multi-region" if self.location.upper() in ("US", "EU", "ASIA") else "region",
+            "storageClass": "STANDARD",
+            "metageneration": "1",
+            "etag": "CAE=",
+            "timeCreated": self.created,
+            "updated": self.created,
+        }
+
+
+def _operation(permission: str) -> str:
+    return "bucket" if permission.startswith("storage.buckets.") else permission.rpartition(".")[2]
+
+
+class Buckets:
+    """All that is stored. Every method may raise `GcsError`."""
+
+    def __init__(self, names: Collection[str], location: str, denied: Collection[str]) -> None:
+        self._lock = Lock()
+        self._location = location
+        self._denied = denied  # The owner's own set: it may change while requests are served.
+        self._buckets = {name: Bucket(name, location) for name in names}
+        self._last_generation = 0
+
+    def _bucket(self, name: str) -> Bucket:
+        if name not in self._buckets:
+            raise errors.no_bucket()
+        return self._buckets[name]
+
+    def _next_generation(self) -> int:
+        # Microseconds, like the real ones; strictly rising whatever the clock does.
+        self._last_generation = max(self._last_generation + 1, time.time_ns() // 1000)
+        return self._last_generation
+
+    def require(self, operation: str, what: str = "object") -> None:
+        """Raises 403 if permission for `operation`, one of `OPERATIONS`, is denied."""
+        if operation in self._denied:
+            permission = "storage.buckets.get" if operation == "bucket" else f"storage.objects.{operation}"
+            raise errors.forbidden(permission, what)
+
+    def bucket_resource(self, name: str) -> dict[str, Any]:
+        """The metadata of a bucket."""
+        with self._lock:
+            bucket = self._bucket(name)
+            self.require("bucket", "bucket")
+            return bucket.resource()
+
+    def granted(self, name: str, permissions: Collection[str]) -> list[str]:
+        """Those of `permissions`, such as ``storage.objects.create``, that are not denied."""
+        with self._lock:
+            self._bucket(name)
+            return [wanted for wanted in permissions if _operation(wanted) not in self._denied]
+
+    def create_bucket(self, name: str) -> dict[str, Any]:
+        """Makes a bucket; 409 if there is one of that name."""
+        with self._lock:
+            if name in self._buckets:
+                raise errors.GcsError(409, "conflict", f"The bucket {name} exists already.")
+            self._buckets[name] = Bucket(name, self._location)
+            return self._buckets[name].resource()
+
+    def delete_bucket(self, name: str, *, with_objects: bool = False) -> None:
+        """Removes a bucket; 409 if it holds objects, unless they are to go too."""
+        with self._lock:
+            if self._bucket(name).objects and not with_objects:
+                raise errors.GcsError(409, "conflict", "The bucket you tried to delete is not empty.")
+            del self._buckets[name]
+
+    def check_insert(self, bucket: str, name: str, conditions: Preconditions) -> None:
+        """Raises what an upload that begins now would be refused with; stores nothing."""
+        with self._lock:
+            self._admit(bucket, name, conditions)
+
+    def _admit(self, bucket: str, name: str, conditions: Preconditions) -> dict[str, StoredObject]:
+        objects = self._bucket(bucket).objects
+        self.require("create")
+        if not name or len(name.encode()) > _LONGEST_NAME or "\n" in name or "\r" in name:
+            raise errors.invalid(f"Invalid object name: {name!r:.80}")
+        conditions.check(objects.get(name), reading=False)
+        if name in objects:
+            self.require("delete")  # Replacing an object takes the right to delete the old generation.
+        return objects
+
+    def insert(
+        self, bucket: str, name: str, content: bytes, fields: Mapping[str, Any], conditions: Preconditions
+    ) -> StoredObject:
+        """Stores a new generation if the preconditions hold.
+
+        `fields` is the object resource that the client sent; a checksum in it must be that of `content`.
+        """
+        crc32c, md5 = crc32c_of(content), fields.get("md5Hash")
+        if fields.get("crc32c") not in (None, crc32c):
+            raise errors.invalid(
+                f"Provided CRC32C {fields['crc32c']} doesn't match calculated CRC32C {crc32c}."
+            )
+        if md5 is not None and md5 != md5_of(content):  # Computed only when it is asked for: it is slow.
+            raise errors.invalid(f"Provided MD5 hash {md5} doesn't match calculated MD5 hash.")
+        with self._lock:
+            objects = self._admit(bucket, name, conditions)
+            objects[name] = stored = StoredObject(
+                bucket=bucket,
+                name=name,
+                content=content,
+                generation=self._next_generation(),
+                crc32c=crc32c,
+                md5=md5,
+                fields={key: fields[key] for key in CHOSEN_FIELDS if fields.get(key) is not None},
+                created=now(),
+            )
+            return stored
+
+    def _find(self, bucket: str, name: str, operation: str, query: Query, *, reading: bool) -> StoredObject:
+        objects = self._bucket(bucket).objects
+        self.require(operation)
+        found = objects.get(name)
+        if found is None or integer(query, "generation") not in (None, found.generation):
+            self.require("list")  # Without it nobody learns that an object does not exist.
+            raise errors.no_object(bucket, name)
+        Preconditions.of(query).check(found, reading=reading)
+        return found
+
+    def get(self, bucket: str, name: str, query: Query) -> StoredObject:
+        """The live object; `query` may name a generation and preconditions."""
+        with self._lock:
+            return self._find(bucket, name, "get", query, reading=True)
+
+    def delete(self, bucket: str, name: str, query: Query) -> None:
+        """Removes the live object; `query` may name a generation and preconditions."""
+        with self._lock:
+            self._find(bucket, name, "delete", query, reading=False)
+            del self._buckets[bucket].objects[name]
+
+    def update(self, bucket: str, name: str, query: Query, changes: Mapping[str, Any]) -> StoredObject:
+        """Merges `changes` into the object's chosen fields; None takes a field out."""
+        with self._lock:
+            found = self._find(bucket, name, "update", query, reading=False)
+            fields = {**found.fields, **{key: changes[key] for key in CHOSEN_FIELDS if key in changes}}
+            if isinstance(changes.get("metadata"), dict):
+                fields["metadata"] = {**found.metadata, **changes["metadata"]}
+                fields["metadata"] = {
+                    key: value for key, value in fields["metadata"].items() if value is not None
+                }
+            updated = replace(
+                found,
+                fields={key: value for key, value in fields.items() if value is not None},
+                metageneration=found.metageneration + 1,
+                updated=now(),
+            )
+            self._buckets[bucket].objects[name] = updated
+            return updated
+
+    def objects(self, bucket: str) -> dict[str, StoredObject]:
+        """All live objects, sorted by name."""
+        with self._lock:
+            return dict(sorted(self._bucket(bucket).objects.items()))

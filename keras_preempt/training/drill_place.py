@@ -1,0 +1,73 @@
+"""Where a drill puts the directories of a script: each of the script's own has one below the drill's.
+
+The script runs as it is, with as many `PreemptionCallback`s and directories as it has. Two that name one directory
+are given one, two that name different ones are given different ones, in every start of the script: so a place below
+the drill's is named after the directory and not after the order in which callbacks are made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+
+from keras_preempt.process import environment
+
+__all__ = ["fit_name", "given", "replaced"]
+
+_LONGEST = 40
+"""Characters of the user's own name that a place keeps, for people who look at it."""
+
+# Names are relative to where the process was started: one that changes to another folder for each fit means
+# different directories by the same words, and a drill may run each of its runs in a copy of the working directory.
+_started_in: str | None = None
+with contextlib.suppress(OSError):
+    _started_in = os.getcwd()
+
+_given: dict[str, str] = {}
+
+
+def replaced(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Returns the directory that a callback uses instead of the one that it was given; that one outside a drill."""
+    wanted = os.environ.get(environment.DIRECTORY) or directory
+    root = os.environ.get(environment.DRILL_DIRECTORY)
+    if not root or not isinstance(wanted, (str, os.PathLike)):
+        return wanted
+    text = os.fspath(wanted)
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        return wanted  # Refused with the words of whoever checks it.
+    name = _spelt_alike(text)
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rpartition("/")[2]).strip(".-")[:_LONGEST] or "run"
+    place = f"{readable}-{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:8]}"
+    _given[place] = text
+    return f"{root.rstrip('/')}/{place}"
+
+
+def fit_name(key: str) -> str:
+    """Names a fit by its place below the drill's directory; by all of its place outside a drill.
+
+    Args:
+        key: The key of the store of the fit.
+    """
+    root = os.environ.get(environment.DRILL_DIRECTORY, "").rstrip("/")
+    if not root:
+        return key
+    for each in (root, os.path.realpath(root)):
+        if key.startswith(f"{each}/"):
+            return key[len(each) + 1 :]
+    return key
+
+
+def given(name: str) -> str:
+    """Returns the directory as the script names it, for the name of a fit in it."""
+    return _given.get(name.partition("/")[0], name)
+
+
+def _spelt_alike(text: str) -> str:
+    if "://" in text:
+        return text.rstrip("/")
+    path = os.path.realpath(os.path.expanduser(text))
+    if _started_in is not None and path.startswith(f"{os.path.realpath(_started_in)}{os.sep}"):
+        return os.path.relpath(path, os.path.realpath(_started_in))
+    return path

@@ -1,0 +1,84 @@
+"""How a process leaves once its fit is preempted, and saved as far as it could be."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import logging
+from collections.abc import Iterable, Iterator
+from typing import NoReturn
+
+from keras_preempt.backend.tensorflow.place import Place
+from keras_preempt.notices import Notice
+from keras_preempt.notices.platform import COORDINATION_KEY
+from keras_preempt.notices.termination import Preempted, Termination
+from keras_preempt.process.standard_streams import keep_exit_status
+
+logger = logging.getLogger("keras_preempt")
+
+WORKERS_GONE_TIMEOUT = 300.0
+"""Seconds that a coordinator waits for its workers to go before it exits: machines with accelerators have up to
+a minute of grace after a notice, and may take some more to shut down."""
+
+
+@contextlib.contextmanager
+def whatever_happens(what: str) -> Iterator[None]:
+    """Goes on leaving after an error: the checkpoint is committed or is not, and the exit status says which.
+
+    Args:
+        what: What is done, for the log.
+    """
+    try:
+        yield
+    except Exception:
+        logger.exception("%s has failed; this process leaves all the same.", what)
+
+
+def call_save_fn(termination: Termination) -> None:
+    """Calls the user's save_fn, if there is one; what it raises is logged."""
+    if termination.save_fn is None:
+        return
+    try:
+        termination.save_fn()
+    except Exception:  # Whatever it is: the checkpoint is safe, and the machine goes all the same.
+        logger.exception("save_fn has failed; the checkpoint of keras_preempt is not touched by that.")
+
+
+def wait_for_workers(termination: Termination, place: Place, notices: Iterable[Notice]) -> None:
+    """Waits until the workers that this process coordinates are gone, if one of them was under notice.
+
+    Args:
+        termination: Whether to wait at all.
+        place: Knows the workers.
+        notices: Those that this process has got.
+    """
+    goes = any(notice.source == COORDINATION_KEY for notice in notices)
+    if not (termination.waits_for_workers and goes):
+        return
+    logger.warning("Waiting for at most %.0f s until the workers are gone.", WORKERS_GONE_TIMEOUT)
+    if not place.workers.wait_until_gone(WORKERS_GONE_TIMEOUT):
+        logger.error("The workers are still there. Whoever starts this process again may lose them soon.")
+
+
+def leave(termination: Termination, code: int, what: str) -> NoReturn:
+    """Ends the process, or the fit. Everything that was started for the fit has ended.
+
+    Args:
+        termination: How to end.
+        code: The exit status.
+        what: What came of it and how to go on, for the message of `Preempted`.
+
+    Raises:
+        SystemExit: There is no exit_fn.
+        Preempted: There is one, and it has returned.
+    """
+    if termination.exit_fn is not None:
+        termination.exit_fn()
+        raise Preempted(f"The training was preempted; {what}")
+    logger.warning("Preempted: exiting with status %d.", code)
+    keep_exit_status()
+    # At its end the interpreter would look for garbage among all of TensorFlow's objects, for a second or
+    # more of the grace period. Registered, not called: whoever catches SystemExit goes on as ever.
+    atexit.register(gc.freeze)
+    raise SystemExit(code)

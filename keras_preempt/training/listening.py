@@ -1,0 +1,159 @@
+"""Which sources of notices one fit listens to, and when they end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import replace
+from typing import Protocol
+
+from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
+from keras_preempt.backend.tensorflow.hung_on_loss import HungOnLoss
+from keras_preempt.backend.tensorflow.place import Place
+from keras_preempt.backend.tensorflow.service import ServiceCoordinator
+from keras_preempt.notices import Notice
+from keras_preempt.notices.aws import AwsSpot
+from keras_preempt.notices.azure import AzureScheduledEvents
+from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member
+from keras_preempt.notices.detection import KnownOnce
+from keras_preempt.notices.gce import GceMaintenance, GcePreemption
+from keras_preempt.notices.platform import AWS, AZURE, COORDINATION_KEY, GCE, Platform
+from keras_preempt.notices.polled import PolledNotices
+from keras_preempt.notices.signals import SignalNotices
+from keras_preempt.notices.termination import Termination, TerminationConfig, complete
+from keras_preempt.report.status import listens
+from keras_preempt.training import several_fits
+from keras_preempt.training.runtime import Runtime
+
+logger = logging.getLogger("keras_preempt")
+
+
+class _Source(Protocol):
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Listening:
+    """The sources of one training. What comes without a network is heard from now on.
+
+    Args:
+        runtime: Takes the notices.
+        coordinator: Where TensorFlow leaves its own notice.
+        place: Which process this is.
+        config: What the user says about notices.
+
+    Raises:
+        ValueError: A variable that is to name the platform, or a metadata server, does not.
+    """
+
+    def __init__(
+        self, runtime: Runtime, coordinator: Coordinator, place: Place, config: TerminationConfig
+    ) -> None:
+        self._runtime = runtime
+        self._place = place
+        self._config = config
+        self._sources: list[_Source] = []
+        self._signals: SignalNotices | None = None
+        self._look_again = False
+        self._detection = KnownOnce()  # Looks around while the state is restored.
+        if place.workers:
+            runtime.announcement = place.workers.announcement
+        signals = config.signals
+        clustered = place.members > 1 or bool(place.workers)
+        if SignalNotices.possible():
+            self._signals = SignalNotices(signals, runtime.notify, runtime.expect, self._signals_replaced)
+            self._hear(self._signals)
+            if signals:
+                listens(place.member)
+        elif signals and not clustered:
+            logger.warning(
+                "fit runs outside the main thread of a single process, where Python cannot hear signals: a "
+                "termination signal will NOT be heard. Call fit from the main thread."
+            )
+        if clustered:
+            # Also beside the signals: what came before this fit went to TensorFlow's own handler, and the
+            # key appears up to a second after the signal.
+            keys, on_lost = _notice_keys(place, coordinator), None
+            if place.workers and keys is not coordinator:
+                hung = HungOnLoss()
+                self._hear(hung)
+                on_lost = hung.begin
+            self._hear(CoordinationKeyNotices(keys, self._about_a_task, on_lost))
+
+    def hear_platform(self) -> Termination:
+        """Listens to the sources of the platform and to the user's function as well.
+
+        Returns:
+            What the user has said, completed by what the platform is.
+
+        Raises:
+            ValueError: A variable that is to say where a metadata server is does not.
+        """
+        termination = complete(self._config, self._platform())
+        notify, withdraw = self._runtime.notify, self._runtime.withdraw
+        if GCE in termination.sources:
+            lead = termination.platform.maintenance_lead
+            self._hear(GceMaintenance(notify, on_withdrawn=withdraw, lead_seconds=lead))
+            self._hear(GcePreemption(notify, on_withdrawn=withdraw))
+        if AWS in termination.sources:
+            self._hear(AwsSpot(notify, on_withdrawn=withdraw))
+        if AZURE in termination.sources:
+            self._hear(AzureScheduledEvents(notify, on_withdrawn=withdraw))
+        if termination.termination_watcher_fn is not None:
+            self._hear(PolledNotices(termination.termination_watcher_fn, notify, on_withdrawn=withdraw))
+        if self._place.member == 0 and several_fits.is_news(termination.describe()):
+            logger.info("%s", termination.describe())
+        return termination
+
+    def look_again(self) -> None:
+        """Makes sure that signals are heard, if other code has taken their handlers. To be called at boundaries."""
+        if self._look_again and self._signals is not None:
+            self._look_again = False
+            self._signals.look_again()
+            self._runtime.looked()
+
+    def _signals_replaced(self) -> None:
+        self._look_again = True
+        self._runtime.attention = True
+
+    def _platform(self) -> Platform:
+        found = self._detection.result()
+        if self._place.workers:
+            return found.for_tpu_coordinator()
+        if self._place.members == 1:  # No coordination service, so no key of it.
+            return replace(found, sources=tuple(name for name in found.sources if name != COORDINATION_KEY))
+        return found
+
+    def leave_with(self, termination: Termination, status: int) -> None:
+        """The process is about to end: a further signal does not replace its status. `exit_fn` ends it otherwise."""
+        if self._signals is not None and termination.exit_fn is None:
+            self._signals.leave_with(status)
+
+    def stop(self) -> None:
+        """Ends all sources. Can be called twice."""
+        with contextlib.ExitStack() as stopping:
+            stopping.callback(self._detection.stop)
+            for source in self._sources:
+                stopping.callback(source.stop)
+
+    def _hear(self, source: _Source) -> None:
+        self._sources.append(source)
+        source.start()
+
+    def _about_a_task(self, notice: Notice) -> None:
+        if self._place.workers or names_member(notice, self._place.task):
+            self._runtime.notify(notice)
+
+
+def _notice_keys(here: Place, coordinator: Coordinator) -> Coordinator:
+    """Where TensorFlow leaves its notices; a coordinator of remote workers has no other use for it."""
+    if not here.workers:
+        return coordinator
+    try:
+        return ServiceCoordinator(0, 1)
+    except CoordinationLost:
+        logger.warning(
+            "The remote workers have no coordination service: of their preemption nothing will be heard. "
+            "Connect to them with a TPUClusterResolver."
+        )
+        return coordinator

@@ -1,0 +1,129 @@
+"""How fast a fit moves and saves: what the grace countdown reckons with.
+
+Nothing is measured at every step while nothing happens. A boundary at which the main thread looks closer ends
+a *stretch*, of many boundaries in an undisturbed epoch and of one while a notice stands; what counts is the
+time of a stretch by the boundaries in it. So the pace is known roughly before a notice comes, and exactly
+soon after. The few places of an epoch that are no step and may take far longer, such as the beginning of its
+input, are measured each time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from keras_preempt.training import grace
+
+RECENT = 512
+"""Stretches that count; the slowest of them is reckoned with."""
+
+SAVE_RATE = 50e6
+"""Bytes a second at which a save is expected to be written before one was measured."""
+
+FIRST_SAVE = 0.25
+"""Seconds that a save is expected to take at least before one was measured, however small it is."""
+
+FIRST_ALIGNMENT = 0.25
+"""Seconds that a round is expected to take before one was measured."""
+
+_FEW = 3  # of saves and of rounds
+
+_PAUSES = 9  # of three epochs: how they end, how the next one begins, how its validation begins
+
+
+class Pace:
+    """Measures one fit of one process.
+
+    The main thread tells where it is; other threads ask for the reserve.
+
+    Args:
+        clock: Returns monotonic seconds.
+
+    Attributes:
+        to_save: Bytes of a whole checkpoint, as long as no save was measured.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._stretches: deque[float] = deque(maxlen=RECENT)
+        self._pauses: deque[float] = deque(maxlen=_PAUSES)
+        self._saves: deque[float] = deque(maxlen=_FEW)
+        self._rounds: deque[float] = deque(maxlen=_FEW)
+        self._left: tuple[float, int] | None = None
+        self._saving_since: float | None = None
+        self.to_save = 0
+
+    # -- The main thread --------------------------------------------------------------------------------
+
+    def enter(self, entered: int) -> bool:
+        """The main thread looks closer at a boundary, the `entered`-th.
+
+        Returns:
+            Whether the stretch that ends here was the slowest.
+        """
+        if self._left is None:
+            return False
+        began, number = self._left
+        self._left = None
+        if entered <= number:
+            return False
+        seconds = (self._clock() - began) / (entered - number)
+        slowest = max(self._stretches, default=0.0)
+        self._stretches.append(seconds)
+        return seconds > slowest
+
+    def leave(self, entered: int) -> None:
+        """The main thread goes on from that boundary; what it did there counts for nothing."""
+        self._left = (self._clock(), entered)
+
+    def paused(self, seconds: float) -> None:
+        """So long it took from one boundary to the next, or a part of that, for something that is no step.
+
+        That is what other callbacks do at the end of an epoch, and what has to be done before its first batch
+        and that of its validation: a buffer to shuffle from is filled, for example.
+        """
+        self._pauses.append(seconds)
+
+    def save_began(self) -> None:
+        """A save is under way from now on."""
+        self._saving_since = self._clock()
+
+    # -- Any thread -------------------------------------------------------------------------------------
+
+    def saved(self, seconds: float | None) -> None:
+        """The save that was under way has taken so long until it was committed; None: it was not."""
+        self._saving_since = None
+        if seconds is not None:
+            self._saves.append(seconds)
+
+    def aligned(self, seconds: float) -> None:
+        """A round has taken so long, from its call to its plan."""
+        self._rounds.append(seconds)
+
+    def slowest(self, entered: int) -> float:
+        """Seconds to reckon with from one boundary to the next.
+
+        Args:
+            entered: Boundaries entered so far.
+        """
+        known = [*self._stretches, *self._pauses]  # Copies: the main thread may append meanwhile.
+        left = self._left
+        if left is not None:
+            began, number = left
+            # The step in flight is as slow as it is by now; in a longer stretch, all are as slow as their mean.
+            known.append((self._clock() - began) / max(1, entered - number))
+        return max(known, default=0.0)
+
+    @property
+    def save_seconds(self) -> float:
+        """Seconds to reckon with for a save; one under way takes at least as long as it has until now."""
+        since = self._saving_since
+        elapsed = 0.0 if since is None else self._clock() - since
+        expected = max(self.to_save / SAVE_RATE, FIRST_SAVE)
+        return max(elapsed, max(self._saves, default=expected))
+
+    def reserve(self, entered: int) -> float:
+        """Seconds before a deadline by which the last round has to be called."""
+        alignment = max(self._rounds, default=FIRST_ALIGNMENT)
+        return grace.reserve(self.save_seconds, self.slowest(entered), alignment)

@@ -1,0 +1,336 @@
+"""An error of one worker ends the training of all workers, as the error that it is, told by whom.
+
+Without this the others would wait in a collective until they notice that one of them is gone, and then raise an
+error that says no more than that. So the worker that fails tells the coordination service, which makes the
+collectives of the others fail within milliseconds; their errors carry what is needed to raise the original one:
+its type by name, its text, and the number of the worker. Names and text only: nothing that comes from another
+process is ever evaluated or unpickled.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import enum
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import tensorflow as tf
+
+from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.backend.tensorflow import internals
+from keras_preempt.backend.tensorflow.remote_workers import NO_WORKERS, RemoteWorkers
+from keras_preempt.backend.tensorflow.worker_lost import lost, says_a_loss
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.process.uncaught import exits_by
+
+logger = logging.getLogger("keras_preempt")
+
+_MARK = "keras_preempt: a worker failed: "
+_KEY = "keras_preempt/error/first"
+_SEEN = "keras_preempt/error/seen"
+
+LONGEST_TEXT = 8000
+"""Characters of an error's text that are told. Texts of 24,000 came through in tests."""
+
+SEEN_TIMEOUT = 2.0
+"""Seconds that the coordination leader, without which nobody hears anything, stays to be heard."""
+
+_LOOK_SECONDS = 0.5
+_NOT_THE_GIST = ("Graph execution error", "Detected at node", "File ")
+_NOT_TOLD_AS_ITSELF = (tf.errors.OUT_OF_RANGE, tf.errors.CANCELLED)
+"""Codes that loops over data, and TensorFlow itself, take for something other than an error."""
+
+_TENSORFLOW_ERRORS: dict[int, Callable[[None, None, str], Exception]] = {
+    int(kind(None, None, "").error_code): kind
+    for kind in vars(tf.errors).values()
+    if isinstance(kind, type) and issubclass(kind, tf.errors.OpError) and kind is not tf.errors.OpError
+}
+"""By code, TensorFlow's classes of errors."""
+
+
+class Origin(enum.Enum):
+    """Where an error that ends a worker's training comes from."""
+
+    OWN = "this worker"
+    PEER = "another worker"
+    LOST = "the loss of a worker"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a worker tells of the error that ended its training.
+
+    Attributes:
+        member: The number of the worker.
+        type: The name of the exception's class, with its module unless it is a builtin or TensorFlow's.
+        code: TensorFlow's error code; 0 if it is no error of TensorFlow's.
+        text: The exception's text.
+    """
+
+    member: int
+    type: str
+    code: int
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException, member: int) -> Failure:
+        """Describes an exception of this process."""
+        kind = type(error)
+        code = int(error.error_code) if isinstance(error, tf.errors.OpError) else 0
+        plain = code or kind.__module__ == "builtins"
+        name = kind.__name__ if plain else f"{kind.__module__}.{kind.__qualname__}"
+        text = str(error.message) if isinstance(error, tf.errors.OpError) else str(error)
+        return cls(member, name, code, _shortened(text))
+
+    def encode(self) -> str:
+        """Returns the message from which `decode` reads it."""
+        return _MARK + json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Failure | None:
+        """Finds an encoded failure in a longer text; None if there is none."""
+        _, mark, rest = text.partition(_MARK)
+        if not mark:
+            return None
+        try:
+            found, _ = json.JSONDecoder().raw_decode(rest)
+        except (ValueError, RecursionError):
+            return None
+        fields = {"member": int, "type": str, "code": int, "text": str}
+        if not isinstance(found, dict) or found.keys() != fields.keys():
+            return None
+        if any(type(found[name]) is not kind for name, kind in fields.items()):
+            return None
+        return cls(**found)
+
+    def rebuild(self) -> Exception:
+        """Returns the same type of exception with the same text, and the number of the worker before it.
+
+        A class that is neither a builtin nor TensorFlow's, or that cannot be made from a text alone, is a
+        RuntimeError that names it.
+        """
+        text = f"Worker {self.member}: {self.text}"
+        if self.code in _TENSORFLOW_ERRORS:
+            return _TENSORFLOW_ERRORS[self.code](None, None, text)
+        kind = vars(builtins).get(self.type)
+        # A StopIteration would not end a loop over data with an error, but without one.
+        if (
+            isinstance(kind, type)
+            and issubclass(kind, Exception)
+            and not issubclass(kind, (StopIteration, StopAsyncIteration))
+        ):
+            with contextlib.suppress(TypeError):
+                return kind(text)
+        return RuntimeError(f"Worker {self.member}: {self.type}: {self.text}")
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.text}"
+
+
+class Propagation:
+    """The errors of one training, of which all workers hear.
+
+    Args:
+        coordinator: How the workers talk to each other.
+        remote: The workers that this process computes on, which can be lost as well.
+
+    Attributes:
+        origin: Where the error comes from that has ended the training; None as long as there is none.
+    """
+
+    def __init__(self, coordinator: Coordinator, *, remote: RemoteWorkers = NO_WORKERS) -> None:
+        self._coordinator = coordinator
+        self._remote = remote
+        self.origin: Origin | None = None
+        self._look_at = 0.0
+        self._out_of_reach = False  # No call to the service comes back.
+
+    def settle(self, error: BaseException) -> BaseException:
+        """Takes an error that ends the training here; to be called while it is on its way out.
+
+        If it is this worker's own, the others are told. If it only stands for another worker's, that one is
+        returned.
+
+        Returns:
+            What to raise: `error` itself; the error of the other worker; or a `WorkerLost`.
+        """
+        self._out_of_reach = _service_is_out_of_reach(error)
+        failure = self._of_a_peer(error)
+        if failure is not None:
+            return self._heard(failure)
+        can_lose = self._remote or self._coordinator.members > 1
+        if self.origin is None and can_lose and says_a_loss(error, self._remote):
+            self.origin = Origin.LOST
+            _tell_loss(str(error))
+            self._tell(Failure.of(error, self._coordinator.member))
+            return lost(error)
+        if self.origin is None:
+            self.origin = Origin.OWN
+            if self._coordinator.members > 1:
+                logger.info("This worker has failed, and tells the others: %s.", type(error).__name__)
+            self._tell(Failure.of(error, self._coordinator.member))
+        return error
+
+    def has_ended_elsewhere(self) -> bool:
+        """Whether another worker has told of an error; asks the coordination service at most once a second."""
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + 1.0
+        return self._look() is not None
+
+    def told(self) -> Exception | None:
+        """The error of which another worker has told, if one has; asks the coordination service once."""
+        failure = self._look()
+        return None if failure is None else self._heard(failure)
+
+    def left(self) -> None:
+        """Tells the others that this worker has left its training by an error that nobody could see."""
+        if self.origin is None:
+            self.origin = Origin.OWN
+            self._tell(
+                Failure(
+                    self._coordinator.member,
+                    "RuntimeError",
+                    0,
+                    "its fit was left by an exception; see its log",
+                )
+            )
+
+    def _heard(self, failure: Failure) -> Exception:
+        self._say_seen()
+        error = failure.rebuild()
+        # No worker calls that an error of its own: it has lost another one, maybe a moment before this one does.
+        is_loss = isinstance(error, tf.errors.OpError) and internals.says_a_worker_is_gone(error)
+        if self.origin is None and is_loss:
+            self.origin = Origin.LOST
+            _tell_loss(failure.text)
+        elif self.origin is None:
+            self.origin = Origin.PEER
+            _tell_peers_error(failure)
+        return lost(error) if is_loss else error
+
+    def _of_a_peer(self, error: BaseException) -> Failure | None:
+        if not isinstance(error, tf.errors.OpError):
+            return None
+        failure = Failure.decode(str(error.message))
+        vague = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+        if failure is None and isinstance(error, vague) and self._coordinator.members > 1:
+            # The connection to the worker that failed may break before its message is here.
+            failure = self._look()
+        if failure is not None and failure.member == self._coordinator.member:
+            return None
+        return failure
+
+    def _look(self) -> Failure | None:
+        if self._coordinator.members == 1 or self._out_of_reach:
+            return None
+        try:
+            # Not by a wait that ends without the key: TensorFlow keeps such a request for ever.
+            if self._coordinator.put_if_absent(_KEY, "nobody"):
+                self._coordinator.delete(_KEY)
+                return None
+            failure = Failure.decode(self._coordinator.wait_for(_KEY, _LOOK_SECONDS))
+        except (CoordinationTimeout, CoordinationLost):
+            return None
+        return None if failure is None or failure.member == self._coordinator.member else failure
+
+    def _tell(self, failure: Failure) -> None:
+        coordinator = self._coordinator
+        if coordinator.members == 1 or self._out_of_reach:
+            return
+        code = failure.code if failure.code not in (0, *_NOT_TOLD_AS_ITSELF) else ABORTED
+        try:
+            first = coordinator.put_if_absent(_KEY, failure.encode())
+            coordinator.report_error(failure.encode(), code)
+            if first and coordinator.member == 0 and self.origin is Origin.OWN:
+                self._stay_to_be_heard()
+        except CoordinationLost as error:
+            logger.info("The other workers could not be told of the error: %s", error)
+
+    def _stay_to_be_heard(self) -> None:
+        limit = time.monotonic() + SEEN_TIMEOUT
+        with contextlib.suppress(CoordinationTimeout):
+            for other in range(1, self._coordinator.members):
+                self._coordinator.wait_for(f"{_SEEN}/{other}", limit - time.monotonic())
+
+    def _say_seen(self) -> None:
+        with contextlib.suppress(CoordinationLost):
+            self._coordinator.put_if_absent(f"{_SEEN}/{self._coordinator.member}", "1")
+
+
+def tell_uncaught_loss() -> None:
+    """From now on, a loss of which no fit can tell (it has not begun, or is still building) ends with its status too.
+
+    Before a fit calls its callbacks, and where a program makes its model, variables are created on all workers
+    together, and nothing of this package is called that could see the error.
+    """
+    exits_by(_status_of_loss)
+
+
+def _status_of_loss(error: BaseException) -> int | None:
+    said = error
+    if isinstance(error, RuntimeError) and isinstance(error.__context__, tf.errors.OpError):
+        # Keras, where it builds a model, raises one in the other's place (`from None`) that quotes its text.
+        said = error.__context__ if str(error.__context__.message) in str(error) else error
+    if not isinstance(said, tf.errors.OpError) or not internals.says_a_worker_is_gone(said):
+        return None
+    if not _is_of_a_cluster():
+        return None
+    _tell_loss(str(said.message))
+    return EXIT_WORKER_LOST
+
+
+def _is_of_a_cluster() -> bool:
+    try:
+        jobs = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec().as_dict()
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+    ):  # TF_CONFIG is what the program was given, whatever that is.
+        return False
+    return sum(len(jobs.get(job, ())) for job in ("chief", "worker")) > 1
+
+
+def _service_is_out_of_reach(error: BaseException) -> bool:
+    return isinstance(error, tf.errors.OpError) and internals.says_the_service_is_out_of_reach(error)
+
+
+def _tell_loss(text: str) -> None:
+    logger.error(
+        "Another worker is gone, or cannot be reached: %s. This is neither a preemption that was announced to this job "
+        "nor an error of its program. Start all workers again: training continues from the last committed checkpoint. "
+        "The exit status is %d unless the program catches this error.",
+        gist(text),
+        EXIT_WORKER_LOST,
+    )
+
+
+def _tell_peers_error(failure: Failure) -> None:
+    logger.error(
+        "Worker %d has failed, and so all workers end: %s: %s. This is an error of the program, not a preemption; the "
+        "last committed checkpoint is kept.",
+        failure.member,
+        failure.type,
+        gist(failure.text),
+    )
+
+
+def gist(text: str) -> str:
+    """The first line of an error's text that says what is wrong; TensorFlow's begin with where it is."""
+    for line in text.splitlines():
+        line = line.strip()
+        if line and not line.startswith(_NOT_THE_GIST):
+            return line[:500]
+    return text.strip()[:500]
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{text[:half]} [...] {text[-half:]}"

@@ -1,0 +1,377 @@
+"""One worker's side of a save: capture the state, write this worker's part, see it committed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_preempt.agreement.alignment import Plan, Position
+from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
+from keras_preempt.checkpoint.errors import (
+    CheckpointError,
+    Fenced,
+    PartsMissing,
+    SaveCancelled,
+    WriteUncertain,
+)
+from keras_preempt.checkpoint.layout import attempt_directory, part_file
+from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
+from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.storage.discard import discard
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.storage.transfers import Shown, silent
+from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.report.events import EventLog
+from keras_preempt.report.progress import transfer
+from keras_preempt.state.model import ModelState
+from keras_preempt.training.peers import Peers
+
+logger = logging.getLogger("keras_preempt")
+
+COMMIT_PATIENCE = 60.0
+"""Seconds that the committer waits for the parts of the other writers, and they for its manifest, ..."""
+
+SLOWEST_WRITE = 5e6
+"""... and one second more for as many bytes of a writer's share: who is slower is taken for dead."""
+
+DOOMED_TIMEOUT = 15.0
+"""Seconds that the committer waits for the small part of a worker under notice. It is written while the
+writers write theirs; a worker that has not finished by then was killed."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What came of a save.
+
+    Attributes:
+        name: The folder of the committed checkpoint; None if there is none.
+        seconds: How long the save took this worker.
+        missing: Workers whose local part is missing.
+        uncertain: Whether it may be committed nevertheless: the storage has not answered, and may still carry it out.
+        late: Writers that the save has failed for: they are gone, or were taken for that.
+    """
+
+    name: str | None
+    seconds: float
+    missing: tuple[int, ...] = ()
+    uncertain: bool = False
+    late: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a save holds beside the variables.
+
+    Attributes:
+        state: This worker's JSON state.
+        arrays: Arrays beside it.
+        mirrored: Arrays that every worker holds alike; the writers share them like the mirrored variables.
+        overrides: Values of variables to write instead of the present ones.
+    """
+
+    state: Mapping[str, Any]
+    arrays: Mapping[str, Array]
+    mirrored: Mapping[str, Array]
+    overrides: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that one worker writes of a checkpoint, on the host.
+
+    Attributes:
+        attempt: Names the save.
+        plan: Who writes what.
+        position: Where the main thread stood.
+        finished: Whether training is over.
+        specs: All mirrored tensors.
+        mirrored: This worker's share of them.
+        local: Its own tensors.
+        state: Its own JSON state.
+        began_at: When training stopped for this save, in seconds since 1970; None if it did not.
+        ready_at: When all of it was on the host.
+        background: Whether training went on then.
+    """
+
+    attempt: str
+    plan: Plan
+    position: Position
+    finished: bool
+    specs: list[TensorSpec]
+    mirrored: list[tuple[Slice, Array]]
+    local: dict[str, Array]
+    state: Mapping[str, Any]
+    began_at: float | None = None
+    ready_at: float | None = None
+    background: bool = False
+
+    @property
+    def times(self) -> dict[str, object]:
+        """What it has cost training, for the events."""
+        return {"began_at": self.began_at, "ready_at": self.ready_at, "background": self.background}
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The position as JSON."""
+        at = self.position
+        return {"epoch": at.epoch, "phase": at.phase, "batch": at.batch, "step": at.step or 0}
+
+
+class Saver:
+    """Writes the checkpoints of one fit.
+
+    Args:
+        store: The run's directory.
+        model_state: The variables.
+        member: The index of this process.
+        members: How many processes take part.
+        incarnation: The number of this start.
+        retention: Which checkpoints stay.
+        events: Where to write what happened.
+        on_commit: Called with the step of each checkpoint, and with the seconds from when training stopped for it.
+        peers: Knows which workers are gone; None where there are no others.
+        patience: Returns the seconds for which a save that begins now may wait for other workers at most, so that this
+            one can still write everything by itself before its machine goes; None if nobody has said when that is.
+
+    Attributes:
+        member: The index of this process.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        model_state: ModelState,
+        member: int,
+        members: int,
+        incarnation: int,
+        retention: Retention,
+        events: EventLog,
+        on_commit: Callable[[int, float], None] = lambda step, seconds: None,
+        peers: Peers | None = None,
+        patience: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._model = model_state
+        self.member = self._member = member
+        self._members = members
+        self._incarnation = incarnation
+        self._retention = retention
+        self._events = events
+        self._on_commit = on_commit
+        self._peers = peers or Peers(LocalCoordinator())
+        self._patience = patience
+        self._fenced = False
+
+    def prepare(
+        self,
+        attempt: str,
+        plan: Plan,
+        position: Position,
+        finished: bool,
+        content: Content,
+        *,
+        copy: bool,
+        began_at: float,
+    ) -> Prepared:
+        """Fetches what this worker has to write, and nothing else.
+
+        Args:
+            attempt: Names the save.
+            plan: Who writes what.
+            position: Where the main thread stands; the same on every worker.
+            finished: Whether training is over.
+            content: What to write beside the variables.
+            copy: Whether training goes on before `write` is through.
+            began_at: When training stopped for this save, in seconds since 1970.
+        """
+        specs = self._specs(content)
+        mirrored: list[tuple[Slice, Array]] = []
+        if self._member in plan.writers:
+            share = partition(specs, len(plan.writers))[plan.writers.index(self._member)]
+            known = {**content.mirrored, **content.overrides}
+            # Only this worker's share is fetched from the device. It has at most one piece of each tensor.
+            wanted = {piece.tensor: (piece.start, piece.stop) for piece in share if piece.tensor not in known}
+            values = {**known, **self._model.capture_mirrored(wanted, copy=copy, runs=wanted)}
+            mirrored = [(piece, values[piece.tensor]) for piece in share]
+        local = self._model.capture_local(copy=copy)
+        local.update({name: value for name, value in content.overrides.items() if name in local})
+        local.update(content.arrays)
+        return Prepared(
+            attempt,
+            plan,
+            position,
+            finished,
+            specs,
+            mirrored,
+            local,
+            content.state,
+            began_at,
+            time.time(),
+            copy,
+        )
+
+    def write(
+        self, save: Prepared, cancelled: Callable[[], bool] = lambda: False, shown: Shown | None = None
+    ) -> Saved:
+        """Writes and commits; returns when the checkpoint is committed or cannot be.
+
+        Args:
+            save: From `prepare`.
+            cancelled: Whether to give up: asked between two files and while others are waited for.
+            shown: Shows how much is written. None: only what training waits for, no bar in the middle of Keras'.
+        """
+        began = time.monotonic()
+        cut = self._patience()
+        step = save.position.step or 0
+        if self._fenced:  # It has been told that the directory is another start's, and why.
+            logger.info("Step %d is NOT saved: a newer start of this job has the directory.", step)
+            return Saved(None, 0.0)
+        directory = attempt_directory(step, save.attempt)
+
+        def check() -> None:
+            if cancelled():
+                raise SaveCancelled(
+                    f"The save of {directory} was given up: another one cannot wait, or a worker has failed."
+                )
+
+        try:
+            check_fence(self._store, self._incarnation)
+            write_part(
+                self._store,
+                directory,
+                self._member,
+                save.mirrored,
+                save.local,
+                dict(save.state),
+                save.where,
+                before_file=check,
+                shown=shown or (silent if save.background else transfer),
+            )
+            written = time.monotonic()
+            self._events.emit("save", attempt=save.attempt, step=step, seconds=written - began, **save.times)
+            with self._peers.watched():
+                missing = self._commit(save, directory, check, cut)
+        except SaveCancelled as error:
+            logger.info("%s", error)
+            self._discard(directory)
+            return Saved(None, time.monotonic() - began)
+        except WriteUncertain as error:
+            self._events.emit(
+                "error",
+                reason=f"not known whether saved: {error}",
+                attempt=save.attempt,
+                step=step,
+                **save.times,
+            )
+            logger.error("It is NOT KNOWN whether the checkpoint at step %d was saved: %s", step, error)
+            return Saved(None, time.monotonic() - began, uncertain=True)
+        except (CheckpointError, OSError, TypeError, ValueError) as error:
+            self._fenced = isinstance(error, Fenced)
+            self._events.emit(
+                "error", reason=f"not saved: {error}", attempt=save.attempt, step=step, **save.times
+            )
+            logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
+            self._discard(directory)
+            late = error.late if isinstance(error, PartsMissing) else ()
+            return Saved(None, time.monotonic() - began, late=late)
+        seconds = time.monotonic() - began
+        self._events.emit(
+            "commit",
+            attempt=save.attempt,
+            step=step,
+            seconds=time.monotonic() - written,
+            missing=list(missing),
+        )
+        self._on_commit(step, seconds if save.began_at is None else time.time() - save.began_at)
+        return Saved(directory, seconds, missing)
+
+    def _discard(self, directory: str) -> None:
+        try:
+            discard(self._store, directory, self._member)
+        except (CheckpointError, OSError) as error:
+            logger.info("What was written of %s stays until the next start: %s", directory, error)
+
+    def _specs(self, content: Content) -> list[TensorSpec]:
+        """All mirrored tensors, in the same order on every worker."""
+        variables = self._model.signature(mirrored_only=True)
+        specs = [TensorSpec(v["name"], v["dtype"], tuple(v["shape"])) for v in variables]
+        return specs + [
+            TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
+        ]
+
+    def _commit(
+        self, save: Prepared, directory: str, check: Callable[[], None], cut: float | None
+    ) -> tuple[int, ...]:
+        plan = save.plan
+        share = sum(spec.nbytes for spec in save.specs) / len(plan.writers)
+        patience = COMMIT_PATIENCE + share / SLOWEST_WRITE
+        if cut is not None:
+            patience = min(patience, cut)
+
+        def pause(seconds: float) -> None:
+            check()
+            time.sleep(seconds)  # Other machines' files cannot be waited for, only looked for.
+
+        if self._member != plan.writers[0]:
+            manifest = wait_for_commit(
+                self._store,
+                directory,
+                patience,
+                given_up=lambda: self._lacks_a_writer(save, directory),
+                wait=pause,
+            )
+            if manifest is not None:
+                return manifest.missing
+            # In its place, if nothing is missing but the manifest; else it comes to light which parts are.
+            logger.warning("Worker %d does not commit %s.", plan.writers[0], directory)
+            patience = 0.0
+        optional = [member for member in plan.doomed if member not in plan.writers]
+        manifest = commit(
+            self._store,
+            directory,
+            expected=list(range(self._members)),
+            writers=plan.writers,
+            optional=optional,
+            timeout=patience,
+            optional_timeout=min(DOOMED_TIMEOUT, patience),
+            incarnation=self._incarnation,
+            step=save.position.step or 0,
+            position=save.where,
+            attempt=save.attempt,
+            kind=plan.kind.value,
+            finished=save.finished,
+            reason=f"called by {plan.kind.value}",
+            specs=save.specs,
+            versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
+            gone=lambda: self._peers.gone,
+            wait=pause,
+        )
+        self._remove_superseded()
+        return manifest.missing
+
+    def _lacks_a_writer(self, save: Prepared, directory: str) -> bool:
+        """Whether a writer is gone, and the save with it: the committer, or one whose part is not there."""
+        gone = self._peers.gone.intersection(save.plan.writers)
+        if not gone:
+            return False
+        names = self._store.children(directory)
+        return save.plan.writers[0] in gone or any(part_file(member) not in names for member in gone)
+
+    def _remove_superseded(self) -> None:
+        """Tidies up after a commit, which stands whatever becomes of this."""
+        try:
+            removed = retain(self._store, self._retention, self._incarnation)
+        except (CheckpointError, OSError) as error:
+            logger.warning("The checkpoint is saved, but older ones could not be removed: %s", error)
+            return
+        for name in removed:
+            logger.info("Removed %s: superseded, or never committed (%s).", name, self._retention)

@@ -1,0 +1,217 @@
+"""The saves of one fit, in their order: at once when the fit is to end, in the background when it goes on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from keras_preempt.agreement.alignment import Kind, Plan, Position
+from keras_preempt.agreement.plan import without
+from keras_preempt.checkpoint.layout import attempt_name, parse_step
+from keras_preempt.report.progress import InBackground
+from keras_preempt.training.background import BackgroundSave
+from keras_preempt.training.pace import Pace
+from keras_preempt.training.runtime import NEVER
+from keras_preempt.training.saver import Content, Prepared, Saved, Saver
+from keras_preempt.training.schedule import Schedule
+from keras_preempt.training.session import Session
+
+logger = logging.getLogger("keras_preempt")
+
+
+class Saves:
+    """Decides when and how this fit is saved.
+
+    Every worker makes the same saves at the same boundaries, so that their number names them.
+
+    Args:
+        session: What to save.
+        saver: Writes it.
+        schedule: When to save while nothing happens.
+        incarnation: The number of this start.
+        members: How many processes take part.
+        pace: Told how long saves take.
+
+    Attributes:
+        committed: The folder of the checkpoint that was committed last, as far as this worker knows; at first
+            the one that was restored, None if there is none.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        saver: Saver,
+        schedule: Schedule,
+        incarnation: int,
+        members: int,
+        pace: Pace,
+    ) -> None:
+        self._session = session
+        self._saver = saver
+        self._schedule = schedule
+        self._incarnation = incarnation
+        self._pace = pace
+        self._everyone = tuple(range(members))
+        self._background = BackgroundSave()
+        self._watch = InBackground()
+        self._count = 0
+        self._started: Position | None = None
+        self.committed: str | None = None
+        self._owed = False  # The save at a notice, which goes on, is not committed yet.
+
+    def begin(self, position: Position | None) -> None:
+        """Tells where the fit begins: there is nothing to save before it has come further."""
+        self._started = position
+        self.committed = self._session.restored_name or None
+
+    def at_once(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
+        """Saves, and returns when that is done. A save in flight gives way, unless it is as good.
+
+        Args:
+            plan: Who writes what.
+            position: Where the main thread stands.
+            given_up: Whether the save can no longer be completed; asked while others are waited for.
+        """
+        began = time.time()
+        finishing = position.phase == "end"  # Whoever called the round: the end is always saved as such.
+        if self._session.resuming and not finishing:
+            logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
+            return Saved(self._session.restored_name, 0.0)
+        if finishing:
+            self.wait()
+        elif (in_flight := self._background.position) is not None and in_flight.step == position.step:
+            saved = self.wait()
+            if saved is not None and saved.name is not None:
+                return Saved(saved.name, time.time() - began, saved.missing)
+        elif plan.kind is Kind.DEADLINE and self._owed:
+            self.wait()  # A checkpoint of some steps ago is better than none of now.
+        else:
+            self._background.cancel()
+        self._pace.save_began()
+        content = self._session.capture(position)
+        gone: set[int] = set()
+        while True:
+            prepared = self._prepare(plan, position, began, content, copy=False)
+            saved = self._ended(self._saver.write(prepared, given_up))
+            if not saved.late:
+                return saved
+            gone.update(saved.late)
+            plan = without(plan, sorted(gone), self._everyone, self._saver.member)
+            logger.warning(
+                "Worker(s) %s are gone, or too late: worker(s) %s write the checkpoint at step %s instead.",
+                ", ".join(map(str, saved.late)),
+                ", ".join(map(str, plan.writers)),
+                position.step,
+            )
+
+    def in_background(self, plan: Plan, position: Position) -> float:
+        """Copies the state to host memory, and writes it while training goes on; unless it is there already.
+
+        Returns:
+            How long training was held up, in seconds.
+        """
+        if self._session.resuming:
+            # Also not to be saved: what Keras has reset is not put back yet.
+            logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
+            return 0.0
+        began = time.time()
+        self._background.wait()  # At most one: memory for one copy, and the order of saves.
+        self._pace.save_began()
+        self._owed = plan.kind is Kind.PREEMPTED
+        prepared = self._prepare(plan, position, began, self._session.capture(position), copy=True)
+        watch = self._watch = InBackground()
+
+        def write(cancelled: Callable[[], bool]) -> Saved:
+            return self._ended(self._saver.write(prepared, cancelled, watch.transfer))
+
+        self._background.start(position, write)
+        return time.time() - began
+
+    def scheduled(self, position: Position) -> None:
+        """Makes the save that the schedule asks for at this boundary, if it does; every worker comes here."""
+        last = self._background.position or self._started
+        if not self._session.resuming and self._schedule.due(position, last):
+            self.in_background(Plan(0, Kind.PERIODIC, self._everyone, ()), position)
+
+    def next_boundary(self, entered: int, position: Position, steps_per_execution: int) -> int:
+        """The number of the first boundary that may be due.
+
+        Args:
+            entered: Boundaries entered so far.
+            position: Where the main thread stands, at the last of them.
+            steps_per_execution: Optimizer steps between two boundaries of training.
+        """
+        left = self._schedule.steps_left(position.step or 0)
+        if left is None:
+            return NEVER
+        if position.phase != "train":
+            return entered + 1  # The next one may be training's, at this very step.
+        return entered + -(-left // steps_per_execution)
+
+    def _prepare(
+        self, plan: Plan, position: Position, began: float, content: Content, *, copy: bool
+    ) -> Prepared:
+        attempt = attempt_name(self._incarnation, self._count)
+        self._count += 1
+        finished = position.phase == "end"
+        return self._saver.prepare(attempt, plan, position, finished, content, copy=copy, began_at=began)
+
+    def _ended(self, saved: Saved) -> Saved:
+        self._pace.saved(None if saved.name is None else saved.seconds)
+        if saved.name is not None:
+            self.committed = saved.name
+            self._owed = False
+        return saved
+
+    @property
+    def step_in_flight(self) -> int | None:
+        """The step of the checkpoint that is being written while training goes on; None if there is none."""
+        at = self._background.position
+        return at.step if at is not None and self._background.busy else None
+
+    @property
+    def safe_step(self) -> int:
+        """The step of the last checkpoint that this worker knows of; 0 for none."""
+        return 0 if self.committed is None else _step_of(self.committed) or 0
+
+    def at_risk(self) -> str:
+        """What is lost if no save succeeds from now on, as far as this worker knows, in words."""
+        if self.committed is None:
+            return "everything that was trained"
+        return f"what was trained since step {_step_of(self.committed)}"
+
+    def tell_loss(self, position: Position, *, uncertain: bool = False) -> None:
+        """Says that the fit is left without a save at `position`, and what that means.
+
+        Args:
+            position: Where the main thread stands.
+            uncertain: See `Saved.uncertain`.
+        """
+        last = self.committed
+        logger.error(
+            "Preempted, and NOT KNOWN whether saved at step %s. If it is not, the next start %s: %s is lost%s."
+            if uncertain
+            else "Preempted, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s.",
+            position.step,
+            "begins anew" if last is None else f"goes on from {last}",
+            self.at_risk(),
+            "" if last is None else f" ({(position.step or 0) - (_step_of(last) or 0)} steps)",
+        )
+
+    def wait(self) -> Saved | None:
+        """Waits for the save in flight, and shows how far it is; returns what came of the last one.
+
+        Raises:
+            BaseException: What saving has raised.
+        """
+        with self._watch.waited_for():
+            return self._background.wait()
+
+    def end(self) -> None:
+        """Gives up the save in flight, if the fit is left during one; what it raised is raised here."""
+        self._background.cancel()
+
+
+def _step_of(checkpoint: str) -> int | None:
+    return parse_step(checkpoint.partition("/")[0])

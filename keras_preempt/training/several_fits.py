@@ -1,0 +1,170 @@
+"""Which fit of the script this is: each fit of a process in one directory has a place of its own.
+
+Keras trains on with every call of `fit`: pretraining, then fine-tuning; one fold after the other. Started again,
+the script makes the same calls in the same order, so a fit is told by its number. The first one has the
+directory itself, the second one `fit-00002` in it, and so on. A fit that had ended is restored and trains nothing,
+and the script comes to the one that was interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from keras_preempt.checkpoint.errors import IdentityMismatch
+from keras_preempt.checkpoint.layout import RUN
+from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.notices import Notice
+from keras_preempt.training import live_fits
+from keras_preempt.training.ended_fits import ended_fits
+
+logger = logging.getLogger("keras_preempt")
+
+
+@dataclass
+class _Script:
+    """The fits of this process in one directory: how many began, how many ended well, and how the last one did."""
+
+    begun: int = 0
+    ended: int = 0
+    last_end: str | None = None
+
+
+_scripts: dict[str, _Script] = {}
+_heard: list[Notice] = []
+_said: set[Hashable] = set()
+
+
+class Turn:
+    """One fit of a process, at its place.
+
+    Args:
+        store: The directory that the callback was given.
+        staging_dir: As `open_store` takes it.
+
+    Attributes:
+        store: Where this fit keeps its checkpoints.
+        begun_after: How the fit before it in this directory ended; None for the first one. It is part of the
+            identity of the fit: it began with what that one had left.
+
+    Raises:
+        ValueError: It cannot be told which fit of the script this is.
+    """
+
+    def __init__(self, store: Store, staging_dir: str | os.PathLike[str] | None = None) -> None:
+        self._script = script = _scripts.setdefault(store.key, _Script())
+        if script.begun > max(script.ended, 1) and not live_fits.in_use(
+            _place(store, script.begun, staging_dir)
+        ):
+            raise ValueError(
+                f"Expected the fits of this process in {store.url} to end one after the other. Received: another one "
+                f"after number {script.begun} was left by an error: whether it goes on with that one, or the "
+                "script has begun again, cannot be told. Start the script in a new process, or give each fit its own "
+                "directory."
+            )
+        self._number = script.ended + 1
+        self.store = _place(store, self._number, staging_dir)
+        self.begun_after = script.last_end
+        script.begun = max(script.begun, self._number)
+        self._url, self._staging_dir, self._base = store.url, staging_dir, store
+
+    def is_news(self, *what: Hashable) -> bool:
+        """Whether this is the first fit in its directory, in this process, to ask this of these words."""
+        return is_news(self._url, *what)
+
+    @property
+    def beside(self) -> set[str]:
+        """The directories in this one that other fits of this process were given: no reason to refuse it."""
+        within = f"{self.store.key}/"
+        return {key.removeprefix(within).partition("/")[0] for key in _scripts if key.startswith(within)}
+
+    def had_ended(self, epochs: int) -> None:
+        """The fit was restored at its end: it trains nothing.
+
+        Args:
+            epochs: How many epochs it was asked for.
+        """
+        ended_fits.had_ended(self._url, epochs)
+
+    def trains(self) -> str:
+        """The fit will train. Returns what to say in front of the line that tells from where; it may be empty."""
+        before = ended_fits.before_training()
+        if self._number == 1:
+            return before
+        if self.is_news("a place of its own") or before:
+            return (
+                f"{before}This is fit {self._number} of this process in {self._url}, with its own place in "
+                f"{self.store.url}. "
+            )
+        return ""
+
+    def refuse_longer(self, done: int, epochs: int) -> None:
+        """Refuses to train on a fit that had ended, if the one after it has begun with what it had left.
+
+        That one would be refused too, but only when this one has trained.
+
+        Args:
+            done: Epochs after which it had ended.
+            epochs: How many it is asked for now.
+
+        Raises:
+            IdentityMismatch: There is such a fit.
+        """
+        following = _place(self._base, self._number + 1, self._staging_dir)
+        try:
+            followed = RUN in following.children("")
+        finally:
+            following.close()
+        if followed:
+            raise IdentityMismatch(
+                f"Expected fit {self._number} of this script to end after {done} epochs, as it did: the fit after it, "
+                f"in {following.url}, has begun with what it had left. Received: epochs={epochs}. Go back to {done} "
+                "epochs, or train in another directory. Nothing was trained."
+            )
+
+    def ended(self, steps: int) -> None:
+        """The fit has ended well; the next one in this directory is another.
+
+        Args:
+            steps: Optimizer steps that were done by then.
+        """
+        self._script.ended = max(self._script.ended, self._number)
+        self._script.last_end = f"fit {self._number} that ended at step {steps}"
+
+
+def leave_notices(notices: Iterable[Notice]) -> None:
+    """Keeps the signals that a fit got too late to act on: it had ended. The next fit of the process is under notice.
+
+    What other sources have said, they say again.
+    """
+    _heard[:] = [notice for notice in notices if notice.source == "signal"]
+
+
+def take_notices() -> list[Notice]:
+    """Returns what `leave_notices` has kept, once."""
+    taken = _heard[:]
+    _heard.clear()
+    return taken
+
+
+def begin_again() -> None:
+    """Forgets all fits of this process, as if it were a new one."""
+    _scripts.clear()
+    _heard.clear()
+    _said.clear()
+    ended_fits.before_training()
+
+
+def is_news(*what: Hashable) -> bool:
+    """Whether this is the first fit of this process to ask this of these words."""
+    new = what not in _said
+    _said.add(what)
+    return new
+
+
+def _place(store: Store, number: int, staging_dir: str | os.PathLike[str] | None) -> Store:
+    if number <= 1:
+        return store
+    return open_store(f"{store.key}/fit-{number:05d}", staging_dir=staging_dir)

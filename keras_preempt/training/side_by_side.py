@@ -1,0 +1,139 @@
+"""Workers of one cluster that train side by side, each a model of its own, where they were meant to train one.
+
+TensorFlow makes several processes train together only under a strategy for several workers. Without it each of them
+trains alone, and nothing says so. That is right for a search or for folds, each in a directory of its own. In one
+directory they take each other for a later start of the same run: one could never save again, or the second one would
+go on from what the first has left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from keras_preempt.backend.tensorflow.place import Place
+from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound
+from keras_preempt.checkpoint.layout import INCARNATIONS, parse_incarnation
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.process import environment, this_process
+from keras_preempt.training.startup import StartError
+
+logger = logging.getLogger("keras_preempt")
+
+TOGETHER = 600.0
+"""Seconds between two workers' starts that count as one start of their job, where it cannot be seen whether one of
+them still lives: on another machine."""
+
+_CLAIMS = 32
+"""The newest claims are looked at, of so many starts: each is one read."""
+
+
+class SideBySide(StartError):
+    """Another worker of the cluster trains a model of its own in the same directory."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A worker of a cluster that trains alone.
+
+    Attributes:
+        task: Which one, such as "worker 1".
+        members: How many training workers TF_CONFIG names.
+        cluster: Tells this cluster from others.
+        strategy: What its model was made under, in words.
+    """
+
+    task: str
+    members: int
+    cluster: str
+    strategy: str
+
+    def warn(self) -> None:
+        """Says so, and what to do about it."""
+        logger.warning(
+            "TF_CONFIG names %d workers, and this one, %s, trains a model of its own, since that was made under %s. "
+            "To train one model on all of them, make and compile it under tf.distribute.MultiWorkerMirroredStrategy. "
+            "If each shall train its own, give each its own directory.",
+            self.members,
+            self.task,
+            self.strategy,
+        )
+
+    def claim(self) -> Mapping[str, Any]:
+        """Returns what the other workers have to know, as JSON, to be kept with the claim of this start."""
+        return {
+            incarnations.ALONE: {"task": self.task, "cluster": self.cluster, "process": this_process.name()}
+        }
+
+    def refuse_company(self, store: Store, incarnation: int) -> None:
+        """Makes sure that no other worker of the cluster trains in the directory. Called after this start was claimed.
+
+        Of two that begin at once, the one whose claim came second finds the other.
+
+        Raises:
+            SideBySide: One does.
+        """
+        numbers = [parse_incarnation(name) for name in store.children(INCARNATIONS)]
+        earlier = sorted((n for n in numbers if n is not None and n < incarnation), reverse=True)
+        for number in earlier[:_CLAIMS]:
+            try:
+                claim = incarnations.read(store, number)
+            except (NotFound, CorruptCheckpoint):  # Taken back by a start that failed; or of no use to us.
+                continue
+            other = claim.get(incarnations.ALONE)
+            if not isinstance(other, dict) or other.get("cluster") != self.cluster:
+                continue
+            if other.get("task") != self.task and _lives(other, claim.get("claimed_at")):
+                raise SideBySide(self._told(store.url, str(other.get("task"))))
+
+    def _told(self, url: str, other: str) -> str:
+        return (
+            f"Expected one model on all {self.members} workers of TF_CONFIG, or a directory for each worker. Received: "
+            f"a model of its own on {self.task}, made under {self.strategy}, in {url}, where {other} has begun to "
+            "train another one. Make and compile the model under tf.distribute.MultiWorkerMirroredStrategy; or give "
+            "each worker its own directory."
+        )
+
+
+def alone(strategy: tf.distribute.Strategy, place: Place) -> Alone | None:
+    """Finds out whether this process is one of several training workers that each train alone.
+
+    Args:
+        strategy: What the model trains under.
+        place: The place that this process has in it.
+
+    Returns:
+        None if it is not: it trains with the others, or it is none of them, such as an evaluator, or one of a cluster
+        that works in another way, with parameter servers or with remote workers.
+    """
+    if place.members > 1 or place.workers or isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return None
+    try:
+        told = json.loads(os.environ.get(environment.TF_CONFIG) or "{}")
+        cluster, task = dict(told["cluster"]), dict(told["task"])
+        members = sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
+        job, index = task["type"], int(task.get("index", 0))
+    except (ValueError, TypeError, KeyError):  # No cluster; or a text that only a strategy has to understand.
+        return None
+    if members < 2 or job not in ("chief", "worker") or "ps" in cluster:
+        return None
+    digest = hashlib.sha256(json.dumps(cluster, sort_keys=True).encode()).hexdigest()[:16]
+    named = type(strategy).__name__
+    # A model that is made under none has TensorFlow's default strategy, whose class is not public.
+    return Alone(f"{job} {index}", members, digest, "no strategy" if named.startswith("_") else named)
+
+
+def _lives(other: Mapping[str, Any], claimed_at: object) -> bool:
+    alive = this_process.is_alive(other.get("process"))
+    if alive is None:
+        return isinstance(claimed_at, (int, float)) and abs(time.time() - claimed_at) < TOGETHER
+    return alive

@@ -1,0 +1,50 @@
+"""Whether there is room for a checkpoint, found out before training begins and not when the machine is to go."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.state.model import ModelState
+
+logger = logging.getLogger("keras_preempt")
+
+
+def check(store: Store, model_state: ModelState, members: int, replicas: int) -> None:
+    """Makes sure that this worker can write, or stage on its way to a bucket, what it usually has to.
+
+    That is an even share of the mirrored variables and all of its own. If others are under notice it has to
+    take over their shares too: where there is no room for that, a warning says so.
+
+    Args:
+        store: The run's directory; prepared.
+        model_state: The variables.
+        members: How many workers there are.
+        replicas: How many replicas this worker has.
+
+    Raises:
+        StoreUnavailable: There is not enough room; the message says how much there is.
+    """
+    everything = size_of(model_state.signature())
+    mirrored = size_of(model_state.signature(mirrored_only=True))
+    own = (everything - mirrored) * replicas
+    store.check_space(math.ceil(mirrored / members) + own)
+    try:
+        store.check_space(mirrored + own)
+    except StoreUnavailable as error:
+        logger.warning(
+            "There is room for this worker's share of a checkpoint, but not for a whole one, which it has to "
+            "write when all other workers are under notice at once. %s",
+            error,
+        )
+
+
+def size_of(signature: Iterable[Mapping[str, Any]]) -> int:
+    """Bytes of the values of variables, as `ModelState.signature` describes them."""
+    return sum(int(tf.as_dtype(v["dtype"]).size) * math.prod(v["shape"]) for v in signature)

@@ -1,0 +1,159 @@
+"""What a drill records of every boundary: where training stood, and short sums over its state.
+
+Two runs that were recorded can be compared step by step, so that a drill can say from which step on they
+differ. It costs time at every step and is there in drills only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_preempt.agreement.alignment import Position
+from keras_preempt.checkpoint.checksum import extended
+from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.process import environment
+
+__all__ = ["StepRecord", "digests", "record_name"]
+
+SUMMED_AT_ONCE = 64 << 20
+"""Bytes of state that are summed up at every execution; of a larger one, only every second, third, ... is."""
+
+_GROUPS = {"model": "weights", "optimizer": "optimizer", "metrics": "metrics"}
+_SEEDS = ("seed_generator_state", "global_seed")
+
+
+class StepRecord:
+    """One worker's record of its fits: a line of JSON at every boundary, handed to the system at once.
+
+    Args:
+        path: The file; lines are appended.
+        capture: Returns the tensors of the state by name.
+        size: Their size in bytes.
+        steps_per_execution: Optimizer steps between two boundaries of training.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        capture: Callable[[], Mapping[str, Array]],
+        size: int,
+        steps_per_execution: int,
+    ) -> None:
+        self._file = path.open("ab", buffering=0)  # A process that is killed loses no line.
+        self._capture = capture
+        self._stride = 1 + size // SUMMED_AT_ONCE
+        self._steps_per_execution = steps_per_execution
+
+    @classmethod
+    def from_environment(
+        cls,
+        member: int,
+        capture: Callable[[], Mapping[str, Array]],
+        size: int,
+        steps_per_execution: int = 1,
+    ) -> StepRecord | None:
+        """Opens the record where the drill wants it; None if there is no drill.
+
+        Raises:
+            OSError: The file cannot be opened.
+        """
+        folder = os.environ.get(environment.DRILL_RECORD)
+        if not folder:
+            return None
+        number = os.environ.get(environment.INCARNATION, "0")
+        path = Path(folder) / record_name(int(number) if number.isdecimal() else 0, member)
+        return cls(path, capture, size, steps_per_execution)
+
+    def begin(
+        self,
+        step: int,
+        restored: str,
+        input_exact: bool,
+        why: str,
+        unsaved: Sequence[str] = (),
+        *,
+        fit: str = "",
+        directory: str = "",
+        files: Mapping[str, str] | None = None,
+        shared: Sequence[str] = (),
+    ) -> None:
+        """A fit begins.
+
+        Args:
+            step: Optimizer steps done before.
+            restored: The checkpoint that it continues from; empty for none.
+            input_exact: Whether the input is known to continue exactly after a restart.
+            why: Why, or why not, in words.
+            unsaved: Callbacks whose state is not kept over a restart.
+            fit: Which fit of the script, by its place below the directory of the drill.
+            directory: That place as the script names it.
+            files: The files whose content is part of the state, by the name that the state has for it.
+            shared: What the training data shares with other data of the fit, in words.
+        """
+        self._write(
+            {
+                **{"what": "begin", "step": step, "restored": restored},
+                **{"exact": input_exact, "why": why, "unsaved": list(unsaved)},
+                **{"fit": fit, "directory": directory, "files": dict(files or {}), "shared": list(shared)},
+            }
+        )
+
+    def boundary(self, position: Position, logs: Mapping[str, Any] | None) -> None:
+        """The fit stands at a boundary.
+
+        Args:
+            position: Where.
+            logs: The logs of the last execution.
+        """
+        step = position.step or 0
+        line: dict[str, Any] = {
+            "what": "at",
+            "phase": position.phase,
+            "epoch": position.epoch,
+            "batch": position.batch,
+            "step": step,
+        }
+        execution = step // self._steps_per_execution
+        if position.phase == "end" or (position.phase == "train" and execution % self._stride == 0):
+            line["digests"] = digests(self._capture())
+            line["logs"] = {key: float(value) for key, value in (logs or {}).items() if np.ndim(value) == 0}
+        self._write(line)
+
+    def sources(self, found: Iterable[str]) -> None:
+        """Names what draws from a state that no checkpoint holds, as far as TensorFlow shows it."""
+        self._write({"what": "sources", "found": list(found)})
+
+    def close(self) -> None:
+        """Ends the record."""
+        self._file.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
+
+
+def record_name(incarnation: int, member: int) -> str:
+    """Returns the name of the file of one worker in one incarnation of its launcher, counted from 0."""
+    return f"{incarnation:05d}.w{member:05d}.jsonl"
+
+
+def digests(tensors: Mapping[str, Array]) -> dict[str, str]:
+    """Sums up tensors in groups: weights, optimizer, metrics, seeds and the others."""
+    sums: dict[str, int] = {}
+    for name in sorted(tensors):
+        group = _GROUPS.get(name.partition("/")[0], "other state")
+        if any(word in name for word in _SEEDS):
+            group = "random seeds"
+        sums[group] = extended(sums.get(group, 0), _bytes(tensors[name]))
+    return {group: f"{crc32c:08x}" for group, crc32c in sorted(sums.items())}
+
+
+def _bytes(value: Array) -> Array:
+    if value.dtype.hasobject:  # Strings.
+        return np.frombuffer(repr(value.tolist()).encode(), np.uint8)
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8)

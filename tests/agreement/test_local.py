@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from keras_preempt.agreement.coordinator import CoordinationTimeout, Coordinator
+from keras_preempt.agreement.local import LocalCoordinator
+
+
+def test_one_process_is_member_0_of_1() -> None:
+    coordinator: Coordinator = LocalCoordinator()
+    assert (coordinator.member, coordinator.members) == (0, 1)
+
+
+def test_the_first_insert_wins_and_is_never_changed() -> None:
+    coordinator = LocalCoordinator()
+    assert coordinator.put_if_absent("call", "first")
+    assert not coordinator.put_if_absent("call", "second")
+    assert coordinator.wait_for("call", 0) == "first"
+
+
+def test_of_many_threads_exactly_one_inserts() -> None:
+    coordinator = LocalCoordinator()
+    together = threading.Barrier(8)
+    won: list[str] = []
+
+    def insert(name: str) -> None:
+        together.wait(10)
+        if coordinator.put_if_absent("call", name):
+            won.append(name)
+
+    threads = [threading.Thread(target=insert, args=[str(number)]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won == [coordinator.wait_for("call", None)]
+
+
+def test_a_wait_returns_as_soon_as_the_key_is_there() -> None:
+    coordinator = LocalCoordinator()
+    values: list[str] = []
+    thread = threading.Thread(target=lambda: values.append(coordinator.wait_for("plan", None)))
+    thread.start()
+    coordinator.put_if_absent("other", "x")  # wakes it for nothing
+    coordinator.put_if_absent("plan", "y")
+    thread.join(10)
+    assert values == ["y"]
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, 0.05])
+def test_a_wait_ends_in_time(timeout: float) -> None:
+    began = time.monotonic()
+    with pytest.raises(CoordinationTimeout, match="plan"):
+        LocalCoordinator().wait_for("plan", timeout)
+    assert time.monotonic() - began >= timeout
+
+
+def test_deleting_removes_what_lies_below_and_nothing_beside() -> None:
+    coordinator = LocalCoordinator()
+    for key in ("fit/1", "fit/1/call", "fit/1/at/0", "fit/10/call", "fit/2/call"):
+        coordinator.put_if_absent(key, "x")
+    coordinator.delete("fit/1")
+    for key in ("fit/1", "fit/1/call", "fit/1/at/0"):
+        assert coordinator.put_if_absent(key, "again"), key
+    for key in ("fit/10/call", "fit/2/call"):
+        assert not coordinator.put_if_absent(key, "again"), key
+    coordinator.delete("nothing")
+
+
+def test_an_error_report_needs_nobody() -> None:
+    LocalCoordinator().report_error("lost")

@@ -1,0 +1,119 @@
+"""What goes over the wire comes back the same, and nothing else is taken for a message."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_preempt.agreement.messages import PHASES, At, Call, Kind, Plan, Position, ProtocolError
+
+Message = type[Call] | type[At] | type[Plan]
+MESSAGES: list[Message] = [Call, At, Plan]
+
+numbers = st.integers(0, 2**70)
+seconds = st.none() | st.floats(-1e299, 1e299)
+members = st.sets(numbers, max_size=5).map(lambda found: tuple(sorted(found)))
+positions = st.builds(Position, numbers, st.sampled_from(PHASES), numbers, st.none() | numbers)
+calls = st.builds(Call, numbers, st.sampled_from(Kind), st.text(), seconds, st.booleans())
+answers = st.builds(At, numbers, st.integers(1, 2**70), st.none() | positions, st.booleans())
+plans = st.builds(
+    Plan,
+    st.integers(1, 2**70),
+    st.sampled_from(Kind),
+    members.filter(bool),
+    members,
+    st.none() | st.text(),
+    seconds,
+    st.booleans(),
+)
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 10**400)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(PHASES),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(calls | answers | plans)
+def test_message_comes_back_as_it_was_sent(message: Call | At | Plan) -> None:
+    text = message.encode()
+    assert type(message).decode(text) == message
+    assert text == json.dumps(json.loads(text), separators=(",", ":"))
+
+
+@given(st.sampled_from(MESSAGES), st.text() | anything.map(json.dumps))
+def test_garbage_is_refused_and_shown(message: Message, text: str) -> None:
+    with pytest.raises(ProtocolError, match=r"(?s)Expected .*Received: "):
+        message.decode(text)
+
+
+@given(st.data(), calls | answers | plans, anything)
+def test_message_with_one_field_replaced_is_refused_or_means_what_it_says(
+    data: st.DataObject, message: Call | At | Plan, value: object
+) -> None:
+    fields = json.loads(message.encode())
+    name = data.draw(st.sampled_from(sorted(fields)))
+    fields[name] = value
+    try:
+        decoded = type(message).decode(json.dumps(fields))
+    except ProtocolError:
+        return
+    assert json.loads(decoded.encode()) == fields
+
+
+@given(st.data(), calls | answers | plans)
+def test_cut_or_extended_message_is_refused(data: st.DataObject, message: Call | At | Plan) -> None:
+    text = message.encode()
+    fields = json.loads(text)
+    fewer = {name: fields[name] for name in sorted(fields)[1:]}
+    cut = text[: data.draw(st.integers(0, len(text) - 1))]
+    for wrong in (json.dumps(fewer), json.dumps({**fields, "more": 1}), cut):
+        with pytest.raises(ProtocolError):
+            type(message).decode(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("member", True, "an integer of at least 0 as 'member'"),
+        ("member", -1, "an integer of at least 0 as 'member'"),
+        ("kind", "sleepy", "one of preempted, periodic"),
+        ("kind", 3, "a string as 'kind'"),
+        ("reason", None, "a string as 'reason'"),
+        ("deadline", float("nan"), "finite Unix seconds"),
+        ("deadline", float("inf"), "finite Unix seconds"),
+        ("deadline", 10**400, "finite Unix seconds"),
+        ("goes_on", 1, "true or false"),
+    ],
+)
+def test_refusal_names_what_was_expected(name: str, value: object, expected: str) -> None:
+    fields = {"member": 0, "kind": "preempted", "reason": "", "deadline": None, "goes_on": False, name: value}
+    with pytest.raises(ProtocolError, match=expected):
+        Call.decode(json.dumps(fields))
+
+
+def test_plan_without_target_or_writers_must_be_an_abort() -> None:
+    empty = Plan(0, Kind.PERIODIC, (), (), "why")
+    assert Plan.decode(empty.encode()) == empty
+    for plan in (Plan(0, Kind.PERIODIC, (0,), ()), Plan(3, Kind.PERIODIC, (), ())):
+        with pytest.raises(ProtocolError, match="without 'abort'"):
+            Plan.decode(plan.encode())
+
+
+@pytest.mark.parametrize("writers", [[1, 0], [1, 1], [True], [-1], "01", [[0]]])
+def test_members_are_ascending_indices(writers: object) -> None:
+    fields = {**json.loads(Plan(3, Kind.PERIODIC, (0,), ()).encode()), "writers": writers}
+    with pytest.raises(ProtocolError, match="'writers'"):
+        Plan.decode(json.dumps(fields))
+
+
+def test_deeply_nested_text_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="a JSON object"):
+        Call.decode("[" * 100_000)

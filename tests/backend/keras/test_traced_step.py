@@ -1,0 +1,266 @@
+"""The trace made as training begins is the one that the first step uses, and names what draws from hidden states."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_preempt.backend.keras import internals as keras_internals
+from keras_preempt.backend.keras.internals import running_fit
+from keras_preempt.backend.keras.own_optimizers import own_optimizers, steps_done, steps_of_parts
+from keras_preempt.backend.keras.traced_step import (
+    STEPS,
+    TracedStep,
+    stateful_random_operations,
+    trace,
+)
+from keras_preempt.state.model import ModelState
+
+X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4)
+DATA = tf.data.Dataset.from_tensor_slices(X).batch(4)
+GLOBAL = tf.random.Generator.from_seed(3)
+
+
+class Model(keras.Model):
+    """Makes its layer and the slots of its optimizer in the first step."""
+
+    def __init__(self, noise: Callable[[Any, Any], Any] = lambda self, x: x) -> None:
+        super().__init__()
+        self.layer = keras.layers.Dense(1)
+        self.other = keras.optimizers.Adam()
+        self.generator = tf.random.Generator.from_seed(4)
+        self.noise = noise
+        self.traces = [0]
+        self.factor = 1.0
+
+    def call(self, x: Any) -> Any:
+        return self.layer(x)
+
+    def train_step(self, data: Any) -> Any:
+        self.traces[0] += 1
+        with tf.GradientTape() as tape:
+            loss = self.factor * tf.reduce_mean(self.layer(self.noise(self, data)) ** 2)
+        variables = self.layer.trainable_variables
+        self.other.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return {"loss": loss}
+
+
+class AtStart(keras.callbacks.Callback):
+    """Calls a function with the model and its running fit in on_train_begin, and keeps what it returns."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.result: Any = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.result = self.function(self.model, running_fit(self.model))
+
+
+def _traced(model: Any, data: Any = DATA, **arguments: Any) -> Any:
+    """The trace that is made at the start of a fit of two epochs."""
+    model.compile(**arguments)
+    callback = AtStart(lambda model, fit: trace(model, fit.feed.dataset))
+    model.fit(data, verbose=0, epochs=2, shuffle=False, callbacks=[callback])
+    return callback.result
+
+
+@pytest.mark.usefixtures("fresh_keras")
+def test_keras_calls_the_function_of_a_step_as_it_is_looked_for() -> None:
+    names = keras_internals.MAKE_FUNCTION.find().__code__.co_cellvars
+    assert STEPS[0] in names, f"_make_function has no local function {STEPS[0]!r} any more: {names}"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"steps_per_execution": 2}, {"jit_compile": True}], ids=str)
+@pytest.mark.parametrize("data", ["dataset", "unknown length", "arrays"])
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_the_first_step_uses_the_trace(arguments: dict[str, Any], data: str) -> None:
+    inputs = {"dataset": DATA, "unknown length": DATA.filter(lambda x: True), "arrays": X}[data]
+    plain = Model()
+    plain.compile(**arguments)
+    plain.fit(inputs, verbose=0, epochs=2, shuffle=False)
+    model = Model()
+    assert isinstance(_traced(model, inputs, **arguments), TracedStep)
+    assert model.traces == plain.traces, "the step was traced more often than without us"
+
+
+def test_tracing_makes_what_training_makes_and_runs_nothing() -> None:
+    seen: list[Any] = []
+
+    def look(model: Any, fit: Any) -> None:
+        assert not model.layer.built
+        assert not model.other.built
+        traced = trace(model, fit.feed.dataset)
+        assert traced is not None
+        weights = [value.numpy() for value in model.layer.variables]
+        seen.extend([weights, len(model.other.variables), steps_done(model), model.generator.state.numpy()])
+
+    model = Model(lambda self, x: x + self.generator.normal(tf.shape(x)))
+    model.compile()
+    model.fit(DATA, verbose=0, shuffle=False, callbacks=[AtStart(look)])
+    weights, slots, steps, state = seen
+    assert (len(weights), slots) == (2, 6)
+    assert steps == 0, "tracing has run a step"
+    assert (state == tf.random.Generator.from_seed(4).state.numpy()).all(), "tracing has drawn"
+    assert steps_done(model) == 4
+
+
+def test_what_trains_eagerly_is_not_traced() -> None:
+    model = Model()
+    assert _traced(model, run_eagerly=True) is None
+    tf.config.run_functions_eagerly(True)
+    try:
+        assert _traced(Model()) is None
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def test_a_step_that_cannot_be_traced_fails_in_the_first_step_in_its_own_words() -> None:
+    def fail(self: Any, x: Any) -> Any:
+        raise ArithmeticError("of the user's own")
+
+    with pytest.raises(ArithmeticError, match="of the user's own"):
+        _traced(Model(fail))
+
+
+def test_a_value_that_is_set_before_the_first_step_is_in_it() -> None:
+    model = Model()
+    model.compile()
+    found: list[Any] = []
+
+    def begin(model: Any, fit: Any) -> None:
+        found.append(trace(model, fit.feed.dataset))
+        model.factor = 0.0
+        assert found[0].drop_if_outdated(model) == ["factor"]
+        assert not found[0].drop_if_outdated(model), "traced once more for nothing"
+
+    history = model.fit(DATA, verbose=0, shuffle=False, callbacks=[AtStart(begin)])
+    assert history.history["loss"] == [0.0]
+
+
+def test_a_trace_of_an_earlier_fit_stays() -> None:
+    model = Model()
+    _traced(model)
+    again = AtStart(lambda model, fit: trace(model, fit.feed.dataset))
+    traces = list(model.traces)
+    model.fit(DATA, verbose=0, shuffle=False, callbacks=[again])
+    model.factor = 0.0
+    assert not again.result.drop_if_outdated(model), "Keras would not trace it again either"
+    assert model.traces == traces
+
+
+@pytest.mark.parametrize(
+    ("noise", "kind", "seeded"),
+    [
+        (lambda self, x: x + tf.random.normal(tf.shape(x)), "RandomStandardNormal", False),
+        (lambda self, x: x + tf.random.uniform(tf.shape(x), seed=3), "RandomUniform", True),
+        (lambda self, x: x + tf.random.truncated_normal(tf.shape(x)), "TruncatedNormal", False),
+        (lambda self, x: tf.random.shuffle(x), "RandomShuffle", False),
+        (lambda self, x: x * tf.cast(tf.random.categorical(x, 1), x.dtype), "Multinomial", False),
+        (
+            lambda self, x: tf.ensure_shape(tf.numpy_function(np.copy, [x], x.dtype), (None, 4)),
+            "PyFunc",
+            False,
+        ),
+        (
+            lambda self, x: tf.ensure_shape(tf.py_function(lambda x: x, [x], x.dtype), (None, 4)),
+            "EagerPyFunc",
+            False,
+        ),
+    ],
+)
+def test_a_stateful_random_operation_is_named_with_the_users_line(
+    noise: Any, kind: str, seeded: bool
+) -> None:
+    with _no_global_seed():
+        (found,) = stateful_random_operations(_traced(Model(noise)))
+    assert (found.kind, found.seeded, found.resource) == (kind, seeded, None)
+    assert "test_traced_step.py" in found.where
+
+
+@contextlib.contextmanager
+def _no_global_seed() -> Any:
+    tf.random.set_seed(None)
+    yield
+
+
+def test_operations_of_other_functions_and_branches_are_found() -> None:
+    @tf.function
+    def shaken(x: Any) -> Any:
+        return tf.cond(tf.reduce_any(x > 0), lambda: x + tf.random.normal(tf.shape(x)), lambda: x)
+
+    found = stateful_random_operations(_traced(Model(lambda self, x: shaken(x)), steps_per_execution=2))
+    assert [operation.kind for operation in found] == ["RandomStandardNormal"]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_of_a_generator_it_is_known_whether_its_state_is_saved(own: bool) -> None:
+    model = Model(lambda self, x: x + (self.generator if own else GLOBAL).normal(tf.shape(x)))
+    (found,) = stateful_random_operations(_traced(model))
+    assert found.kind == "RngReadAndSkip"
+    assert found.resource is not None
+    assert ModelState(model, tf.distribute.get_strategy()).holds(found.resource) == own
+
+
+def test_what_keras_seeds_is_not_named() -> None:
+    dropout = keras.layers.Dropout(0.5)
+    seed = keras.random.SeedGenerator(3)
+    noise = lambda self, x: dropout(x, training=True) + keras.random.normal((4, 4), seed=seed)  # noqa: E731
+    assert stateful_random_operations(_traced(Model(noise))) == []
+
+
+def test_optimizers_in_lists_dictionaries_and_inner_models_are_found_and_count() -> None:
+    model = Model()
+    model.compile("sgd")
+    model.listed = [keras.optimizers.Adam()]
+    model.named = {"one": keras.optimizers.Adam()}
+    model.inner = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)], name="inner")
+    model.inner.compile("adam")
+    assert set(own_optimizers(model)) == {"other", "listed/0", "named/one"}
+    model.inner.optimizer.build(model.inner.trainable_variables)
+    assert set(own_optimizers(model)) == {"other", "listed/0", "named/one", "inner/optimizer"}
+    model.inner.optimizer.iterations.assign(7)
+    assert steps_done(model) == 7
+    before = steps_of_parts(model)
+    assert steps_done(model, before) == 0, (
+        "the steps of a part that was trained before are no steps of this fit"
+    )
+    model.inner.optimizer.iterations.assign(9)
+    assert steps_done(model, before) == 2
+    model.listed[0].iterations.assign(3)
+    assert steps_done(model) == 3, "a part that was trained before is counted"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"steps_per_execution": 2}], ids=str)
+def test_what_a_step_changes_and_the_model_does_not_hold_is_saved(arguments: dict[str, Any]) -> None:
+    outside, constant = tf.Variable(1.0), tf.Variable(2.0, name="constant")
+
+    def noise(self: Any, x: Any) -> Any:
+        outside.assign_add(constant * GLOBAL.normal(()))
+        return x * outside
+
+    model = Model(noise)
+    traced = _traced(model, **arguments)
+    state = ModelState(model, tf.distribute.get_strategy(), changed=traced.changed_variables)
+    assert state.holds(outside.handle)
+    assert not state.holds(constant.handle), "what only is read is not saved"
+    assert state.holds(GLOBAL.state.handle)
+    assert len([name for name in state.mirrored if name.startswith("step/")]) == 2
+
+
+def test_variables_of_a_step_come_in_the_order_of_their_use() -> None:
+    outside = [tf.Variable(float(number), name="same") for number in range(20)]
+
+    def noise(self: Any, x: Any) -> Any:
+        for variable in outside:
+            variable.assign_add(1.0)
+        return x
+
+    found = [each for each in _traced(Model(noise)).changed_variables if each.name == "same:0"]
+    assert [id(each) for each in found] == [id(each) for each in outside]

@@ -1,0 +1,211 @@
+"""What is said where TensorFlow is missing or Keras runs on something else; and what needs neither."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+from packaging.requirements import Requirement
+
+from keras_preempt.backend import requirements
+from keras_preempt.backend.keras import internals as keras_internals
+from keras_preempt.backend.keras.internals import PrivateName
+from tests.versions import verify
+
+_WITHOUT = """
+import sys
+for finder in list(sys.meta_path):
+    def find(name, path=None, target=None, original=finder.find_spec):
+        return None if name.split(".")[0] in {blocked!r} else original(name, path, target)
+    finder.find_spec = find
+"""
+
+
+def python(program: str, *, without: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program in which the packages `without` are not installed."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **env}
+    return subprocess.run(
+        [sys.executable, "-c", (_WITHOUT.format(blocked=without) if without else "") + program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["PreemptionCallback", "TerminationConfig", "Preempted", "enable_multi_worker_fit"]
+)
+def test_without_tensorflow_every_name_says_what_to_install(name: str) -> None:
+    run = python(f"from keras_preempt import {name}", without=("tensorflow",))
+    assert run.returncode == 1
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: Expected TensorFlow to be installed.")
+    assert "pip install 'keras-preempt[tensorflow]'" in last
+    assert "pip install 'keras-preempt[tpu]'" in last
+    assert "exclude each other" in last
+
+
+def test_another_backend_of_keras_is_refused_with_what_to_set(tmp_path: Path) -> None:
+    stand_in = tmp_path / "keras"
+    (stand_in / "backend").mkdir(parents=True)
+    (stand_in / "__init__.py").write_text("from keras import backend\n")
+    (stand_in / "backend" / "__init__.py").write_text("def backend():\n    return 'jax'\n")
+    run = python("from keras_preempt import PreemptionCallback", PYTHONPATH=str(tmp_path))
+    assert run.returncode == 1
+    last = run.stderr.strip().splitlines()[-1]
+    assert "Received: 'jax'" in last
+    assert "KERAS_BACKEND=tensorflow" in last
+    assert "keras.json" in last
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import keras_preempt; keras_preempt.__version__; dir(keras_preempt)",
+        "import keras_preempt.cli.main",
+        "import keras_preempt.cluster, keras_preempt.process.environment, keras_preempt.agreement.alignment",
+        "import keras_preempt.notices.signals, keras_preempt.notices.termination, keras_preempt.coordination",
+        "import keras_preempt.checkpoint.reader, keras_preempt.checkpoint.commit",
+        "import keras_preempt.training.runtime, keras_preempt.training.startup, keras_preempt.report.events",
+    ],
+)
+def test_what_trains_nothing_needs_neither_tensorflow_nor_keras(program: str) -> None:
+    run = python(program, without=("tensorflow", "keras"))
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_command_line_explains_itself_without_tensorflow() -> None:
+    program = """
+import sys
+from keras_preempt.cli.main import main
+for arguments in (["--help"], ["run", "--help"], ["drill", "--help"], ["--version"]):
+    assert main(arguments) == 0
+assert not {"tensorflow", "keras"} & set(sys.modules), "it was imported"
+"""
+    run = python(program, without=("tensorflow", "keras"))
+    assert run.returncode == 0, run.stderr
+
+
+def test_importing_the_package_loads_neither_even_if_both_are_there() -> None:
+    run = python(
+        "import sys, keras_preempt, keras_preempt.cli.main; assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    import keras_preempt
+
+    with pytest.raises(AttributeError, match="no attribute 'PreemptCallback'"):
+        _ = keras_preempt.PreemptCallback
+    for name in keras_preempt.__all__:
+        assert getattr(keras_preempt, name) is not None
+
+
+NEWER = """
+import keras
+keras.__version__ = "99.1.0"
+import numpy as np
+from keras_preempt import PreemptionCallback, TerminationConfig, enable_multi_worker_fit
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(np.ones((8, 3)), np.ones((8, 1)), shuffle=False, verbose=0, callbacks=[PreemptionCallback({folder!r})])
+print("trained", model.optimizer.iterations.numpy())
+"""
+
+
+def test_a_keras_newer_than_verified_is_told_of_once_and_works_if_it_is_as_it_was(tmp_path: Path) -> None:
+    run = python(NEWER.format(folder=str(tmp_path / "run")))
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "trained 1"
+    told = [line for line in run.stderr.splitlines() if "newest verified" in line]
+    assert told == [
+        f"keras_preempt: Keras 99.1.0 is newer than {requirements.NEWEST_KERAS}, the newest verified. All private "
+        "functions that are relied upon are as they were, so it is used."
+    ]
+
+
+@pytest.fixture
+def told_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(requirements, "_told", set())
+    return caplog
+
+
+def test_what_has_changed_in_a_newer_keras_is_named(
+    monkeypatch: pytest.MonkeyPatch, told_nothing: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keras, "__version__", "99.1.0")
+    gone = PrivateName(keras_internals.MAKE_FUNCTION.module, "TensorFlowTrainer._moved_elsewhere", ("self",))
+    monkeypatch.setattr(keras_internals, "FUNCTIONS", (*keras_internals.FUNCTIONS, gone))
+    monkeypatch.setattr(keras_internals, "_FIT_LOCALS", (*keras_internals._FIT_LOCALS, "renamed"))
+    requirements.check()
+    (record,) = told_nothing.records
+    assert "Changed in it: TensorFlowTrainer._moved_elsewhere, the variable renamed of fit." in record.message
+    assert f"install keras=={requirements.NEWEST_KERAS}" in record.message
+
+
+def test_a_newer_tensorflow_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, told_nothing: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tf, "__version__", "99.0.0-rc1")
+    for _ in range(2):
+        requirements.check()
+    (record,) = told_nothing.records
+    assert record.message.startswith("TensorFlow 99.0.0-rc1 is newer than")
+
+
+def test_verified_versions_are_told_of_by_nobody(
+    monkeypatch: pytest.MonkeyPatch, told_nothing: pytest.LogCaptureFixture
+) -> None:
+    for kerases, tensorflow in (
+        (requirements.OLDEST_KERAS, requirements.OLDEST_TENSORFLOW),
+        (requirements.NEWEST_KERAS, requirements.NEWEST_TENSORFLOW),
+    ):
+        monkeypatch.setattr(keras, "__version__", kerases)
+        monkeypatch.setattr(tf, "__version__", tensorflow)
+        requirements.check()
+    assert told_nothing.records == []
+
+
+@pytest.mark.parametrize(("package", "too_old"), [(keras, "3.7.0"), (keras, "2.15.0"), (tf, "2.15.1")])
+def test_a_version_that_is_too_old_is_refused_with_what_to_install(
+    package: object, too_old: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package, "__version__", too_old)
+    with pytest.raises(
+        ImportError, match=rf"or later\. Received: {too_old}\. Install it with `pip install '"
+    ):
+        requirements.check()
+
+
+def stated_bounds() -> dict[str, str]:
+    """The lower bounds in pyproject.toml of what is imported, by package."""
+    # tomllib came with Python 3.11, and a quoted requirement is easily told from everything else in the file.
+    text = (verify.REPOSITORY / "pyproject.toml").read_text()
+    quoted = re.findall(r'"([a-z0-9-]+>=[0-9.]+)"', text.partition("dev = [")[0])
+    stated = [Requirement(line) for line in quoted]
+    return {each.name: str(each.specifier).removeprefix(">=") for each in stated}
+
+
+def test_the_stated_range_is_the_one_that_is_verified() -> None:
+    stated, pinned = stated_bounds(), verify.pins("oldest")
+    del stated["hatchling"]  # Builds; nothing imports it.
+    del stated["tensorflow-tpu"]  # Takes the place of tensorflow; verified by itself.
+    assert stated.keys() == pinned.keys()
+    for package, version in stated.items():
+        assert (pinned[package] + ".").startswith(version + "."), package
+    assert (pinned["keras"], pinned["tensorflow"]) == (
+        requirements.OLDEST_KERAS,
+        requirements.OLDEST_TENSORFLOW,
+    )
+    newest = verify.pins("newest")
+    assert newest == {"keras": requirements.NEWEST_KERAS, "tensorflow": requirements.NEWEST_TENSORFLOW}

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.storage.direct_writing import BLOCK, BLOCKS, Blocks, BlockWriter
+from keras_preempt.checkpoint.storage.local import LocalStore
+from tests.checkpoint.builders import snapshot
+
+SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 4097)
+DIRECT = getattr(os, "O_DIRECT", 0)
+
+
+def content(size: int) -> bytes:
+    return np.random.default_rng(size).bytes(size)
+
+
+def write(store: LocalStore) -> None:
+    with store.overlapped():
+        for size in SIZES:
+            data = memoryview(content(size))
+            with store.writer(f"folder/{size}") as writer:
+                for start in range(0, size, 1_000_003):  # never a whole block
+                    writer.write(data[start : start + 1_000_003])
+
+
+def check(store: LocalStore) -> None:
+    assert snapshot(store.path) == {f"folder/{size}": content(size) for size in SIZES}
+
+
+def can_be_direct(store: LocalStore) -> bool:
+    probe = os.open(store.path / "probe", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.fcntl(probe, fcntl.F_SETFL, DIRECT)
+    except OSError:
+        return False
+    finally:
+        os.close(probe)
+        os.unlink(store.path / "probe")
+    return bool(DIRECT)
+
+
+def test_files_of_any_size_are_what_was_written(store: LocalStore) -> None:
+    write(store)
+    check(store)
+
+
+def test_a_file_system_that_cannot_do_without_the_cache_is_written_through_it(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.fcntl
+
+    def refuse(descriptor: int, command: int, flags: int = 0) -> int:
+        if flags & DIRECT:
+            raise OSError(errno.EINVAL, "no O_DIRECT here")
+        return real(descriptor, command, flags)
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    write(store)
+    check(store)
+
+
+def test_a_file_system_that_wants_more_than_whole_blocks_is_written_through_the_cache(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = os.pwrite, []
+
+    def pwrite(descriptor: int, data: Any, start: int) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & DIRECT:
+            refused.append(start)
+            raise OSError(errno.EINVAL, "not so")
+        return real(descriptor, data, start)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    write(store)
+    check(store)
+    assert bool(refused) == can_be_direct(store)
+
+
+def test_a_short_write_is_continued(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+
+    def pwrite(descriptor: int, data: Any, start: int) -> int:
+        return real(descriptor, data[: max(len(data) // 2, min(len(data), 4096))], start)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    write(store)
+    check(store)
+
+
+@pytest.mark.parametrize("after", [0, 2, 5])
+def test_a_disk_that_fills_up_is_an_error_that_names_the_file_and_leaves_nothing_half_written(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    real, calls = os.pwrite, []
+
+    def pwrite(descriptor: int, data: Any, start: int) -> int:
+        calls.append(start)
+        if len(calls) > after:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data, start)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(StoreUnavailable, match=r"'folder/\d+'.*No space left"):
+        write(store)
+    found = snapshot(store.path)
+    assert found.items() <= {f"folder/{size}": content(size) for size in SIZES}.items()
+
+
+class NeverFree(Executor):
+    """Threads that have other things to do."""
+
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:
+        return Future()
+
+
+class AtOnce(Executor):
+    """Threads that are done before anybody looks."""
+
+    def submit(self, call: Any, *arguments: Any, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*arguments))
+        except OSError as error:
+            future.set_exception(error)
+        return future
+
+
+def test_no_more_is_written_once_writing_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pwrite(*_: Any) -> int:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with open(tmp_path / "file", "wb", buffering=0) as file:
+        writer = BlockWriter(file.fileno(), Blocks(AtOnce()))
+        writer.write(bytes(BLOCK))
+        with pytest.raises(OSError, match="broken"):
+            writer.write(bytes(BLOCK))
+
+
+def test_a_file_that_is_given_up_leaves_its_blocks_to_the_others(tmp_path: Path) -> None:
+    blocks = Blocks(NeverFree())
+    with open(tmp_path / "file", "wb", buffering=0) as file:
+        for _ in range(3):
+            given_up = BlockWriter(file.fileno(), blocks)
+            given_up.write(bytes((BLOCKS - 1) * BLOCK + 1))
+            given_up.discard()
+            assert blocks.free.qsize() == BLOCKS
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_large_files_do_not_displace_what_the_system_keeps_in_memory(store: LocalStore) -> None:
+    with store.overlapped(), store.writer("a") as writer:
+        writer.write(bytes(BLOCK))
+        (descriptor,) = (
+            int(name)
+            for name in os.listdir("/proc/self/fd")
+            if os.path.realpath(f"/proc/self/fd/{name}").startswith(f"{store.path}/.tmp-")
+        )
+        assert bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & DIRECT) == can_be_direct(store)

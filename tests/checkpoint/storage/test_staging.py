@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.storage import staging
+from keras_preempt.checkpoint.storage.staging import StagingDirectory, sweep
+
+ROOT = Path(__file__).parents[3]
+CHILD = """
+import sys, types, os, signal, time
+bare = types.ModuleType("keras_preempt")  # the package itself would load TensorFlow
+bare.__path__ = [sys.argv[1] + "/keras_preempt"]
+sys.modules["keras_preempt"] = bare
+from keras_preempt.checkpoint.storage.staging import StagingDirectory
+directory = StagingDirectory(sys.argv[2])
+(directory.path / "file").write_bytes(b"x" * 1000)
+"""
+
+
+def _child(root: Path, then: str) -> subprocess.Popen[str]:
+    """Starts a process that owns a staging directory, tells its name on a line, and does `then`."""
+    code = CHILD + then
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(ROOT), str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _told(child: subprocess.Popen[str]) -> Path:
+    assert child.stdout is not None
+    return Path(child.stdout.readline().strip())
+
+
+def _end(child: subprocess.Popen[str], text: str = "\n") -> int:
+    child.communicate(text, timeout=60)
+    return child.returncode
+
+
+def test_it_is_private_and_its_own(tmp_path: Path) -> None:
+    with StagingDirectory(tmp_path) as one, StagingDirectory(tmp_path) as other:
+        assert one.path != other.path
+        assert one.path.parent == other.path.parent == tmp_path
+        assert one.path.stat().st_mode & 0o7777 == 0o700
+        (one.path / "file").write_bytes(b"x")
+        assert sweep(tmp_path) == []
+        assert (one.path / "file").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_root_it_lies_in_the_systems_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with StagingDirectory() as directory:
+        assert directory.path.parent == tmp_path
+
+
+def test_it_is_gone_after_an_exception_and_after_it_is_forgotten(tmp_path: Path) -> None:
+    def fail() -> None:
+        with StagingDirectory(tmp_path) as directory:
+            (directory.path / "file").write_bytes(b"x")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+    StagingDirectory(tmp_path)  # nobody keeps it
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_removing_twice_is_no_error(tmp_path: Path) -> None:
+    directory = StagingDirectory(tmp_path)
+    directory.remove()
+    directory.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("then", "code"),
+    [
+        ("print(directory.path, flush=True)", 0),
+        ("print(directory.path, flush=True); sys.exit(143)", 143),
+        ("print(directory.path, flush=True); raise ValueError", 1),
+        (
+            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); print(directory.path, flush=True);"
+            "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
+            143,
+        ),
+    ],
+)
+def test_it_is_gone_at_every_exit_that_python_survives(tmp_path: Path, then: str, code: int) -> None:
+    child = _child(tmp_path, then)
+    path = _told(child)
+    assert _end(child) == code
+    assert path.parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_killed_process_leaves_is_removed_by_the_next_one(tmp_path: Path, how: int) -> None:
+    child = _child(tmp_path, "print(directory.path, flush=True); sys.stdin.read()")
+    path = _told(child)
+    child.send_signal(how)
+    assert _end(child) == -how
+    assert (path / "file").exists()
+    with StagingDirectory(tmp_path) as directory:
+        assert list(tmp_path.iterdir()) == [directory.path]
+
+
+def test_a_live_neighbour_keeps_its_own(tmp_path: Path) -> None:
+    child = _child(tmp_path, "print(directory.path, flush=True); sys.stdin.readline()")
+    path = _told(child)
+    assert sweep(tmp_path) == []
+    with StagingDirectory(tmp_path):
+        assert (path / "file").exists()
+    assert _end(child) == 0
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "leaving", ["sys.exit(0)", "directory.remove(); sys.exit(0)", "os._exit(0)", "del directory"]
+)
+def test_a_forked_child_never_removes_its_parents(tmp_path: Path, leaving: str) -> None:
+    then = f"""
+pid = os.fork()
+if pid == 0:
+    {leaving}
+    sys.exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+assert (directory.path / "file").exists()
+print(directory.path, flush=True)
+sys.stdin.readline()
+"""
+    child = _child(tmp_path, then)
+    path = _told(child)
+    assert (path / "file").exists()
+    assert sweep(tmp_path) == []
+    assert _end(child) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fork_that_python_was_not_told_of_removes_nothing_either(tmp_path: Path) -> None:
+    with StagingDirectory(tmp_path) as directory:
+        staging._remove(directory.path, directory._lock, os.getpid() + 1)
+        assert directory.path.exists()
+        assert sweep(tmp_path) == []
+
+
+def test_a_process_pools_forked_workers_leave_it_alone(tmp_path: Path) -> None:
+    with StagingDirectory(tmp_path) as directory:
+        process = multiprocessing.get_context("fork").Process(target=sys.exit)
+        process.start()
+        process.join(60)
+        assert process.exitcode == 0
+        assert directory.path.exists()
+        assert sweep(tmp_path) == []
+
+
+def test_a_forked_child_that_outlives_its_killed_parent_does_not_keep_it(tmp_path: Path) -> None:
+    then = """
+if os.fork() == 0:  # only when this process runs has it let go of the lock
+    print(directory.path, flush=True)
+    sys.stdin.readline()
+    os._exit(0)
+time.sleep(60)
+"""
+    child = _child(tmp_path, then)
+    path = _told(child)
+    child.kill()
+    child.wait(60)
+    assert path.exists()
+    assert sweep(tmp_path) == [path]
+    assert _end(child) == -signal.SIGKILL
+
+
+def test_only_what_looks_like_ours_is_swept(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(b"")
+    root = tmp_path / "root"
+    root.mkdir()
+    ours = "keras-preempt-staging-1-" + "0" * 16
+    (root / "keras-preempt-staging-1").mkdir()
+    (root / (ours + "x")).mkdir()
+    (root / ("keras-preempt-staging-2-" + "0" * 16)).symlink_to(outside)
+    (root / ("keras-preempt-staging-3-" + "0" * 16)).write_bytes(b"a file")
+    kept = sorted(root.iterdir())
+    (root / ours).mkdir()
+    (root / ours / "link").symlink_to(outside)
+    assert sweep(root) == [root / ours]
+    assert sorted(root.iterdir()) == kept
+    assert (outside / "precious").exists()
+
+
+def test_another_users_are_not_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ("keras-preempt-staging-1-" + "0" * 16)).mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert sweep(tmp_path) == []
+
+
+def test_a_sweeper_that_comes_between_making_and_locking_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+    swept: list[Path] = []
+
+    def flock(descriptor: int, how: int) -> None:
+        if len(swept) < 3:
+            path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+            monkeypatch.setattr(fcntl, "flock", real)
+            assert sweep(tmp_path) == [path]
+            monkeypatch.setattr(fcntl, "flock", flock)
+            swept.append(path)
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with StagingDirectory(tmp_path) as directory:
+        assert len(swept) == 3
+        assert directory.path.exists()
+        assert sweep(tmp_path) == []
+
+
+def test_many_processes_that_start_and_sweep_at_once_get_on(tmp_path: Path) -> None:
+    then = """
+for _ in range(100):
+    with StagingDirectory(sys.argv[2]) as another:
+        (another.path / "file").write_bytes(b"x")
+        assert (another.path / "file").read_bytes() == b"x"
+assert (directory.path / "file").exists()
+"""
+    children = [_child(tmp_path, then) for _ in range(4)]
+    assert [_end(child) for child in children] == [0] * 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_staged_file_has_no_name_so_that_nothing_can_leave_it_behind(tmp_path: Path) -> None:
+    with StagingDirectory(tmp_path) as directory, directory.file() as file:
+        file.write(b"data")
+        file.seek(0)
+        assert file.read() == b"data"
+        assert list(directory.path.iterdir()) == []
+
+
+@pytest.mark.parametrize("root", ["missing", "file"])
+def test_an_unusable_root_is_an_error_that_names_it(tmp_path: Path, root: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(
+        StoreUnavailable, match=re.escape(str(tmp_path / root)) + ".*pass another one as staging_dir"
+    ):
+        StagingDirectory(tmp_path / root)
+
+
+def test_too_little_space_is_said_with_how_much_is_free(tmp_path: Path) -> None:
+    with StagingDirectory(tmp_path) as directory:
+        directory.needs(shutil.disk_usage(tmp_path).free // 2)
+        with pytest.raises(StoreUnavailable, match=r"Expected [\d,.]+ MB.*Received: [\d,.]+ MB.*staging_dir"):
+            directory.needs(2 * shutil.disk_usage(tmp_path).total)
+
+
+def test_it_is_locked_against_system_cleaners_and_closes_its_lock_on_exec(tmp_path: Path) -> None:
+    with StagingDirectory(tmp_path) as directory:
+        assert not os.get_inheritable(directory._lock)
+        assert staging._try_lock(directory.path) is None

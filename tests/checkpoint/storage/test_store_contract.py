@@ -1,0 +1,271 @@
+"""What every store must do, asked of the local one and of a bucket alike."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
+from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
+from keras_preempt.checkpoint.reader import committed, load, verify
+from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.storage.gcs import GcsStore
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.store import FileInfo, Store
+from keras_preempt.testing import FakeGcs
+from tests.checkpoint.builders import commit_parts, local, model, save, write_parts
+from tests.checkpoint.campaign_store import MemoryStore
+from tests.checkpoint.storage.test_store import HOSTILE
+
+
+@pytest.fixture(params=["memory", "local", "bucket", "whole bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "memory":  # the one of the campaign: what it shows must hold for the others
+        yield MemoryStore()
+        return
+    if request.param == "local":
+        made: Store = LocalStore(tmp_path / "run")
+        made.prepare()
+        yield made
+        made.close()
+        return
+    with FakeGcs(buckets=("bucket",)) as gcs:
+        url = "gs://bucket" if request.param == "whole bucket" else "gs://bucket/some/run"
+        (tmp_path / "staging").mkdir()
+        made = GcsStore(url, staging_dir=tmp_path / "staging", connect=gcs.client)
+        made.prepare()
+        yield made
+        made.close()
+
+
+def _write(store: Store, name: str, *buffers: Any) -> None:
+    with store.writer(name) as writer:
+        for buffer in buffers:
+            writer.write(buffer)
+
+
+def test_what_was_created_is_read_back(store: Store) -> None:
+    assert store.create("a/b/c", b"data") == FileInfo("a/b/c", 4)
+    assert store.read("a/b/c", limit=4) == b"data"
+    assert store.stat("a/b/c") == FileInfo("a/b/c", 4)
+    with store.open("a/b/c") as stream:
+        assert stream.read(1) == b"d"
+        assert stream.read() == b"ata"
+        assert stream.read(1) == b""
+
+
+@pytest.mark.parametrize("size", [0, 1, (8 << 20) - 1, (8 << 20) + 1, (33 << 20) + 7])
+def test_a_streamed_file_of_any_size_is_read_back(store: Store, size: int) -> None:
+    data = np.random.default_rng(size).bytes(size)
+    _write(store, "folder/file", data[:100], memoryview(data)[100:], bytearray())
+    assert store.stat("folder/file").size == size
+    with store.open("folder/file") as stream:
+        assert stream.read() == data
+    assert store.read("folder/file", limit=size) == data
+
+
+def test_nothing_is_ever_overwritten(store: Store) -> None:
+    store.create("a", b"first")
+    with pytest.raises(AlreadyExists, match="'a'"):
+        store.create("a", b"second")
+    with pytest.raises(AlreadyExists, match="'a'"):
+        _write(store, "a", b"third")
+    assert store.read("a", limit=9) == b"first"
+
+
+def test_one_of_many_racing_creators_wins(store: Store) -> None:
+    won: list[int] = []
+    start = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        start.wait()
+        try:
+            store.create("folder/a", str(number).encode())
+        except AlreadyExists:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(won) == 1
+    assert store.read("folder/a", limit=9) == str(won[0]).encode()
+
+
+def test_a_streamed_file_is_invisible_until_it_is_complete(store: Store) -> None:
+    with store.writer("folder/a") as writer:
+        writer.write(b"one ")
+        assert store.list("") == []
+        assert store.children("folder") == []
+        with pytest.raises(NotFound):
+            store.stat("folder/a")
+        writer.write(b"two")
+    assert store.read("folder/a", limit=100) == b"one two"
+
+
+def test_an_interrupted_write_leaves_nothing_behind(store: Store) -> None:
+    def interrupt() -> None:
+        with store.writer("folder/a") as writer:
+            writer.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    assert store.list("") == []
+
+
+def test_files_written_together_are_all_durable_at_the_end(store: Store) -> None:
+    names = [f"folder/{number:02d}" for number in range(20)]
+    with store.overlapped():
+        for name in names:
+            _write(store, name, name.encode() * 1000)
+    assert [info.name for info in store.list("")] == names
+    assert all(store.read(name, limit=99999) == name.encode() * 1000 for name in names)
+
+
+def test_a_failure_among_files_written_together_surfaces_at_the_end_at_the_latest(store: Store) -> None:
+    store.create("folder/1", b"taken")
+
+    def write_all() -> None:
+        with store.overlapped():
+            for number in range(3):
+                _write(store, f"folder/{number}", b"data")
+
+    with pytest.raises(AlreadyExists, match="folder/1"):
+        write_all()
+    assert store.read("folder/1", limit=9) == b"taken"
+
+
+def test_a_file_that_is_too_large_is_not_read(store: Store) -> None:
+    store.create("large", b"x" * 100)
+    with pytest.raises(TooLarge, match="99"):
+        store.read("large", limit=99)
+
+
+def test_what_is_missing_is_not_found(store: Store) -> None:
+    store.create("folder/file", b"")
+    for name in ("a", "a/b", "folder"):
+        for operation in (store.open, store.stat, lambda name: store.read(name, limit=1)):
+            with pytest.raises(NotFound, match=f"'{name}'"):
+                operation(name)
+    with pytest.raises(NotFound, match="'a'"):
+        store.delete("a")
+    assert store.list("a") == []
+    assert store.children("a") == []
+
+
+def test_listing_shows_files_below_a_prefix_and_children_what_is_directly_below(store: Store) -> None:
+    for name in ("a/1", "a/b/2", "ab/3", "c"):
+        store.create(name, name.encode())
+    assert store.list("") == [FileInfo(n, len(n)) for n in ("a/1", "a/b/2", "ab/3", "c")]
+    assert store.list("a") == [FileInfo("a/1", 3), FileInfo("a/b/2", 5)]
+    assert store.children("") == ["a", "ab", "c"]
+    assert store.children("a") == ["1", "b"]
+
+
+def test_deleting_removes_only_what_was_named(store: Store) -> None:
+    for name in ("a/b/1", "a/b/2", "a/bc/3", "a/c"):
+        store.create(name, b"")
+    store.delete("a/c")
+    store.delete_tree("a/b")
+    store.delete_tree("a/b")
+    assert [info.name for info in store.list("")] == ["a/bc/3"]
+    store.delete_tree("a/bc/3")
+    assert store.children("") == []
+
+
+def test_a_deleted_name_can_be_used_again(store: Store) -> None:
+    store.create("a", b"first")
+    store.stat("a")
+    store.delete("a")
+    store.create("a", b"second")
+    with pytest.raises(NotFound):
+        store.stat("b")
+    assert store.read("a", limit=9) == b"second"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_every_operation_refuses_a_name_that_could_lead_elsewhere(store: Store, name: Any) -> None:
+    for operation in (
+        lambda: store.read(name, limit=1),
+        lambda: store.create(name, b""),
+        lambda: store.writer(name).__enter__(),
+        lambda: store.open(name),
+        lambda: store.stat(name),
+        lambda: store.delete(name),
+        lambda: store.delete_tree(name),
+        lambda: store.append_log(name),
+    ):
+        with pytest.raises(UnsafeName):
+            operation()
+
+
+def test_a_log_keeps_what_was_appended_in_order_and_goes_on_after_a_restart(store: Store) -> None:
+    for lines in ((b"1\n", b"2\n"), (b"3\n",)):
+        log = store.append_log("events/a.jsonl")
+        for line in lines:
+            log.write(line)
+        log.close()
+        log.close()
+    assert b"".join(store.read(info.name, limit=99) for info in store.list("events")) == b"1\n2\n3\n"
+    with pytest.raises(StoreUnavailable, match="after close"):
+        log.write(b"4\n")
+
+
+def test_preparing_again_leaves_nothing_behind(store: Store) -> None:
+    store.prepare()
+    assert store.list("") == []
+
+
+def test_too_little_space_is_said_with_what_is_needed(store: Store) -> None:
+    store.check_space(1)
+    with pytest.raises(StoreUnavailable, match=r"Expected 1,000,000,000,000\.0 MB of free space.*Received"):
+        store.check_space(10**18)
+
+
+def test_a_closed_store_can_be_used_again(store: Store) -> None:
+    store.create("a", b"data")
+    store.close()
+    store.close()
+    assert store.read("a", limit=9) == b"data"
+    _write(store, "b", b"x" * (9 << 20))
+    assert store.stat("b").size == 9 << 20
+
+
+def test_a_checkpoint_is_written_committed_verified_loaded_and_rotated(store: Store) -> None:
+    infos = [save(store, step, round=step) for step in (1, 2, 3)]
+    assert [info.step for info in committed(store)] == [3, 2, 1]
+    verify(store, infos[2])
+    loaded = load(store, infos[2], 1, 2)
+    for name, array in model(3).items():
+        np.testing.assert_array_equal(loaded.tensors[name], array)
+    np.testing.assert_array_equal(loaded.local["moving_mean"], local(3, 1)["moving_mean"])
+    assert retain(store, Retention(1), 1) == [infos[1].directory, infos[0].directory]
+    assert [info.step for info in committed(store)] == [3]
+    verify(store, infos[2])
+
+
+def test_of_two_committers_one_writes_the_manifest_and_both_return_it(store: Store) -> None:
+    directory = attempt_directory(7, attempt_name(1, 1))
+    write_parts(store, directory, 7)
+    start = threading.Barrier(2)
+    manifests: list[Any] = []
+
+    def commit() -> None:
+        start.wait()
+        manifests.append(commit_parts(store, directory, 7))
+
+    threads = [threading.Thread(target=commit) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(manifests) == 2
+    assert manifests[0] == manifests[1] == committed(store)[0].manifest

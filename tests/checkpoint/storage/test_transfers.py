@@ -1,0 +1,112 @@
+"""Whoever saves or reads a checkpoint can be told how many of its bytes are there, while they move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.partition import Slice
+from keras_preempt.checkpoint.reader import committed, load, load_own, verify
+from keras_preempt.checkpoint.storage import budget, gcs_upload
+from keras_preempt.checkpoint.storage.gcs import GcsStore
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.storage.transfers import Moved
+from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.testing import FakeGcs
+from tests.checkpoint.builders import at, commit_parts
+
+SIZE = 36 << 20  # bytes: several files of several pieces each, transferred several at a time
+DIRECTORY = "step-00000003/00001-0001"
+
+
+class Watched:
+    """Keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.tasks: list[str] = []
+        self.total = 0
+        self.pieces: list[int] = []
+
+    @contextmanager
+    def __call__(self, task: str, total: int) -> Iterator[Moved]:
+        self.tasks.append(task)
+        self.total += total
+        yield self.pieces.append
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
+    monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
+    monkeypatch.setattr(budget, "_LONGEST_DELAY", 0.05)
+    with FakeGcs(buckets=("bucket",)) as server:
+        yield server
+
+
+@pytest.fixture(params=["local", "gs"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "local":
+        yield LocalStore(tmp_path)
+        return
+    server: FakeGcs = request.getfixturevalue("gcs")
+    made = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=server.client, connections=2)
+    yield made
+    made.close()
+
+
+def save(store: Store, shown: Watched) -> int:
+    """Saves a checkpoint of one worker; returns the bytes of its tensors' files."""
+    store.prepare()
+    incarnations.claim(store, {})
+    table = np.arange(SIZE // 4, dtype=np.uint32)
+    mirrored = [(Slice("table", "uint32", table.shape, 0, table.size), table)]
+    local = {"mean": np.ones(1000)}
+    part = write_part(store, DIRECTORY, 0, mirrored, local, {}, at(3), shown=shown)
+    commit_parts(store, DIRECTORY, 3, expected=(0,), writers=(0,))
+    return sum(entry.size for entry in part.files)
+
+
+def test_what_is_saved_and_read_is_told_piece_by_piece(any_store: Store) -> None:
+    saved = Watched()
+    size = save(any_store, saved)
+    assert saved.tasks == [f"Saving {DIRECTORY}"]
+    assert saved.total == SIZE + 8000
+    info = committed(any_store)[0]
+    read, verified, own = Watched(), Watched(), Watched()
+    load(any_store, info, 0, 1, read)
+    verify(any_store, info, verified)
+    load_own(any_store, info, own)
+    assert read.total == verified.total == size
+    assert own.total == sum(own.pieces) < 9000
+    for shown in (saved, read, verified):
+        assert sum(shown.pieces) == size
+        assert max(shown.pieces) <= 16 << 20
+        assert len(shown.pieces) > 4
+
+
+def test_what_is_sent_again_is_told_once(
+    gcs: FakeGcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gcs_upload, "CHUNK", 1 << 20)
+    store = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client, connections=2)
+    try:
+        for fault in ("reset", "session-lost", "corrupted-upload"):
+            gcs.fail_next(fault, match="upload_id=")
+        saved = Watched()
+        size = save(store, saved)
+        assert sum(saved.pieces) == size
+        info = committed(store)[0]
+        gcs.fail_next("corrupted", match="mirrored-001.safetensors?alt=media")
+        read = Watched()
+        load(store, info, 0, 1, read)
+        assert sum(read.pieces) == size
+        assert gcs.pending_faults == 0
+        assert min(saved.pieces) < 0
+        assert min(read.pieces) < 0
+    finally:
+        store.close()

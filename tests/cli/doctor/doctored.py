@@ -1,0 +1,104 @@
+"""``keras-preempt doctor`` as a real process, and the scripts that it tries."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = str(Path(__file__).parents[3])
+DOCTOR = [sys.executable, "-m", "keras_preempt", "doctor", "--json"]
+ENV = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")]),
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+_MODEL = """
+import os, sys, threading
+import keras, numpy as np, tensorflow as tf
+from keras_preempt import PreemptionCallback
+keras.utils.set_random_seed(1)
+workers = "TF_CONFIG" in os.environ
+strategy = tf.distribute.MultiWorkerMirroredStrategy() if workers else tf.distribute.get_strategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+x = np.ones((8, 2), "float32")
+def fit(epochs=10**6, callbacks=None):
+    callbacks = [PreemptionCallback(sys.argv[1])] if callbacks is None else callbacks
+    model.fit(x, x[:, :1], epochs=epochs, batch_size=4, verbose=0, callbacks=callbacks)
+"""
+
+
+@dataclass
+class Report:
+    """What a doctor has said.
+
+    Attributes:
+        status: Its exit status.
+        findings: By the name of the check; the last of each.
+        errors: What it wrote to standard error: the output of the command, too.
+    """
+
+    status: int
+    findings: dict[str, dict[str, Any]]
+    errors: str
+
+    @property
+    def problems(self) -> set[str]:
+        return {name for name, finding in self.findings.items() if finding["level"] == "problem"}
+
+    def cure(self, check: str) -> str:
+        finding = self.findings.get(check, {"level": None})
+        assert finding["level"] == "problem", f"{check} is no problem in {self.findings}\n{self.errors}"
+        assert self.status == 1
+        return f"{finding['what']}\n{finding['cure']}"
+
+    def assert_passes(self) -> None:
+        assert self.problems == set(), f"{self.findings}\n{self.errors}"
+        assert self.status == 0, self.errors
+
+
+def script(folder: Path, body: str = "fit()", before: str = "", name: str = "train.py") -> str:
+    """Writes a script that trains the smallest model."""
+    path = folder / name
+    path.write_text(f"{before}\n{_MODEL}\n{body}\n")
+    return str(path)
+
+
+def start(
+    *arguments: str, env: Mapping[str, str] | None = None, before: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Starts a doctor; `before` is a command that starts it in turn."""
+    return subprocess.Popen(
+        [*before, *DOCTOR, *arguments],
+        env={**ENV, **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def report_of(process: subprocess.Popen[str]) -> Report:
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode in (0, 1), errors
+    assert output, errors
+    document = json.loads(output)
+    assert document["schema"] == 1
+    assert document["verdict"] == ("pass" if process.returncode == 0 else "would lose work")
+    findings: dict[str, dict[str, Any]] = {}
+    for finding in document["findings"]:
+        assert set(finding) == {"check", "level", "what", "cure"}
+        if findings.get(finding["check"], {}).get("level") != "problem":
+            findings[finding["check"]] = finding
+    return Report(process.returncode, findings, errors)
+
+
+def doctor(*arguments: str, env: Mapping[str, str] | None = None, before: Sequence[str] = ()) -> Report:
+    return report_of(start(*arguments, env=env, before=before))

@@ -1,0 +1,128 @@
+"""What the doctor finds out about a directory or bucket. No test here needs TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.cluster.ports import find_free_ports
+from keras_preempt.testing import FakeGcs
+from tests.cli.doctor.doctored import Report, doctor, report_of, start
+
+
+def test_a_good_directory_passes_and_nothing_stays_in_it(tmp_path: Path) -> None:
+    report = doctor(str(tmp_path / "runs" / "1"), "--state-size", "1MB")
+    report.assert_passes()
+    assert {"directory", "durable", "room", "save"} <= set(report.findings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_files_of_a_run_are_left_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("theirs")
+    doctor(str(tmp_path), "--state-size", "1MB", "--workers", "2").assert_passes()
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert (tmp_path / "run.json").read_text() == "theirs"
+
+
+def test_a_directory_that_cannot_be_made_is_found(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "another directory" in doctor(str(tmp_path / "file" / "run")).cure("directory")
+    doctor(str(tmp_path / "run")).assert_passes()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"needs the right to mount: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_no_room_for_one_more_than_max_to_keep_is_found(small_disk: Path) -> None:
+    asked = (str(small_disk), "--state-size", "3MB")
+    report = doctor(*asked)
+    assert "max_to_keep" in report.cure("room")
+    assert "is memory" in report.cure("durable")
+    assert doctor(*asked, "--max-to-keep", "1").problems == {"durable"}
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    cured = doctor(*asked)
+    assert cured.problems == {"durable"}
+    assert cured.findings["save"]["level"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("denied", "does"), [("create", "create"), ("get", "read"), ("list", "list"), ("delete", "delete")]
+)
+def test_a_permission_that_a_bucket_does_not_give_is_named_alone(denied: str, does: str) -> None:
+    with FakeGcs(deny=[denied]) as gcs:
+        report = doctor("gs://bucket/run", env=gcs.environment())
+        assert "roles/storage.objectUser" in report.cure(f"permission to {does}")
+        assert report.problems == {f"permission to {does}"}
+        gcs.deny = set()  # The cure: the role has all of them.
+        doctor("gs://bucket/run", "--state-size", "1MB", env=gcs.environment()).assert_passes()
+        left = [name for name in gcs.objects("bucket") if denied != "delete"]
+        assert left == []
+
+
+def test_a_save_that_does_not_fit_the_grace_is_found() -> None:
+    with FakeGcs(bytes_per_second=20e6) as gcs:
+        asked = ("gs://bucket/run", "--state-size", "80MB", "--grace")
+        assert "more grace" in doctor(*asked, "1", env=gcs.environment()).cure("save")
+        cured = doctor(*asked, "120", env=gcs.environment())
+        cured.assert_passes()
+        assert cured.findings["save"]["level"] == "ok"
+        assert gcs.objects("bucket") == {}
+
+
+def as_cluster(directories: list[str], *more: str, addresses: list[str] | None = None) -> list[Report]:
+    """A doctor for each directory, started as the workers of one job are, each with its own."""
+    addresses = addresses or [f"127.0.0.1:{port}" for port in find_free_ports(len(directories))]
+    config = {"cluster": {"worker": addresses}}
+    processes = [
+        start(
+            directory,
+            *more,
+            env={"TF_CONFIG": json.dumps({**config, "task": {"type": "worker", "index": index}})},
+        )
+        for index, directory in enumerate(directories)
+    ]
+    return [report_of(process) for process in processes]
+
+
+def test_a_directory_that_workers_do_not_share_is_found(tmp_path: Path) -> None:
+    own = [str(tmp_path / name) for name in ("disk-of-0", "disk-of-1")]
+    for report in as_cluster(own, "--wait", "8"):
+        assert "gs://bucket/prefix" in report.cure("shared")
+        assert report.problems == {"shared"}
+    for report in as_cluster([str(tmp_path / "shared")] * 2):
+        report.assert_passes()
+        assert {name: report.findings[name]["level"] for name in ("shared", "ports", "clocks")} == {
+            "shared": "ok",
+            "ports": "ok",
+            "clocks": "ok",
+        }
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_that_another_program_has_is_found(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        addresses = [f"127.0.0.1:{port}" for port in (taken.getsockname()[1], find_free_ports(1)[0])]
+        first, second = as_cluster([str(tmp_path / "run")] * 2, "--wait", "8", addresses=addresses)
+    assert "another program has the port" in first.cure("ports")
+    assert f"worker 0 ({addresses[0]})" in second.cure("ports")
+    assert first.problems == second.problems == {"ports"}
+
+
+def test_workers_on_one_machine_look_for_each_other(tmp_path: Path) -> None:
+    report = doctor(str(tmp_path / "run"), "--workers", "2")
+    report.assert_passes()
+    assert report.findings["shared"]["level"] == "ok"

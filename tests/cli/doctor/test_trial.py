@@ -1,0 +1,175 @@
+"""The doctor starts the job's own command and ends it as a machine does: broken set-ups are found, "
+"and their cures work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.testing import FakeGcs
+from tests.cli.doctor.doctored import DOCTOR, ENV, doctor, script
+
+PYTHON = sys.executable
+LONG = ("--grace", "120", "--start-timeout", "280")
+SHORT = ("--grace", "6", "--start-timeout", "280")
+"""For what is not heard anyway: nothing is saved in time, however long that is."""
+
+_BLOCK = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); os.execvp(sys.argv[1], sys.argv[1:])"
+_SWALLOW = "import signal, subprocess, sys; signal.signal(15, signal.SIG_IGN); sys.exit(subprocess.call(sys.argv[1:]))"
+
+
+def shell(train: str, *, exec: bool) -> list[str]:
+    line = f"exec {PYTHON} {train} run" if exec else f"{PYTHON} {train} run; true"
+    return ["sh", "-c", line]
+
+
+def test_a_good_script_passes_and_leaves_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    report = doctor(str(run), *LONG, "--", PYTHON, script(tmp_path), str(run))
+    report.assert_passes()
+    assert "ended with 75" in report.findings["signal path"]["what"]
+    assert {report.findings[check]["level"] for check in ("signal path", "room", "save")} == {"ok"}
+    assert not run.exists()
+
+
+def test_a_shell_that_does_not_become_the_command_is_found_and_exec_cures_it(tmp_path: Path) -> None:
+    train = script(tmp_path)
+    report = doctor(str(tmp_path / "run"), *LONG, "--", *shell(train, exec=False))
+    assert "did not hand it on" in report.cure("signal path")
+    assert "exec python" in report.cure("signal path")
+    assert "left behind: python" in report.cure("left behind")
+    doctor(str(tmp_path / "run"), *LONG, "--", *shell(train, exec=True)).assert_passes()
+
+
+def test_a_script_without_the_callback_is_found(tmp_path: Path) -> None:
+    train = script(tmp_path, "fit(epochs=2, callbacks=[])")
+    report = doctor(str(tmp_path / "run"), *LONG, "--", PYTHON, train)
+    assert "callbacks=[PreemptionCallback(DIR)]" in report.cure("callback")  # The cure is `script(tmp_path)`.
+
+
+def test_a_script_that_fails_by_itself_is_not_blamed_on_signals(tmp_path: Path) -> None:
+    train = tmp_path / "train.py"
+    train.write_text("raise SystemExit('no such data set')")
+    assert "no such data set" in doctor(str(tmp_path / "run"), "--", PYTHON, str(train)).cure("training")
+
+
+@pytest.mark.chaos
+def test_training_that_is_over_at_once_shows_nothing(tmp_path: Path) -> None:
+    report = doctor(
+        str(tmp_path / "run"), *LONG, "--", PYTHON, script(tmp_path, "fit(epochs=1)"), str(tmp_path / "run")
+    )
+    assert "more epochs" in report.cure("training")
+
+
+def test_nothing_outlives_a_doctor_that_is_killed(tmp_path: Path) -> None:
+    """The command is a shell whose child would go on; nothing of TensorFlow is needed for that."""
+    alive = tmp_path / "alive"
+    os.mkfifo(alive)
+    line = f"sleep 600 & echo begun > {alive}; exec 3> {alive}; wait; true"
+    process = subprocess.Popen(
+        [*DOCTOR, "--", "sh", "-c", line], env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    with open(alive, "rb") as pipe:
+        assert pipe.readline() == b"begun\n"
+        process.kill()
+        process.wait()
+        assert pipe.read() == b""  # The end: whoever had it open is gone.
+
+
+def test_the_kernel_drops_what_process_1_does_not_handle(tmp_path: Path) -> None:
+    """The rule that the check of PID 1 relies on."""
+    inside = "echo $$; read line; echo heard nothing; true"
+    process = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", inside],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if process.stdout.readline() != "1\n":
+        process.kill()
+        pytest.skip("needs the right to make a PID namespace")
+    (first,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    os.kill(first, signal.SIGTERM)
+    output, _ = process.communicate("go on\n", timeout=60)
+    assert "heard nothing" in output
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("case", ["wrapper", "blocked", "ignored", "thread"])
+def test_what_does_not_hear_sigterm_is_found_and_its_cure_works(case: str, tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    train = script(tmp_path)
+    good = [PYTHON, train, run]
+    in_thread = script(tmp_path, "t = threading.Thread(target=fit); t.start(); t.join()", name="thread.py")
+    unblocks = "import signal; signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])"
+    resets = "import signal; signal.signal(signal.SIGTERM, signal.SIG_DFL)"
+    ignoring = ["sh", "-c", 'trap "" TERM; exec "$@"', "sh", PYTHON]
+    broken, check, says, cured = {
+        "wrapper": ([PYTHON, "-c", _SWALLOW, *good], "signal path", "ignores it", good),
+        "blocked": (
+            [PYTHON, "-c", _BLOCK, *good],
+            "SIGTERM",
+            unblocks,
+            [PYTHON, "-c", _BLOCK, PYTHON, script(tmp_path, before=unblocks, name="unblocks.py"), run],
+        ),
+        "ignored": (
+            [*ignoring, train, run],
+            "SIGTERM",
+            resets,
+            [*ignoring, script(tmp_path, before=resets, name="resets.py"), run],
+        ),
+        "thread": ([PYTHON, in_thread, run], "listening", "from the main thread", good),
+    }[case]
+    assert says in doctor(run, *SHORT, "--", *broken).cure(check)
+    doctor(run, *LONG, "--", *cured).assert_passes()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+def test_a_shell_that_is_process_1_is_found_and_exec_cures_it(tmp_path: Path) -> None:
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+        pytest.skip("needs the right to make a PID namespace")
+    run, train = str(tmp_path / "run"), script(tmp_path)
+    report = doctor(run, *SHORT, "--", *shell(train, exec=False), before=inside)
+    assert "exec python" in report.cure("PID 1")
+    doctor(run, *LONG, "--", *shell(train, exec=True), before=inside).assert_passes()
+    # The same, told from outside of the namespace: the wrapper makes it.
+    report = doctor(run, *SHORT, "--", *inside, *shell(train, exec=False))
+    assert report.problems & {"signal path", "PID 1"}
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("case", ["launcher", "two workers", "two of a cluster", "bucket"])
+def test_good_set_ups_pass(case: str, tmp_path: Path) -> None:
+    run, train = str(tmp_path / "run"), script(tmp_path)
+    if case == "launcher":
+        launcher = [PYTHON, "-m", "keras_preempt", "run", "--workers", "2", "--"]
+        doctor(run, *LONG, "--", *launcher, PYTHON, train, run).assert_passes()
+    elif case == "two workers":
+        report = doctor(run, *LONG, "--workers", "2", "--wait", "120", "--", PYTHON, train, run)
+        report.assert_passes()
+        assert report.findings["shared"]["level"] == "ok"
+    elif case == "two of a cluster":
+        from tests.cli.doctor.test_storage import as_cluster
+
+        for report in as_cluster([run] * 2, *LONG, "--wait", "120", "--", PYTHON, train, run):
+            report.assert_passes()
+            assert report.findings["signal path"]["level"] == "ok"
+    else:
+        with FakeGcs() as gcs:
+            report = doctor(
+                "gs://bucket/run", *LONG, "--", PYTHON, train, "gs://bucket/run", env=gcs.environment()
+            )
+            report.assert_passes()
+            assert gcs.objects("bucket") == {}

@@ -1,0 +1,51 @@
+"""The bucket of a drill: its requests fail when they shall, and it is gone when the drill is over."""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+
+import pytest
+
+from keras_preempt.cli.drill.bucket import MIXES, drill_bucket
+from keras_preempt.testing import FAULT_KINDS
+
+_LISTING = "/storage/v1/b/drill/o?prefix="
+
+
+def statuses(count: int) -> set[int]:
+    """Lists the bucket, each time another prefix; returns the statuses of the answers."""
+    found = set()
+    for number in range(count):
+        url = f"{os.environ['STORAGE_EMULATOR_HOST']}{_LISTING}{number}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                found.add(answer.status)
+        except urllib.error.HTTPError as error:
+            found.add(error.code)
+            error.close()
+    return found
+
+
+def test_requests_fail_between_the_beginning_and_the_end_of_the_faults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "another")
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+    with drill_bucket("errors", seed=1) as bucket:
+        assert bucket.place == "gs://drill"
+        assert statuses(60) == {200}
+        bucket.begin_faults()
+        assert statuses(60) == {200, 429, 500, 503}
+        bucket.end_faults()
+        assert statuses(60) == {200}
+        assert "of 180 requests to the bucket met a fault: " in bucket.summary()
+        assert " 503" in bucket.summary()
+    assert os.environ["STORAGE_EMULATOR_HOST"] == "another"
+    assert "GOOGLE_CLOUD_PROJECT" not in os.environ
+
+
+def test_every_mix_is_made_of_faults_that_there_are_and_the_last_has_them_all() -> None:
+    assert {kind for kinds in MIXES.values() for kind in kinds} <= set(FAULT_KINDS)
+    assert set(MIXES["all"]) == {kind for kinds in MIXES.values() for kind in kinds}

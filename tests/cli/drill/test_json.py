@@ -1,0 +1,89 @@
+"""``keras-preempt drill --json`` prints one object that docs/drill.md describes, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.cli.drill.test_command import drill
+from tests.docs.pages import all_blocks
+
+
+@pytest.fixture(scope="module")
+def schema() -> Any:
+    (block,) = [
+        block
+        for block in all_blocks()
+        if block.where.startswith("drill.md:") and block.language == "json" and "$schema" in block.code
+    ]
+    found = json.loads(block.code)
+    jsonschema.Draft202012Validator.check_schema(found)
+    return found
+
+
+def told(schema: Any, *options: str, **what: Any) -> dict[str, Any]:
+    result = drill("--json", *options, **what)
+    assert result.stdout.count("\n") == 1, result.stdout + result.stderr
+    assert "drill 1 of 2" in result.stderr
+    value: dict[str, Any] = json.loads(result.stdout)
+    jsonschema.Draft202012Validator(schema).validate(value)
+    assert value["exit_status"] == result.returncode
+    return value
+
+
+def test_an_identical_run_is_told_with_what_it_does_not_speak_for(schema):
+    env = {"FAKE_FITS": "a,b", "FAKE_UNSAVED": "Warm", "FAKE_DOUBT": "1 shuffle has no seed"}
+    value = told(schema, "--seed", "7", "--at", "step:25", "--workers", "2", env=env)
+    assert (value["verdict"], value["workers"], value["steps"], value["steps_lost"]) == (
+        "identical",
+        2,
+        40,
+        0,
+    )
+    (preemption,) = value["preemptions"]
+    assert (preemption["step"], preemption["fit"], preemption["moment"]) == (25, 2, "step")
+    assert preemption["sent"] == "SIGTERM from outside"
+    assert value["tensors_compared"] == 6
+    assert [fit["directory"] for fit in value["fits"]] == ["a", "b"]
+    assert [(fit["promised_exact"], fit["promise"]) for fit in value["fits"]] == [
+        (False, env["FAKE_DOUBT"])
+    ] * 2
+    assert ["Warm" in value["uncovered"][0], "1 shuffle has no seed" in value["uncovered"][1]] == [True, True]
+
+
+def test_a_different_run_is_told_with_its_first_step_and_its_causes(schema):
+    value = told(schema, "--at", "step:7", "--kill", "--save-every", "5", fault="weights")
+    assert value["verdict"] == "different"
+    assert [each["name"] for each in value["tensors_different"]] == ["weights"]
+    assert value["first_different_step"] == {
+        "fit": 1,
+        "step": 5,
+        "epoch": 0,
+        "worker": 0,
+        "restart": 1,
+        "what": ["weights"],
+    }
+    assert value["steps_lost"] == 2
+    assert any("not restored" in cause for cause in value["likely_causes"])
+
+
+@pytest.mark.parametrize(
+    ("options", "fault", "status", "why"),
+    [
+        (("--at", "step:4"), "crash", 3, "the preempted run failed (exit code 3)"),
+        (("--at", "step:4"), "silent", 3, "did not report a finished fit"),
+        (("--at", "step:20"), "", 4, "--at step:20 lies beyond the end"),
+    ],
+)
+def test_a_drill_without_a_verdict_says_why(schema, options, fault, status, why):
+    value = told(schema, *options, fault=fault)
+    assert (value["verdict"], value["exit_status"]) == ("none", status)
+    assert why in value["why_none"]
+
+
+def test_the_schema_refuses_what_the_drill_does_not_say(schema):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(schema).validate({"format": 1, "verdict": "perhaps"})

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from keras_preempt.cli.drill.moments import FitSpan, Moment, NoSuchMoment, RunShape
+from keras_preempt.cli.drill.plan import plan_preemptions
+
+SHAPE = RunShape(20, validations=[(5, 3), (10, 3), (15, 3)], saves=[4, 8, 12])
+
+
+def test_a_seed_gives_the_same_plan_again_and_another_seed_another():
+    assert plan_preemptions(1, 3, RunShape(1000), 2) == plan_preemptions(1, 3, RunShape(1000), 2)
+    assert plan_preemptions(1, 3, RunShape(1000), 2) != plan_preemptions(2, 3, RunShape(1000), 2)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_steps_are_distinct_sorted_and_within_the_run(seed):
+    plan = plan_preemptions(seed, 4, RunShape(6), 3)
+    steps = [preemption.step for preemption in plan]
+    assert steps == sorted(set(steps))
+    assert 1 <= steps[0] <= steps[-1] <= 5
+    assert all(0 <= preemption.member < 3 for preemption in plan)
+
+
+def test_every_member_and_every_step_can_be_chosen():
+    plans = [plan_preemptions(seed, 1, RunShape(4), 2)[0] for seed in range(100)]
+    assert {(p.member, p.step) for p in plans} == {(m, s) for m in (0, 1) for s in (1, 2, 3)}
+
+
+def test_a_run_too_short_for_the_preemptions_is_refused():
+    with pytest.raises(NoSuchMoment, match="at least 4 training steps for --preempt 3"):
+        plan_preemptions(0, 3, RunShape(3), 2)
+    with pytest.raises(NoSuchMoment, match="at least 21 training steps for --preempt 19"):
+        plan_preemptions(0, 19, SHAPE, 1, [Moment("step", 3)])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_drawn_steps_are_none_of_the_chosen_ones_and_all_are_in_the_order_of_the_run(seed):
+    moments = [Moment("validation"), Moment("step", 10), Moment("saving", 3), Moment("leaving", 10)]
+    plan = plan_preemptions(seed, 15, SHAPE, 2, moments)
+    assert [p.step for p in plan] == sorted(p.step for p in plan)
+    assert [p.step for p in plan if p.at == "train"].count(10) == 1
+    at_ten = [p.at for p in plan if p.step == 10]
+    assert at_ten == ["train", "leaving"]
+
+
+@pytest.mark.parametrize(
+    ("moment", "at", "step", "batch"),
+    [
+        (Moment("step", 19), "train", 19, 0),
+        (Moment("validation"), "validation", 5, 2),
+        (Moment("validation", 3), "validation", 15, 2),
+        (Moment("saving"), "saving", 8, 0),
+        (Moment("saving", 1), "saving", 4, 0),
+        (Moment("leaving", 7), "leaving", 7, 0),
+    ],
+)
+def test_a_moment_is_found_in_the_run(moment, at, step, batch):
+    (found,) = plan_preemptions(1, 0, SHAPE, 1, [moment])
+    assert (found.at, found.step, found.batch) == (at, step, batch)
+
+
+def test_the_only_save_is_taken_where_there_is_no_second():
+    (found,) = plan_preemptions(1, 0, RunShape(20, saves=[4]), 1, [Moment("saving")])
+    assert found.step == 4
+
+
+@pytest.mark.parametrize(
+    ("moment", "message"),
+    [
+        (Moment("step", 20), "lies beyond the end"),
+        (Moment("leaving", 20), "lies beyond the end"),
+        (Moment("validation", 4), "the run has 3 validations. Choose a number from 1 to 3"),
+        (Moment("saving", 4), "the run has 3 saves"),
+    ],
+)
+def test_a_moment_that_the_run_does_not_have_is_refused_with_what_it_has(moment, message):
+    with pytest.raises(NoSuchMoment, match=message):
+        plan_preemptions(1, 0, SHAPE, 1, [moment])
+
+
+def test_a_worker_gets_it_as_json():
+    (preemption,) = plan_preemptions(0, 1, RunShape(2), 1)
+    assert json.loads(preemption.to_json()) == {"member": 0, "step": 1}
+    (other,) = plan_preemptions(0, 0, SHAPE, 1, [Moment("validation")], "SIGUSR1", True)
+    assert json.loads(other.to_json("pipe")) == {
+        **{"member": 0, "step": 5, "at": "validation", "batch": 2},
+        **{"signal": "SIGUSR1", "kill": True, "tell": "pipe", "outside": True},
+    }
+
+
+FITS = [FitSpan(1, "a", 0, 10), FitSpan(2, "b", 10, 30, began_at=10), FitSpan(3, "c", 30, 40)]
+
+
+@pytest.mark.parametrize(
+    ("moment", "fit", "step"),
+    [
+        (Moment("step", 9), "a", 9),
+        (Moment("step", 10), "b", 10),
+        (Moment("step", 35), "c", 5),
+        (Moment("validation", 1), "a", 10),
+        (Moment("validation", 2), "b", 30),
+        (Moment("saving", 1), "b", 20),
+        (Moment("leaving", 30), "c", 0),
+    ],
+)
+def test_a_moment_lies_in_a_fit_and_is_told_to_it_in_the_steps_of_its_model(moment, fit, step):
+    shape = RunShape(40, validations=[(10, 3), (30, 3)], saves=[20, 25], fits=FITS)
+    (found,) = plan_preemptions(1, 0, shape, 1, [moment])
+    told = json.loads(found.to_json())
+    assert (told["fit"], told["step"]) == (fit, step)
+
+
+def test_only_steps_before_which_training_stands_at_a_boundary_are_drawn():
+    shape = RunShape(20, boundaries=[0, 4, 8, 12, 16])
+    steps = {plan_preemptions(seed, 1, shape, 1)[0].step for seed in range(50)}
+    assert steps == {4, 8, 12, 16}
+    (found,) = plan_preemptions(1, 0, shape, 1, [Moment("step", 9)])
+    assert found.step == 12
+    with pytest.raises(NoSuchMoment, match="Choose a step from 1 to 16"):
+        plan_preemptions(1, 0, shape, 1, [Moment("step", 17)])

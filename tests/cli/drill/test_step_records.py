@@ -1,0 +1,256 @@
+"""Where two recorded runs part is found by worker, restart and step, and the cause is told by what lies before it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_preempt.cli.drill.cause import describe_parting, likely_causes, uncovered
+from keras_preempt.cli.drill.parting import Parting, find_parting
+from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
+from keras_preempt.training.step_record import record_name
+
+Lines = list[dict[str, Any]]
+
+
+def lines(first: int, last: int, wrong_from: int | None = None, exact: bool = True, why: str = "") -> Lines:
+    """The record of one worker from step `first` to step `last`."""
+    found: Lines = [
+        {"what": "begin", "step": first, "restored": "x" if first else "", "exact": exact, "why": why}
+    ]
+    for step in range(first, last + 1):
+        wrong = wrong_from is not None and step >= wrong_from
+        found.append(
+            {
+                **{"what": "at", "phase": "train", "epoch": step // 5, "batch": step % 5, "step": step},
+                "digests": {"metrics": "same", "weights": "wrong" if wrong else f"{step}"},
+                "logs": {"loss": float(step) + (0.25 if wrong else 0.0)},
+            }
+        )
+    return found
+
+
+def run(*incarnations: Lines, workers: int = 1) -> RunRecord:
+    return RunRecord([[incarnation] * workers for incarnation in incarnations])
+
+
+UNDISTURBED = run(lines(0, 10))
+
+
+def test_equal_runs_do_not_part_also_where_steps_were_run_twice() -> None:
+    assert find_parting(UNDISTURBED, run(lines(0, 7), lines(4, 10))) is None
+
+
+def test_runs_part_at_the_first_step_that_differs() -> None:
+    parting = find_parting(UNDISTURBED, run(lines(0, 4), lines(4, 10, wrong_from=6)))
+    assert parting == Parting(0, 1, 6, 1, 4, 5, ("weights",), {"loss": (6.0, 6.25)})
+    told = describe_parting(parting, [4])
+    assert (
+        "After step 5 was equal, from step 6 on (epoch 1, w0) the runs differ: weights; loss 6.0 and 6.25."
+        in told
+    )
+    assert "2 steps after it went on at step 4, restart 1 of 1" in told
+
+
+def test_the_worker_that_differs_first_is_named() -> None:
+    both = RunRecord([[lines(0, 10, wrong_from=8), lines(0, 10, wrong_from=6)]])
+    parting = find_parting(run(lines(0, 10), workers=2), both)
+    assert parting is not None
+    assert (parting.member, parting.step) == (1, 6)
+
+
+def test_steps_that_only_one_run_has_summed_up_are_passed_over() -> None:
+    sparse = [line for line in lines(0, 10, wrong_from=6) if line.get("step", 0) % 3 == 0]
+    parting = find_parting(UNDISTURBED, run(sparse))
+    assert parting is not None
+    assert (parting.equal_until, parting.step) == (3, 6)
+    assert "Between step 3, which was equal, and step 6" in describe_parting(parting, [])
+
+
+def causes(parting: Parting | None, record: RunRecord = UNDISTURBED, repeatable: bool | None = None) -> str:
+    return "\n".join(likely_causes(parting, record, repeatable))
+
+
+def part(*incarnations: Lines) -> Parting | None:
+    return find_parting(UNDISTURBED, run(*incarnations))
+
+
+def test_a_difference_before_the_first_preemption_is_the_scripts_own() -> None:
+    told = causes(part(lines(0, 4, wrong_from=3), lines(4, 10, wrong_from=4)))
+    assert "The script does not repeat itself" in told
+    assert "enable_op_determinism" in told
+    assert "--twice" not in told
+
+
+def test_a_difference_at_the_very_beginning_is_a_missing_seed_and_nothing_else() -> None:
+    told = causes(part(lines(0, 4, wrong_from=0)), run(lines(0, 10, exact=False, why="1 shuffle")))
+    assert "The initial state differs already" in told
+    assert "keras.utils.set_random_seed" in told
+    assert "shuffle" not in told
+
+
+def test_a_difference_at_the_restart_is_a_state_that_was_not_restored() -> None:
+    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=4)))
+    assert "something was not saved or not restored" in told
+
+
+def test_a_run_that_begins_anew_and_differs_at_once_has_no_seed() -> None:
+    told = causes(part(lines(0, 4), lines(0, 10, wrong_from=0)))
+    assert "something was not saved" not in told
+
+
+def test_what_the_input_analysis_doubts_is_the_likely_cause() -> None:
+    record = run(lines(0, 10, exact=False, why="1 shuffle(s) have no seed"))
+    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), record)
+    assert told.startswith("Likely cause: the input. 1 shuffle(s) have no seed.")
+    assert "Python variable in a layer" not in told
+
+
+@pytest.mark.parametrize(
+    ("source", "cure"),
+    [
+        ("Python code (tf.py_function) in an input pipeline (f)", "If it uses random numbers or keeps state"),
+        (
+            "the stateful random operation RandomUniform in the training step (f)",
+            "use a keras.random.SeedGenerator",
+        ),
+    ],
+)
+def test_what_draws_from_a_hidden_state_is_named_with_its_cure(source: str, cure: str) -> None:
+    record = run([*lines(0, 10), {"what": "sources", "found": [source]}])
+    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), record)
+    assert told.startswith(f"Likely cause: {source}")
+    assert cure in told
+
+
+def test_callbacks_whose_state_is_not_kept_are_named() -> None:
+    begin, *rest = lines(0, 10)
+    record = run([{**begin, "unsaved": ["Warm"]}, *rest])
+    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), record)
+    assert told.startswith("Likely cause: callbacks whose state is not kept: Warm. Give them get_state()")
+    assert "Warm" not in causes(part(lines(0, 4, wrong_from=2)), record)
+
+
+def test_without_a_trace_of_a_cause_the_usual_ones_are_told_and_how_to_go_on() -> None:
+    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)))
+    assert "such as a Python variable in a layer" in told
+    assert "add --twice to find out" in told
+    assert "the script repeats itself until it is preempted" in causes(None, repeatable=True)
+    assert "The script does not repeat itself" in causes(None, repeatable=False)
+
+
+def test_files_that_the_first_run_left_for_the_second_are_named_first_where_no_step_differs() -> None:
+    told = likely_causes(None, UNDISTURBED, None, written="log.csv")
+    assert told[0].startswith(
+        "Likely cause: files that the second run found as the first one had left them: log.csv"
+    )
+    assert "Add --isolate" in told[0]
+    doubted = run(lines(0, 10, exact=False, why="1 shuffle"))
+    told = likely_causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), doubted, None, written="log.csv")
+    assert told[0].startswith("Likely cause: the input.")
+    assert told[1].startswith("Other possible cause: files that the second run found")
+
+
+def test_a_worker_that_was_killed_while_it_saved_is_the_cause() -> None:
+    (told,) = likely_causes(
+        part(lines(0, 4), lines(4, 10, wrong_from=4)),
+        UNDISTURBED,
+        None,
+        ["w0 went on from the part of w1 in x"],
+    )
+    assert told.startswith("Cause: w0 went on from the part of w1 in x")
+
+
+def write(
+    folder: Path, incarnation: int, member: int, found: Sequence[dict[str, Any]], tail: str = ""
+) -> None:
+    text = "".join(json.dumps(line) + "\n" for line in found) + tail
+    (folder / record_name(incarnation, member)).write_text(text)
+
+
+def test_a_record_that_was_cut_by_a_kill_tells_how_far_it_came(tmp_path: Path) -> None:
+    write(tmp_path, 0, 0, lines(0, 7), tail='{"what": "at", "st')
+    write(tmp_path, 0, 1, lines(0, 6))
+    write(tmp_path, 1, 0, lines(4, 10))
+    record = read_run_record(tmp_path, 3, 2)
+    assert [record.steps_run(number) for number in range(4)] == [7, 6, 0, 0]
+    assert [record.began_at(number) for number in range(3)] == [0, 4, None]
+    went_on = [record.where(number) for number in range(3)]
+    assert [fit and fit.restored for fit in went_on] == ["", "x", None]
+    assert record.steps_run_again() == 3
+    assert record.names() == [""]
+
+
+def test_validations_are_told_with_their_last_batch() -> None:
+    seen = [
+        {"what": "at", "phase": "validation", "epoch": 0, "batch": b, "step": s}
+        for s in (5, 10)
+        for b in (0, 0, 1)
+    ]
+    assert run([*lines(0, 10), *seen]).fits(0)[0].validations == [(5, 1), (10, 1)]
+
+
+def of_fit(name: str, found: Lines) -> Lines:
+    begin, *rest = found
+    return [{**begin, "fit": name, "directory": name}, *rest]
+
+
+def test_each_fit_is_held_against_itself_and_the_one_that_differs_first_is_named() -> None:
+    first = RunRecord([[[*of_fit("a", lines(0, 6)), *of_fit("b", lines(0, 8))]]])
+    second = RunRecord(
+        [[of_fit("a", lines(0, 3))], [[*of_fit("a", lines(3, 6)), *of_fit("b", lines(0, 8, wrong_from=5))]]]
+    )
+    parting = find_parting(first, second)
+    assert parting is not None
+    assert (parting.fit, parting.fits, parting.step, parting.incarnation) == (2, 2, 5, 1)
+    told = describe_parting(parting, [3])
+    assert "from step 5 on (fit 2 of 2, epoch 1, w0) the runs differ" in told
+    assert "That fit began after restart 1 of 1, from its beginning." in told
+
+
+def test_steps_are_lost_only_if_they_were_run_and_run_again() -> None:
+    stopped_later = RunRecord([[of_fit("a", lines(0, 4))], [of_fit("a", lines(4, 25))]])
+    assert stopped_later.steps_run_again() == 0
+    again = RunRecord(
+        [
+            [of_fit("a", lines(0, 6))],
+            [[*of_fit("a", lines(4, 9)), *of_fit("b", lines(0, 3))]],
+            [of_fit("b", lines(1, 8))],
+        ]
+    )
+    assert again.steps_run_again() == 2 + 2
+
+
+def test_a_shared_shuffle_is_a_likely_cause() -> None:
+    begin, *rest = lines(0, 10)
+    record = run([{**begin, "shared": ["both come from one shuffle"]}, *rest])
+    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), record)
+    assert told.startswith("Likely cause: both come from one shuffle. Shuffle after the split")
+
+
+def test_what_identical_does_not_speak_for_is_named_and_nothing_else() -> None:
+    assert uncovered(UNDISTURBED, 1) == []
+    begin, *rest = lines(0, 10, exact=False, why="1 shuffle")
+    record = run([{**begin, "unsaved": ["Warm"]}, *rest, {"what": "sources", "found": ["Python code (f)"]}])
+    callbacks, data, source = uncovered(record, 2)
+    assert "(Warm): 2 preemptions made no difference" in callbacks
+    assert "the input (1 shuffle)" in data
+    assert source.startswith("Python code (f)")
+
+
+def test_a_fit_without_an_epoch_left_counts_for_nothing() -> None:
+    begin = {
+        "what": "begin",
+        "step": 6,
+        "restored": "",
+        "exact": True,
+        "why": "",
+        "fit": "b",
+        "directory": "b",
+    }
+    record = RunRecord([[[*of_fit("a", lines(0, 6)), begin, *of_fit("c", lines(0, 3))]]])
+    assert [fit.name for fit in record.trained()] == ["a", "c"]

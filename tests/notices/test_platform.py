@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.notices import gce, machine_clues
+from keras_preempt.notices.platform import (
+    CLOUDS,
+    GENERIC,
+    GPU_MAINTENANCE_LEAD,
+    MAINTENANCE_LEAD,
+    ROLES,
+    SCHEDULERS,
+    SOURCES,
+    Platform,
+    compose,
+    parse_name,
+)
+from keras_preempt.process.exit_codes import EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU
+
+PAGE = Path(__file__).parents[2] / "docs" / "termination.md"
+
+
+# -- The table -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "name", "code", "lead"),
+    [
+        ("none", "gce-cpu", EXIT_RESTART_GCE, 60),
+        ("gpu", "gce-gpu", EXIT_RESTART_GCE, 3600),
+        ("tpu", "gce-tpu", EXIT_RESTART_TPU, 60),
+    ],
+)
+def test_what_a_machine_of_compute_engine_computes_on_decides_about_its_end(
+    accelerator: machine_clues.Accelerator, name: str, code: int, lead: float
+) -> None:
+    platform = compose(None, "gce", accelerator)
+    assert platform.name == name
+    assert platform.exit_code == code
+    assert platform.maintenance_lead == lead
+    assert platform.sources == ("signals", "gce", "coordination key")
+    assert platform.waits_for_workers == (accelerator == "tpu")
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("cloud", [None, *CLOUDS])
+def test_a_scheduler_on_a_cloud_hears_both_and_answers_the_scheduler(
+    scheduler: str, cloud: str | None
+) -> None:
+    platform = compose(scheduler, cloud, "none")
+    assert platform.exit_code == EXIT_RESTART
+    assert not platform.waits_for_workers
+    assert "signals" in platform.sources
+    if cloud is not None:
+        assert platform.name == f"{scheduler}+{cloud}"
+        assert CLOUDS[cloud].metadata in platform.sources
+        assert platform.maintenance_lead == CLOUDS[cloud].maintenance_lead
+
+
+def test_of_an_unknown_platform_signals_are_heard_and_no_metadata_server_is_asked() -> None:
+    assert compose(None, None, "none") == GENERIC == Platform()
+    assert GENERIC.sources == ("signals", "coordination key")
+    assert GENERIC.exit_code == EXIT_RESTART
+    assert GENERIC.maintenance_lead == 0
+
+
+def test_a_tpu_coordinator_leaves_with_42_once_its_workers_are_gone() -> None:
+    for platform in (GENERIC, compose("kubernetes", "gce", "none")):
+        coordinator = platform.for_tpu_coordinator()
+        assert coordinator.exit_code == EXIT_RESTART_TPU == 42
+        assert coordinator.waits_for_workers
+        assert coordinator.sources == platform.sources
+        assert platform.name in coordinator.name
+
+
+def test_lead_times_are_those_of_the_sources_that_reckon_with_them() -> None:
+    assert GPU_MAINTENANCE_LEAD == gce.GPU_MAINTENANCE_LEAD_SECONDS
+    assert MAINTENANCE_LEAD == gce.MAINTENANCE_LEAD_SECONDS
+
+
+def test_every_source_of_every_platform_has_a_known_name() -> None:
+    for cloud in CLOUDS:
+        assert set(compose(None, cloud, "none").sources) <= set(SOURCES)
+
+
+# -- Named by the user -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("generic", "generic"),
+        ("none", "generic"),
+        ("gce", "gce-tpu"),
+        ("gce-cpu", "gce-cpu"),
+        ("AWS", "aws"),
+        ("slurm", "slurm"),
+        ("kubernetes+gce-gpu", "kubernetes+gce-gpu"),
+        ("azure + lsf", "lsf+azure"),
+    ],
+)
+def test_a_platform_can_be_named(text: str, name: str) -> None:
+    platform = parse_name(text, "tpu")
+    assert platform.name == name
+    assert "KERAS_PREEMPT_PLATFORM says so" in platform.describe() or platform.name == "generic"
+
+
+@pytest.mark.parametrize("name", [*CLOUDS, *SCHEDULERS, "generic", "kubernetes+azure"])
+def test_the_name_that_the_log_shows_can_be_given_back(name: str) -> None:
+    assert parse_name(name, "none").name == name
+
+
+@pytest.mark.parametrize(
+    "text", ["gcp", "aws+azure", "slurm+lsf", "generic+aws", "aws+", "gce-npu", "gce gpu", "tpu-coordinator"]
+)
+def test_a_platform_that_is_none_is_refused_with_the_names_that_there_are(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Expected KERAS_PREEMPT_PLATFORM .*kubernetes.*gce-gpu") as error:
+        parse_name(text)
+    assert f"Received: {text!r}" in str(error.value)
+
+
+def test_accelerator_follows_from_the_name_of_a_machine() -> None:
+    assert parse_name("gce-gpu", "none").accelerator == "gpu"
+    assert parse_name("gce-cpu", "gpu").accelerator == "none"
+    assert parse_name("aws", "gpu").accelerator == "gpu"
+
+
+# -- The page --------------------------------------------------------------------------------------------
+
+
+def rows() -> dict[str, dict[str, str]]:
+    """The table of the page: by platform, the cells by heading."""
+    _, _, table = PAGE.read_text().partition("## Table")
+    text, _, _ = table.partition("\n## ")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    headings = [cell.strip() for cell in lines[0].strip("|").split("|")]
+    found = {}
+    for line in lines[2:]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        found[cells[0].strip("`")] = dict(zip(headings, cells, strict=True))
+    return found
+
+
+def test_the_page_has_every_platform_and_no_other() -> None:
+    assert set(rows()) == {*CLOUDS, *SCHEDULERS, *ROLES, GENERIC.name}
+
+
+@pytest.mark.parametrize("name", [*CLOUDS, *SCHEDULERS, GENERIC.name])
+def test_the_page_says_what_the_code_does(name: str) -> None:
+    row = rows()[name]
+    platform = parse_name(name)
+    assert row["exit status"] == str(platform.exit_code)
+    assert row["notices heard"] == ", ".join(platform.sources)
+    if platform.maintenance_lead:
+        assert f"{platform.maintenance_lead:g} s for maintenance" in row["lead time"]
+    else:
+        assert "maintenance" not in row["lead time"]
+
+
+def test_the_page_says_what_a_tpu_coordinator_does() -> None:
+    row = rows()["tpu-coordinator"]
+    assert row["exit status"] == str(GENERIC.for_tpu_coordinator().exit_code)
+    assert "coordination key" in row["notices heard"]
+
+
+def test_the_page_names_every_sign_of_a_scheduler_and_of_an_accelerator() -> None:
+    for name, signs in machine_clues.SCHEDULER_VARIABLES:
+        for sign in signs:
+            assert f"`{sign}`" in rows()[name]["found by"]
+    assert f"`/{machine_clues.SERVICE_ACCOUNT}`" in rows()["kubernetes"]["found by"]
+    for sign in machine_clues.TPU_VARIABLES:
+        assert f"`{sign}`" in rows()["gce-tpu"]["found by"]
+
+
+def test_every_lead_time_has_a_source_that_is_linked() -> None:
+    text = PAGE.read_text()
+    listed = set(re.findall(r"^(\d+)\. \[.*\]\(https://", text[text.index("## Sources") :], re.MULTILINE))
+    cited = {
+        number
+        for row in rows().values()
+        for cell in row.values()
+        for number in re.findall(r"\[(\d+)\]", cell)
+    }
+    assert cited == listed

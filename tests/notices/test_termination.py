@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import functools
+import math
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_preempt.notices.platform import GENERIC, POLLED, compose
+from keras_preempt.notices.signals import parse_signals
+from keras_preempt.notices.termination import (
+    EXIT_NOT_SAVED,
+    EXIT_RESTART,
+    EXIT_RESTART_GCE,
+    EXIT_RESTART_TPU,
+    Termination,
+    TerminationConfig,
+    complete,
+)
+from keras_preempt.process import environment
+
+GCE_GPU = compose(None, "gce", "gpu", ("the firmware says so",))
+
+
+# -- What the user says ----------------------------------------------------------------------------------
+
+
+def test_what_is_left_out_stays_open() -> None:
+    config = TerminationConfig()
+    assert config.signals == (signal.SIGTERM,)
+    assert config.exit_code is None
+    assert config.exit_fn is None
+    assert config.grace_period is None
+    assert config.save_fn is None
+    assert config.termination_watcher_fn is None
+
+
+def test_arguments_come_in_the_order_of_tensorflow() -> None:
+    def watcher() -> bool:
+        return False
+
+    def leave() -> None: ...
+
+    def save(*args: object, **kwargs: object) -> None: ...
+
+    config = TerminationConfig(watcher, leave, 30, save)
+    assert config.termination_watcher_fn is watcher
+    assert config.exit_fn is leave
+    assert config.grace_period == 30
+    assert config.save_fn is save
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 3600, np.float32(30), np.int64(30)])
+def test_a_grace_period_is_any_number_of_seconds(seconds: Any) -> None:
+    period = TerminationConfig(grace_period=seconds).grace_period
+    assert type(period) is float
+    assert period == seconds
+
+
+@pytest.mark.parametrize(
+    "value", [-1, -0.001, math.nan, math.inf, -math.inf, True, False, "30", "30s", [30], 1j, np.bool_(True)]
+)
+def test_a_grace_period_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"Expected grace_period to be a number of seconds.* Received: "):
+        TerminationConfig(grace_period=value)
+
+
+class Policy:
+    """Functions of every kind that a user may hand over."""
+
+    def __call__(self) -> bool:
+        return False
+
+    def method(self) -> bool:
+        return False
+
+    def wants_more(self, directory: str) -> bool:
+        return False
+
+    async def coroutine(self) -> bool:
+        return True
+
+    def generator(self) -> Any:
+        yield True
+
+
+@pytest.mark.parametrize("name", ["termination_watcher_fn", "exit_fn"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: False,
+        lambda *args, **kwargs: False,
+        lambda code=1: False,
+        Policy(),
+        Policy().method,
+        functools.partial(Policy().wants_more, "runs/1"),
+        sys.exit,
+        dict,
+    ],
+)
+def test_a_function_that_needs_no_arguments_is_taken(name: str, function: Callable[[], Any]) -> None:
+    assert getattr(TerminationConfig(**{name: function}), name) is function
+
+
+@pytest.mark.parametrize("name", ["termination_watcher_fn", "exit_fn"])
+@pytest.mark.parametrize(
+    "value", [75, "exit", True, lambda signal, frame: False, Policy().wants_more, lambda *, code: None]
+)
+def test_what_cannot_be_called_without_arguments_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"Expected {name} to be a function without arguments.*Received"):
+        TerminationConfig(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["termination_watcher_fn", "exit_fn"])
+@pytest.mark.parametrize("value", [Policy().coroutine, Policy().generator])
+def test_a_function_whose_call_runs_nothing_is_refused(name: str, value: Any) -> None:
+    # What it returns is an object, which would be taken for True: a notice at once.
+    with pytest.raises(ValueError, match=f"Expected {name} to be a plain function"):
+        TerminationConfig(**{name: value})
+
+
+def test_save_fn_may_take_what_the_checkpoint_handler_is_given() -> None:
+    assert TerminationConfig(save_fn=lambda step, *, options: None).save_fn is not None
+    with pytest.raises(ValueError, match=r"Expected save_fn to be a function.*Received: 'export'"):
+        TerminationConfig(save_fn="export")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", [0, 256, -1, True, 1.5, "75", 75.0])
+def test_an_exit_code_that_would_mean_something_else_is_refused(code: Any) -> None:
+    with pytest.raises(ValueError, match="from 1 to 255"):
+        TerminationConfig(exit_code=code)
+
+
+def test_the_exit_code_that_says_nothing_was_saved_is_refused() -> None:
+    with pytest.raises(ValueError, match="another one than 74"):
+        TerminationConfig(exit_code=EXIT_NOT_SAVED)
+
+
+@pytest.mark.parametrize("code", [1, 42, 143, 255, np.int64(42)])
+def test_any_other_exit_code_is_taken(code: int) -> None:
+    assert TerminationConfig(exit_code=code).exit_code == code
+
+
+def test_exit_codes_are_those_that_others_know() -> None:
+    assert (EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU) == (74, 75, 143, 42)
+    assert EXIT_RESTART_GCE == 128 + signal.SIGTERM
+
+
+# -- Signals ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "USR1", "usr1", signal.SIGUSR1, int(signal.SIGUSR1)])
+def test_a_signal_can_be_named_in_every_usual_way(name: Any) -> None:
+    assert parse_signals([name]) == (signal.SIGUSR1,)
+
+
+def test_one_name_alone_is_no_list_of_letters() -> None:
+    assert parse_signals("SIGTERM") == (signal.SIGTERM,)
+
+
+@pytest.mark.parametrize("name", ["SIGNOTHING", "", "SIG", 0, 4711, "15 ", None, 1.5])
+def test_an_unknown_signal_is_refused_by_name(name: Any) -> None:
+    with pytest.raises(ValueError, match="Expected names of signals"):
+        TerminationConfig(signals=[name])
+
+
+@pytest.mark.parametrize("value", [None, 15, signal.SIGTERM])
+def test_signals_that_are_no_list_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="Expected signals to be names of signals"):
+        TerminationConfig(signals=value)
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "STOP", 9])
+def test_a_signal_that_no_process_can_catch_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match="can catch"):
+        TerminationConfig(signals=[name])
+
+
+def test_a_signal_named_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="SIGTERM twice"):
+        TerminationConfig(signals=["SIGTERM", "TERM"])
+
+
+# -- What the platform adds ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("platform", "code"),
+    [
+        (GENERIC, 75),
+        (compose(None, "gce", "none"), 143),
+        (GCE_GPU, 143),
+        (compose(None, "gce", "tpu"), 42),
+        (compose("kubernetes", "gce", "gpu"), 75),
+        (compose("slurm", None, "none"), 75),
+        (compose(None, "aws", "gpu"), 75),
+        (GENERIC.for_tpu_coordinator(), 42),
+    ],
+)
+def test_the_exit_code_is_the_platforms_unless_the_user_gives_one(platform: Any, code: int) -> None:
+    assert complete(TerminationConfig(), platform).exit_code == code
+    assert complete(TerminationConfig(exit_code=7), platform).exit_code == 7
+
+
+def test_a_grace_period_is_never_made_up() -> None:
+    # An hour holds for maintenance of a machine with GPUs, not for a signal that reaches it: that notice says so
+    # itself, and the grace period of all notices is the user's.
+    assert complete(TerminationConfig(), GCE_GPU).grace_period is None
+    assert complete(TerminationConfig(), GCE_GPU).platform.maintenance_lead == 3600
+    assert complete(TerminationConfig(grace_period=0), GCE_GPU).grace_period == 0
+
+
+def test_the_users_watcher_takes_the_place_of_metadata_and_leaves_signals() -> None:
+    completed = complete(TerminationConfig(lambda: False), GCE_GPU)
+    assert completed.sources == ("signals", "coordination key", POLLED)
+    assert complete(TerminationConfig(), GCE_GPU).sources == ("signals", "gce", "coordination key")
+
+
+def test_without_signals_none_is_listened_for() -> None:
+    completed = complete(TerminationConfig(signals=()), GCE_GPU)
+    assert completed.sources == ("gce", "coordination key")
+    assert completed.signals == ()
+
+
+def test_an_exit_fn_decides_itself_whether_to_wait_for_the_workers() -> None:
+    coordinator = GENERIC.for_tpu_coordinator()
+    assert complete(TerminationConfig(), coordinator).waits_for_workers
+    assert complete(TerminationConfig(exit_code=3), coordinator).waits_for_workers
+    assert not complete(TerminationConfig(exit_fn=lambda: None), coordinator).waits_for_workers
+
+
+def line(platform: Any = GENERIC, **arguments: Any) -> str:
+    completed: Termination = complete(TerminationConfig(**arguments), platform)
+    return completed.describe()
+
+
+def test_one_line_says_what_was_found_and_what_follows() -> None:
+    assert line(GCE_GPU) == (
+        "Platform: gce-gpu (the firmware says so). Notices from SIGTERM, gce, coordination key; grace as a notice "
+        "says, 3600 s for maintenance; exit status 143."
+    )
+    assert line(signals=("SIGTERM", "USR1"), grace_period=30, exit_code=9) == (
+        "Platform: generic. Notices from SIGTERM/SIGUSR1, coordination key; 30 s of grace; exit status 9."
+    )
+    assert "grace as a notice says, else none" in line()
+    assert "grace as a notice says, else none" in line(GCE_GPU, termination_watcher_fn=lambda: False)
+    assert "exit_fn." in line(exit_fn=lambda: None)
+    assert "exit status 42 once the workers are gone." in line(GENERIC.for_tpu_coordinator())
+    assert "\n" not in line(compose("slurm", "azure", "gpu", ("one", "two")))
+
+
+def test_the_environment_replaces_the_grace_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environment.GRACE_PERIOD, "12.5")
+    assert complete(TerminationConfig(grace_period=3), GENERIC).grace_period == 12.5
+    assert complete(TerminationConfig(), GENERIC).grace_period == 12.5
+    for wrong in ("soon", "-1", "inf"):
+        monkeypatch.setenv(environment.GRACE_PERIOD, wrong)
+        with pytest.raises(
+            ValueError, match=f"Expected {environment.GRACE_PERIOD} to be a number of seconds"
+        ):
+            complete(TerminationConfig(), GENERIC)

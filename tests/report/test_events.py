@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_preempt.checkpoint.errors import StoreUnavailable, TooLarge
+from keras_preempt.checkpoint.storage.gcs import GcsStore
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.report.events import KINDS, EventLog, log_name, read
+from keras_preempt.testing import FakeGcs
+
+
+class Lines:
+    """A sink that keeps what it gets; fails if it is told how."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.data: list[bytes] = []
+        self.attempts = 0
+        self.closed = False
+        self.error = error
+
+    def write(self, data: bytes, /) -> None:
+        assert not self.closed
+        self.attempts += 1
+        if self.error is not None:
+            raise self.error
+        self.data.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.data]
+
+
+def clock() -> Callable[[], float]:
+    times = iter(range(1000))
+    return lambda: float(next(times))
+
+
+def test_each_event_is_one_line_of_json_that_is_handed_over_at_once() -> None:
+    log, sink = EventLog(3, clock()), Lines()
+    log.open(2, sink)
+    log.emit("plan", target=7, reason="two\nlines", writers=[0, 1], deadline=None)
+    (line,) = sink.data
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    event = json.loads(line)
+    assert (event["event"], event["time"], event["member"]) == ("plan", 0.0, 3)
+    assert (event["target"], event["reason"], event["writers"]) == (7, "two\nlines", [0, 1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_can_be_told(kind: str) -> None:
+    log, sink = EventLog(0), Lines()
+    log.open(1, sink)
+    log.emit(kind)
+    assert sink.events[0]["event"] == kind
+
+
+def test_an_unknown_kind_is_refused_and_the_known_ones_are_named() -> None:
+    with pytest.raises(ValueError, match=r"Expected an event kind.*restore.*Received: 'restored'"):
+        EventLog(0).emit("restored")
+
+
+def test_events_from_before_the_opening_come_first_and_in_order() -> None:
+    log, sink = EventLog(0, clock()), Lines()
+    log.emit("notice", number=1)
+    log.emit("notice", number=2)
+    log.open(1, sink)
+    log.emit("start", number=3)
+    assert [event["number"] for event in sink.events] == [1, 2, 3]
+    assert [event["time"] for event in sink.events] == [0.0, 1.0, 2.0]  # when they happened
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StoreUnavailable("No space left")])
+def test_a_log_that_cannot_be_written_never_ends_training_and_is_reported_once(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, sink = EventLog(0), Lines(error)
+    log.emit("notice")
+    log.open(1, sink)
+    with caplog.at_level(logging.WARNING, "keras_preempt"):
+        log.emit("plan")
+        log.emit("exit")
+    log.close()
+    assert sink.attempts == 1
+    assert len(caplog.records) == 1
+    assert "No space left" in caplog.text
+
+
+def test_an_event_after_the_end_changes_nothing_and_fails_nothing() -> None:
+    log, sink = EventLog(0), Lines()
+    log.open(1, sink)
+    log.close()
+    log.emit("notice")
+    log.close()
+    assert sink.data == []
+    assert sink.closed
+
+
+def test_threads_never_mix_their_lines() -> None:
+    log, sink = EventLog(0), Lines()
+
+    def tell(number: int) -> None:
+        for index in range(200):
+            log.emit("hold", thread=number, index=index)
+
+    threads = [threading.Thread(target=tell, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    log.open(1, sink)
+    for thread in threads:
+        thread.join()
+    assert len(sink.data) == 800
+    for number in range(4):
+        assert [e["index"] for e in sink.events if e["thread"] == number] == list(range(200))
+
+
+def test_what_was_told_is_on_disk_before_the_log_is_closed(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "run")
+    store.prepare()
+    log = EventLog(0)
+    log.open(1, store.append_log("events/00001.w00000.jsonl"))
+    log.emit("start", members=1)
+    assert json.loads((tmp_path / "run/events/00001.w00000.jsonl").read_text())["event"] == "start"
+    log.close()
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "directory":
+        made: Store = LocalStore(tmp_path / "run")
+        made.prepare()
+        yield made
+        return
+    with FakeGcs() as gcs:
+        made = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client)
+        yield made
+        made.close()
+
+
+def test_events_of_all_workers_and_starts_are_read_back_in_the_order_of_their_times(store: Store) -> None:
+    times = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    for incarnation in (1, 2):
+        logs = [EventLog(member, lambda: next(times)) for member in (0, 1)]
+        for member, log in enumerate(logs):
+            log.open(incarnation, store.append_log(log_name(incarnation, member)))
+        logs[1].emit("start")
+        logs[0].emit("start")
+        logs[1].emit("exit", saved=None)
+        for log in logs:
+            log.close()
+    told = [(e["time"], e["incarnation"], e["member"], e["event"]) for e in read(store)]
+    assert told == [
+        (1.0, 1, 1, "start"),
+        (2.0, 1, 0, "start"),
+        (3.0, 1, 1, "exit"),
+        (4.0, 2, 1, "start"),
+        (5.0, 2, 0, "start"),
+        (6.0, 2, 1, "exit"),
+    ]
+
+
+def test_segments_are_read_in_their_order_also_beyond_those_of_four_digits(store: Store) -> None:
+    for number in (2, 10000, 9999):
+        line = f'{{"event":"hold","time":1.0,"member":0,"number":{number}}}\n'
+        store.create(f"events/00001.w00000-{number:04d}.jsonl", line.encode())
+    assert [event["number"] for event in read(store)] == [2, 9999, 10000]
+
+
+def test_what_a_killed_process_left_and_what_is_no_event_is_passed_over(store: Store) -> None:
+    good = b'{"event":"start","time":1.0,"member":0}\n'
+    junk = b'[]\n{"event":"start"}\n{"event":"start","time":NaN}\n{"event":["start"],"time":1}\n\xff\n\n'
+    store.create("events/00001.w00000.jsonl", junk + b"[" * 99999 + b"\n" + good + b'{"event":"sta')
+    for name in ("thesis.txt", "1.w0.jsonl", "00001.w00000-1.jsonl", "00001.w00001.jsonl/inner"):
+        store.create(f"events/{name}", good)
+    assert [event["event"] for event in read(store)] == ["start"]
+
+
+def test_a_log_that_would_fill_the_memory_is_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keras_preempt.report.events.LARGEST", 10)
+    store.create("events/00001.w00000.jsonl", b"{}\n" * 10)
+    with pytest.raises(TooLarge):
+        read(store)
+
+
+def test_a_directory_without_events_has_none(store: Store) -> None:
+    assert read(store) == []

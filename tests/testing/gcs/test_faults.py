@@ -1,0 +1,311 @@
+"""Each fault is seen by the google-cloud-storage client as the fault that it is."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+from google.api_core import exceptions
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+
+from keras_preempt.testing import FAULT_KINDS, FakeGcs, Faults
+from keras_preempt.testing.gcs.faults import APPLICABLE, DEFAULT_KINDS
+from tests.testing.conftest import QUICK
+
+CONTENT = random.Random(2).randbytes(300_000)
+_TIMEOUT = (5, 0.3)
+
+
+def upload(bucket, name="a", retry=None, **options):
+    bucket.blob(name).upload_from_string(CONTENT, checksum="crc32c", retry=retry, **options)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen within 10 s"
+        threading.Event().wait(0.01)
+
+
+def seen(gcs, kind):
+    return [request for request in gcs.requests if request.fault == kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("403", exceptions.Forbidden),
+        ("429", exceptions.TooManyRequests),
+        ("500", exceptions.InternalServerError),
+        ("502", exceptions.BadGateway),
+        ("503", exceptions.ServiceUnavailable),
+        ("504", exceptions.GatewayTimeout),
+    ],
+)
+def test_an_error_status_is_raised_and_nothing_takes_effect(gcs, bucket, kind, error):
+    gcs.put("bucket", "there", CONTENT)
+    gcs.fail_next(kind, times=4)
+    for call in (
+        lambda: upload(bucket),
+        lambda: bucket.blob("there").delete(retry=None),
+        lambda: bucket.blob("there").download_as_bytes(retry=None),
+        lambda: list(bucket.list_blobs(retry=None)),
+    ):
+        with pytest.raises(error):
+            call()
+    assert [request.status for request in seen(gcs, kind)] == [int(kind)] * 4
+    assert set(gcs.objects("bucket")) == {"there"}
+
+
+def test_a_429_says_when_to_come_back(gcs, bucket):
+    gcs.faults = Faults(retry_after=17)
+    gcs.fail_next("429")
+    with pytest.raises(exceptions.TooManyRequests) as error:
+        upload(bucket)
+    assert error.value.response.headers["Retry-After"] == "17"
+
+
+@pytest.mark.parametrize("kind", ["408", "429", "500", "502", "503", "504", "reset"])
+def test_a_passing_fault_is_overcome_by_the_clients_own_retries(gcs, bucket, kind):
+    gcs.fail_next(kind, times=2)
+    upload(bucket, retry=QUICK, if_generation_match=0)
+    gcs.fail_next(kind, times=2)
+    assert bucket.blob("a").download_as_bytes(retry=QUICK) == CONTENT
+    assert len(seen(gcs, kind)) == 4
+    assert gcs.pending_faults == 0
+
+
+def test_a_reset_reaches_the_client_and_nothing_takes_effect(gcs, bucket):
+    gcs.fail_next("reset")
+    with pytest.raises(requests.ConnectionError, match="ConnectionResetError"):
+        upload(bucket)
+    assert gcs.objects("bucket") == {}
+    gcs.put("bucket", "a", CONTENT)
+    gcs.fail_next("reset")
+    with pytest.raises(requests.ConnectionError, match="ConnectionResetError"):
+        bucket.blob("a").download_as_bytes(retry=None)
+    assert [request.status for request in seen(gcs, "reset")] == [None, None]
+
+
+def test_a_stalled_request_times_out_and_still_takes_effect_later(gcs, bucket):
+    gcs.fail_next("stall", stall_seconds=1)
+    with pytest.raises(requests.Timeout):
+        upload(bucket, timeout=_TIMEOUT)
+    assert gcs.objects("bucket") == {}
+    wait_until(lambda: gcs.objects("bucket"))
+    assert gcs.content("bucket", "a") == CONTENT
+
+
+def test_a_stall_does_not_hold_up_the_end_of_the_server(gcs, bucket):
+    gcs.fail_next("stall", stall_seconds=3600)
+    with pytest.raises(requests.Timeout):
+        upload(bucket, timeout=_TIMEOUT)
+
+
+def test_a_lost_response_hides_a_write_that_took_effect(gcs, bucket):
+    gcs.fail_next("lost-response")
+    with pytest.raises(requests.ConnectionError):
+        upload(bucket, if_generation_match=0)
+    assert gcs.content("bucket", "a") == CONTENT
+    gcs.fail_next("lost-response")
+    with pytest.raises(requests.ConnectionError):
+        bucket.blob("a").delete(retry=None)
+    assert gcs.objects("bucket") == {}
+
+
+@pytest.mark.parametrize("chunk_size", [None, 256 * 1024])
+def test_an_empty_response_says_nothing_of_a_write_that_took_effect(gcs, bucket, chunk_size):
+    gcs.fail_next("empty-response", match="upload_id=" if chunk_size else "uploadType=multipart")
+    blob = bucket.blob("a", chunk_size=chunk_size)
+    content = CONTENT[: 200 * 1024]  # In one piece, whose answer is the object's resource.
+    size = None if chunk_size else len(content)
+    with pytest.raises((requests.JSONDecodeError, InvalidResponse, DataCorruption)):
+        blob.upload_from_file(io.BytesIO(content), size=size, checksum="crc32c", retry=None)
+    assert gcs.pending_faults == 0
+    assert gcs.content("bucket", "a") == content
+
+
+def test_after_a_lost_response_the_clients_retry_fails_on_its_own_write(gcs, bucket):
+    gcs.fail_next("lost-response")
+    blob = bucket.blob("a")
+    blob.metadata = {"token": "mine"}
+    with pytest.raises(exceptions.PreconditionFailed):
+        blob.upload_from_string(CONTENT, checksum="crc32c", retry=QUICK, if_generation_match=0)
+    assert gcs.objects("bucket")["a"].metadata == {"token": "mine"}
+
+
+def test_after_the_end_of_a_resumable_upload_was_lost_the_client_gets_its_object(gcs, bucket):
+    gcs.fail_next("lost-response", match="PUT")
+    blob = bucket.blob("a", chunk_size=1 << 20)
+    blob.upload_from_file(io.BytesIO(CONTENT), checksum="crc32c", retry=QUICK, if_generation_match=0)
+    assert blob.generation == gcs.objects("bucket")["a"].generation
+    assert len(seen(gcs, "lost-response")) == 1
+
+
+def test_a_truncated_download_is_noticed_and_resumed(gcs, bucket):
+    upload(bucket)
+    gcs.fail_next("truncated")
+    with pytest.raises((requests.ConnectionError, requests.exceptions.ChunkedEncodingError)):
+        bucket.blob("a").download_as_bytes(retry=None)
+    gcs.fail_next("truncated")
+    assert bucket.blob("a").download_as_bytes(retry=QUICK, checksum="crc32c") == CONTENT
+
+
+def test_a_corrupted_download_differs_by_one_bit_and_is_found_by_its_checksum(gcs, bucket):
+    upload(bucket)
+    gcs.fail_next("corrupted")
+    with pytest.raises(DataCorruption):
+        bucket.blob("a").download_as_bytes(retry=QUICK, checksum="crc32c")
+    gcs.fail_next("corrupted")
+    wrong = bucket.blob("a").download_as_bytes(checksum=None)
+    changed = [(x ^ y).bit_count() for x, y in zip(CONTENT, wrong, strict=True) if x != y]
+    assert changed == [1]
+
+
+def test_the_client_does_not_verify_a_range(gcs, bucket):
+    upload(bucket)
+    gcs.fail_next("corrupted")
+    assert bucket.blob("a").download_as_bytes(start=0, end=99_999, checksum="crc32c") != CONTENT[:100_000]
+
+
+@pytest.mark.parametrize("chunk_size", [None, 256 * 1024])
+def test_an_upload_corrupted_on_its_way_is_refused(gcs, bucket, chunk_size):
+    gcs.fail_next("corrupted-upload")
+    blob = bucket.blob("a", chunk_size=chunk_size)
+    with pytest.raises(exceptions.BadRequest, match="CRC32C"):
+        blob.upload_from_file(io.BytesIO(CONTENT), checksum="crc32c", retry=None)
+    assert gcs.objects("bucket") == {}
+
+
+def test_an_unchecked_upload_corrupted_on_its_way_is_stored_so(gcs, bucket):
+    gcs.fail_next("corrupted-upload")
+    bucket.blob("a").upload_from_string(CONTENT, checksum=None)
+    stored = gcs.content("bucket", "a")
+    assert [(x ^ y).bit_count() for x, y in zip(CONTENT, stored, strict=True) if x != y] == [1]
+
+
+def test_a_lost_session_ends_a_resumable_upload(gcs, bucket):
+    gcs.fail_next("session-lost")
+    with pytest.raises(exceptions.GoogleAPICallError) as error:
+        bucket.blob("a", chunk_size=256 * 1024).upload_from_file(
+            io.BytesIO(CONTENT), retry=QUICK, checksum="crc32c"
+        )
+    assert error.value.code == 410
+    assert gcs.objects("bucket") == {}
+
+
+def test_a_slow_request_is_slow_and_the_next_one_on_its_connection_is_not(gcs, bucket):
+    gcs.faults = Faults(slow_bytes_per_second=len(CONTENT))
+    gcs.put("bucket", "a", CONTENT)
+    gcs.fail_next("slow")
+    begin = time.monotonic()
+    assert bucket.blob("a").download_as_bytes() == CONTENT
+    assert time.monotonic() - begin > 0.8
+    begin = time.monotonic()
+    assert bucket.blob("a").download_as_bytes() == CONTENT
+    assert time.monotonic() - begin < 0.8
+
+
+def test_a_fault_meets_the_request_that_it_is_meant_for(gcs, bucket):
+    gcs.fail_next("503", match="bucket/b")
+    gcs.fail_next("corrupted", match="bucket/a")
+    upload(bucket, "a")  # A corrupted download cannot happen to an upload: it is kept for one.
+    with pytest.raises(exceptions.ServiceUnavailable):
+        upload(bucket, "b")
+    assert gcs.pending_faults == 1
+    with pytest.raises(DataCorruption):
+        bucket.blob("a").download_as_bytes()
+    gcs.fail_next("503", match="GET /storage/v1/b/bucket?")
+    with pytest.raises(exceptions.ServiceUnavailable):
+        bucket.reload(retry=None)
+
+
+def run_seeded(faults):
+    """The faults that the same 60 requests meet."""
+    with FakeGcs(faults=faults) as gcs:
+        gcs.put("bucket", "a", CONTENT)
+        bucket = gcs.client().bucket("bucket")
+        for number in range(60):
+            try:
+                if number % 2:
+                    bucket.blob("a").download_as_bytes(retry=None)
+                else:
+                    upload(bucket, f"n{number % 5}")
+            except (exceptions.GoogleAPICallError, requests.RequestException, DataCorruption):
+                pass
+        return [(r.method, r.target, r.fault) for r in gcs.requests if r.target != "bucket/"]
+
+
+def test_faults_by_seed_are_the_same_in_every_run_and_as_many_as_asked_for():
+    kinds = tuple(kind for kind in DEFAULT_KINDS if kind != "stall")
+    first = run_seeded(Faults(seed=3, rate=0.3, kinds=kinds))
+    assert run_seeded(Faults(seed=3, rate=0.3, kinds=kinds)) == first
+    assert run_seeded(Faults(seed=4, rate=0.3, kinds=kinds)) != first
+    assert 8 <= sum(fault is not None for _, _, fault in first) <= 30
+    assert all(fault is None for _, _, fault in run_seeded(Faults(seed=3, kinds=kinds)))
+    assert all(fault is not None for _, _, fault in run_seeded(Faults(rate=1, kinds=kinds)))
+
+
+def test_every_request_meets_a_fault_that_can_happen_to_it_at_the_rate_asked_for():
+    for sort, applicable in APPLICABLE.items():
+        faults = Faults(seed=1, rate=0.1, kinds=FAULT_KINDS)
+        drawn = [faults.draw(sort, nth, applicable) for nth in range(3000)]
+        met = [kind for kind in drawn if kind]
+        assert 200 < len(met) < 400
+        assert set(met) == set(applicable)
+
+
+def test_seeded_faults_spare_the_buckets_own_metadata(gcs, bucket):
+    gcs.faults = Faults(rate=1, kinds=("503",))
+    bucket.reload(retry=None)
+    gcs.faults = None
+    upload(bucket)
+
+
+def test_through_any_faults_that_pass_every_object_arrives_whole(gcs):
+    kinds = ("408", "429", "500", "503", "lost-response", "reset", "truncated")
+    gcs.faults = Faults(seed=5, rate=0.25, kinds=kinds)
+    contents = {f"n{n}": random.Random(n).randbytes(random.Random(n).randrange(700_000)) for n in range(40)}
+    local = threading.local()
+
+    def move(name):
+        if not hasattr(local, "bucket"):
+            local.bucket = gcs.client().bucket("bucket")
+        file = io.BytesIO(contents[name])
+        blob = local.bucket.blob(name, chunk_size=256 * 1024)
+        blob.upload_from_file(file, checksum="crc32c", retry=QUICK)
+        return blob.download_as_bytes(checksum="crc32c", retry=QUICK) == contents[name]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(move, contents))
+    assert {request.fault for request in gcs.requests} == {None, *kinds}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"kinds": ("flood",)}, {"rate": 1.5}, {"stall_seconds": -1}, {"slow_bytes_per_second": 0}],
+)
+def test_nonsense_is_refused(arguments, gcs):
+    with pytest.raises(ValueError, match=r"Expected .* Received: .* Correct"):
+        Faults(**arguments)
+
+
+def test_ordering_nonsense_is_refused(gcs):
+    with pytest.raises(ValueError, match="'flood'"):
+        gcs.fail_next("flood")
+    with pytest.raises(ValueError, match="times"):
+        gcs.fail_next("503", times=0)
+
+
+def test_the_documentation_lists_every_fault():
+    page = (Path(__file__).parents[3] / "docs" / "testing.md").read_text()
+    table = page.partition("| fault |")[2].partition("\n\n")[0]
+    listed = [name for row in table.splitlines()[2:] for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    assert sorted(listed) == sorted(FAULT_KINDS)

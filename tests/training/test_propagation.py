@@ -1,0 +1,252 @@
+"""What is told of an error, what is made of it again, and that nothing from outside is evaluated for it."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+import tensorflow as tf
+
+from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost
+from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.backend.tensorflow.remote_workers import RemoteWorkers
+from keras_preempt.backend.tensorflow.worker_lost import WorkerLost
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.process.uncaught import status_of
+from keras_preempt.training.propagation import LONGEST_TEXT, Failure, Origin, Propagation, gist
+from tests.agreement.memory_coordinator import MemoryCoordinator, MemoryService
+
+
+class Reporting(MemoryCoordinator):
+    """Keeps what it is asked to report."""
+
+    def __init__(self, service: MemoryService, member: int) -> None:
+        super().__init__(service, member)
+        self.reported: list[tuple[str, int]] = []
+
+    def gone(self) -> frozenset[int]:
+        return frozenset()
+
+    def report_error(self, message: str, code: int = ABORTED) -> None:
+        self.reported.append((message, code))
+
+
+class OwnType(Exception):
+    pass
+
+
+def two() -> tuple[Reporting, Reporting]:
+    service = MemoryService(2)
+    return Reporting(service, 0), Reporting(service, 1)
+
+
+def as_tensorflow_raises_it(
+    message: str, code: type[tf.errors.OpError] = tf.errors.AbortedError
+) -> tf.errors.OpError:
+    text = f"Collective ops is aborted by: Error reported from /job:worker/task:1: {message}\nRestart your program."
+    return code(None, None, text)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("a\nb"),
+        KeyError("x"),
+        OSError("gone"),
+        AssertionError(),
+        tf.errors.ResourceExhaustedError(None, None, "é"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_type_and_text_survive_the_way(error: Exception) -> None:
+    failed, other = two()[::-1]
+    assert Propagation(failed).settle(error) is error
+    ((message, code),) = failed.reported
+    raised = Propagation(other).settle(as_tensorflow_raises_it(message))
+    assert type(raised) is type(error)
+    text = str(getattr(error, "message", error))
+    assert f"Worker 1: {text}" in (
+        raised.args[0] if not isinstance(raised, tf.errors.OpError) else raised.message
+    )
+    assert code == (tf.errors.RESOURCE_EXHAUSTED if isinstance(error, tf.errors.OpError) else ABORTED)
+    assert other.reported == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OwnType("x"),
+        UnicodeDecodeError("utf8", b"x", 0, 1, "x"),
+        StopIteration("x"),
+        KeyboardInterrupt("x"),
+        SystemExit("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_cannot_be_made_of_a_text_is_a_runtime_error_that_names_it(error: BaseException) -> None:
+    raised = Failure.of(error, 3).rebuild()
+    assert type(raised) is RuntimeError
+    assert str(raised).startswith("Worker 3: ")
+    assert type(error).__name__ in str(raised)
+
+
+@pytest.mark.parametrize(
+    "name", ["eval", "exec", "SystemExit", "KeyboardInterrupt", "print", "os.system", "__import__", ""]
+)
+def test_a_name_that_is_no_exception_is_never_called(name: str) -> None:
+    raised = Failure(1, name, 0, "print('executed')").rebuild()
+    assert type(raised) is RuntimeError
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"member": 1}',
+        '{"member": "1", "type": "ValueError", "code": 0, "text": ""}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_failure_is_none(text: str) -> None:
+    assert Failure.decode(text) is None
+    assert Failure.decode(f"keras_preempt: a worker failed: {text}") is None
+
+
+def test_a_code_that_loops_over_data_swallow_is_told_as_another() -> None:
+    failed, other = two()[::-1]
+    Propagation(failed).settle(tf.errors.OutOfRangeError(None, None, "the end"))
+    ((message, code),) = failed.reported
+    assert code == ABORTED
+    assert isinstance(Propagation(other).settle(as_tensorflow_raises_it(message)), tf.errors.OutOfRangeError)
+
+
+def test_a_long_text_is_cut_in_the_middle() -> None:
+    text = "begin" + "x" * 100_000 + "end"
+    cut = Failure.of(ValueError(text), 0).text
+    assert len(cut) < LONGEST_TEXT + 10
+    assert cut.startswith("begin")
+    assert cut.endswith("end")
+
+
+def test_an_error_is_told_once_and_origins_are_told_apart() -> None:
+    failed, other = two()[::-1]
+    own, peer = Propagation(failed), Propagation(other)
+    own.settle(ValueError("first"))
+    own.settle(ValueError("second"))
+    assert len(failed.reported) == 1
+    assert peer.told() is not None
+    assert (own.origin, peer.origin) == (Origin.OWN, Origin.PEER)
+    assert own.told() is None
+
+
+def test_an_error_that_lost_its_message_on_the_way_is_found_where_it_was_told() -> None:
+    failed, other = two()[::-1]
+    Propagation(failed).settle(ValueError("boom"))
+    raised = Propagation(other).settle(tf.errors.UnavailableError(None, None, "Socket closed"))
+    assert repr(raised) == "ValueError('Worker 1: boom')"
+
+
+def test_the_loss_of_a_worker_is_not_an_error_of_the_program(caplog: pytest.LogCaptureFixture) -> None:
+    survivor = two()[0]
+    propagation, error = Propagation(survivor), tf.errors.UnavailableError(None, None, "Socket closed")
+    raised = propagation.settle(error)
+    assert isinstance(raised, WorkerLost)
+    assert raised.message == "Socket closed"
+    assert status_of(raised) == EXIT_WORKER_LOST
+    assert propagation.origin is Origin.LOST
+    assert "neither a preemption" in caplog.text
+    assert propagation.settle(raised) is raised  # On its way out it may pass here again.
+
+
+class Workers(RemoteWorkers):
+    gone: bool
+
+    def wait_until_gone(self, timeout: float | None = None) -> bool:
+        assert timeout == 0, "an error on its way out must not wait"
+        return self.gone
+
+
+@pytest.mark.parametrize("gone", [True, False])
+@pytest.mark.parametrize("of_tensorflow", [True, False])
+def test_any_error_of_tensorflow_is_a_loss_when_the_remote_workers_are_gone(
+    gone: bool, of_tensorflow: bool
+) -> None:
+    workers = Workers((("worker", 2),))
+    object.__setattr__(workers, "gone", gone)
+    with pytest.raises(ValueError) as error:  # noqa: PT011, PT012 (which one it is does not matter)
+        if of_tensorflow:
+            tf.constant([[1], [1, 2]])
+        raise ValueError("of the program")
+    propagation = Propagation(LocalCoordinator(), remote=workers)
+    raised = propagation.settle(error.value)
+    if gone and of_tensorflow:
+        assert isinstance(raised, WorkerLost)
+        assert str(error.value) in str(raised)
+    else:
+        assert raised is error.value
+    assert propagation.origin is (Origin.LOST if gone and of_tensorflow else Origin.OWN)
+
+
+@pytest.mark.parametrize("kind", [tf.errors.UnavailableError, tf.errors.AbortedError])
+def test_the_loss_that_another_worker_has_noticed_first_is_a_loss_and_no_error_of_that_worker(
+    kind: type[tf.errors.OpError], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = two()
+    Propagation(first).settle(tf.errors.UnavailableError(None, None, "worker 2 is gone"))
+    ((message, _),) = first.reported
+    caplog.clear()
+    for propagation in (Propagation(second), Propagation(second)):
+        raised = propagation.settle(as_tensorflow_raises_it(message, kind))
+        assert isinstance(raised, WorkerLost)
+        assert "worker 2 is gone" in raised.message
+        assert propagation.origin is Origin.LOST
+    assert isinstance(Propagation(second).told(), WorkerLost)
+    assert "has failed" not in caplog.text
+
+
+def test_only_what_can_lose_workers_has_lost_one() -> None:
+    error = tf.errors.UnavailableError(None, None, "Socket closed")
+    assert Propagation(LocalCoordinator()).settle(error) is error
+    assert isinstance(Propagation(LocalCoordinator(), remote=True).settle(error), WorkerLost)
+
+
+def test_a_worker_whose_service_is_gone_keeps_its_error() -> None:
+    service = MemoryService(2)
+    service.lose()
+    error = ValueError("boom")
+    assert Propagation(Reporting(service, 1)).settle(error) is error
+    with pytest.raises(CoordinationLost):
+        Reporting(service, 1).put_if_absent("x", "y")
+
+
+def test_the_leader_stays_until_the_others_have_heard() -> None:
+    service = MemoryService(2)
+    leader, other = Reporting(service, 0), Reporting(service, 1)
+    settling = threading.Thread(target=lambda: Propagation(leader).settle(ValueError("boom")))
+    settling.start()
+    service.await_call(0, "wait", "seen/1")
+    assert settling.is_alive()
+    ((message, _),) = leader.reported
+    Propagation(other).settle(as_tensorflow_raises_it(message))
+    settling.join(1.5)
+    assert not settling.is_alive()
+
+
+def test_one_process_tells_nobody() -> None:
+    propagation, error = Propagation(LocalCoordinator()), ValueError("boom")
+    assert propagation.settle(error) is error
+    assert propagation.told() is None
+    assert propagation.origin is Origin.OWN
+
+
+def test_the_gist_of_an_error_in_a_graph_is_what_is_wrong() -> None:
+    text = (
+        'Graph execution error:\n\nDetected at node x\n  File "a.py", line 1\n\nOOM when allocating\n\t [[x]]'
+    )
+    assert gist(text) == "OOM when allocating"
+    assert gist("") == ""
+    assert json.loads(json.dumps(gist("one\ntwo"))) == "one"

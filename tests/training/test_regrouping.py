@@ -1,0 +1,195 @@
+"""One worker's part of a checkpoint, made from the parts of workers of another number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_preempt.checkpoint.manifest import Manifest, PartRef
+from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Own
+from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.state.model import ModelState
+from keras_preempt.state.regroup import Rule
+from keras_preempt.training.regrouping import Regrouped, regroup_checkpoint
+
+ALONE = Setup(workers=1, replicas=1, global_batch=8, batches=6, built_from=0)
+POSITION = {"epoch": 2, "phase": "train", "batch": 3, "step": 15}
+PLACE = {"iterators": 1, "drawn_before": [], "batches": 3, "current": True, "num_batches": 6}
+
+
+@pytest.fixture(scope="module")
+def model_state() -> ModelState:
+    keras.utils.clear_session()
+    layers = [
+        keras.layers.Dense(3, trainable=False),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.5, seed=1),
+        keras.layers.Dense(1),
+    ]
+    model = keras.Sequential([keras.Input((2,)), *layers])
+    model.compile(keras.optimizers.Adam(gradient_accumulation_steps=4), "mse", metrics=["mae"])
+    model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
+    return ModelState(model, tf.distribute.get_strategy())
+
+
+def found(model_state: ModelState, present: tuple[int, ...], members: int) -> LoadedFromOthers:
+    """A checkpoint of workers with one replica each, on which every local value is a hundredfold of the number."""
+    values = model_state.capture_mirrored()
+    parts = ("moving", "metrics/", "seed_generator", "dense/kernel", "dense/bias", "gradient_accumulator")
+    names = [name for name in values if any(part in name for part in parts)]
+    workers = []
+    for member in present:
+        local: dict[str, Any] = {
+            f"{name}@0": np.full_like(values[name], 7 if "dense/" in name else 100 * (member + 1))
+            for name in names
+        }
+        local["random/numpy/0"] = np.array([member])
+        state = {"input": {"position": PLACE, "way": "replay"}, "member": member}
+        workers.append(Own(member, local, state))
+    manifest = Manifest(
+        format=1,
+        step=15,
+        position=POSITION,
+        incarnation=1,
+        attempt="00001-0000",
+        kind="preemption",
+        finished=False,
+        reason="SIGTERM",
+        members=members,
+        writers=(present[0],),
+        parts=tuple(PartRef(member, f"w{member:05d}.part.json", 1, 0) for member in present),
+        missing=tuple(sorted(set(range(members)) - set(present))),
+        created_at=0.0,
+        versions={},
+    )
+    tensors = {name: value for name, value in values.items() if name not in names}
+    old = replace(ALONE, workers=members, replicas=members)
+    return LoadedFromOthers(manifest, tensors, workers[0].local, workers[0].state, None, old, tuple(workers))
+
+
+def regrouped(
+    model_state: ModelState, checkpoint: LoadedFromOthers, setup: Setup, member: int = 0
+) -> Regrouped:
+    return regroup_checkpoint(
+        checkpoint, model_state, member, setup, steps_per_execution=1, num_batches=setup.batches
+    )
+
+
+def test_three_workers_become_one_by_the_rules(model_state: ModelState) -> None:
+    result = regrouped(model_state, found(model_state, (0, 1, 2), 3), ALONE)
+    before = model_state.capture_mirrored()
+    assert result.loaded.tensors.keys() >= before.keys()
+    for name, value in before.items():
+        restored = result.loaded.tensors[name]
+        assert (restored.dtype, restored.shape) == (value.dtype, value.shape)
+        if "metrics/" in name or "gradient_accumulator" in name:
+            assert (restored == 600).all(), name
+        elif "moving" in name:
+            assert (restored == 200).all(), name
+        elif "seed_generator" in name:
+            assert (restored == 100).all(), name
+        elif "dense/" in name:
+            assert (restored == 7).all(), name
+        else:
+            np.testing.assert_array_equal(restored, value)
+    assert result.treatment["averaged"] == 2
+    assert result.treatment["copied, being alike"] == 2
+    totals = ("metrics/", "gradient_accumulator")
+    assert all(any(part in name for name in before) for part in totals)
+    assert result.treatment["added up"] == sum(any(part in name for part in totals) for name in before)
+    assert result.summary == (
+        "Restored on 1 worker a checkpoint of 3 workers: weights exact; metrics keep their totals; "
+        "BatchNormalization statistics averaged; input at sample 24 of epoch 2; NOT bit-identical from here."
+    )
+
+
+def test_a_worker_goes_on_as_the_one_of_its_number_or_modulo_the_old_number(model_state: ModelState) -> None:
+    checkpoint = found(model_state, (0, 1), 2)
+    more = replace(ALONE, workers=5, replicas=5)
+    for member in range(5):
+        loaded = regrouped(model_state, checkpoint, more, member).loaded
+        assert loaded.state["member"] == member % 2
+        assert loaded.local["random/numpy/0"].tolist() == [member % 2]
+        assert not any("@" in name for name in loaded.local), "values of the old replicas"
+
+
+def test_what_a_missing_part_costs_is_said(model_state: ModelState) -> None:
+    result = regrouped(model_state, found(model_state, (0, 2), 3), ALONE)
+    moving = next(name for name in result.loaded.tensors if "moving_mean" in name)
+    assert (result.loaded.tensors[moving] == 200).all()
+    metric = next(name for name in result.loaded.tensors if "metrics/" in name)
+    assert (result.loaded.tensors[metric] == 400).all()
+    assert "worker(s) 1 had not written their own part" in result.summary
+
+
+def test_a_scaled_batch_goes_on_at_the_sample(model_state: ModelState) -> None:
+    scaled = replace(ALONE, global_batch=16, batches=3)
+    result = regrouped(model_state, found(model_state, (0, 1), 2), scaled)
+    assert result.loaded.manifest.position == {**POSITION, "batch": 1}
+    assert result.loaded.state["input"]["position"]["batches"] == 1
+    assert "input at sample 16 of epoch 2; 8 samples before it are used again" in result.summary
+
+
+def test_as_many_replicas_on_other_workers_keep_every_value(model_state: ModelState) -> None:
+    checkpoint = found(model_state, (0,), 1)
+    checkpoint = replace(checkpoint, setup=replace(checkpoint.setup, built_from=1))
+    result = regrouped(model_state, checkpoint, ALONE)
+    assert set(result.treatment) == {"kept as they were"}
+    assert "weights and what each replica holds exact" in result.summary
+
+
+def test_a_worker_whose_part_is_there_goes_on_from_it_though_others_are_missing(
+    model_state: ModelState,
+) -> None:
+    checkpoint = found(model_state, (0, 2), 3)
+    more = replace(ALONE, workers=4, replicas=4)
+    sources = [regrouped(model_state, checkpoint, more, member).loaded.state["member"] for member in range(4)]
+    assert sources == [0, 2, 2, 2]
+
+
+class TwoReplicasHere:
+    """The variables of a worker with two replicas, of which nothing is asked but how they are kept."""
+
+    mirrored: dict[str, Any] = {}  # noqa: RUF012
+
+    def rules(self) -> dict[str, Rule]:
+        return {"metric": Rule.TOTAL, "state": Rule.OWN, "keras/global_seed": Rule.OWN}
+
+    def replicas_here(self, name: str) -> int:
+        return 1 if name == "keras/global_seed" else 2
+
+
+def test_each_replica_of_each_worker_gets_its_own_value(model_state: ModelState) -> None:
+    """Two workers of one replica become two of two replicas: 7 on the first and nothing on the second is shared."""
+    checkpoint = found(model_state, (0, 1), 2)
+    workers = tuple(
+        replace(
+            own,
+            local={
+                "metric@0": np.array(7 * (1 - own.member), np.int32),
+                "state@0": np.array(own.member, np.uint32),
+                "keras/global_seed@0": np.array(own.member, np.uint32),
+            },
+        )
+        for own in checkpoint.workers
+    )
+    setup = replace(ALONE, workers=2, replicas=4)
+    values = [
+        regroup_checkpoint(
+            replace(checkpoint, tensors={}, workers=workers),
+            cast(ModelState, TwoReplicasHere()),
+            member,
+            setup,
+            steps_per_execution=1,
+            num_batches=6,
+        ).loaded.local
+        for member in range(2)
+    ]
+    assert [int(own[f"metric@{n}"]) for own in values for n in range(2)] == [2, 2, 2, 1]
+    assert [int(own[f"state@{n}"]) for own in values for n in range(2)] == [0, 1, 0, 1]
+    assert [int(own["keras/global_seed@0"]) for own in values] == [0, 1]

@@ -1,0 +1,169 @@
+"""Workers of one cluster that each train a model of their own: told, and refused in one directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_preempt import PreemptionCallback
+from keras_preempt.backend.tensorflow.place import Place
+from keras_preempt.backend.tensorflow.remote_workers import RemoteWorkers
+from keras_preempt.checkpoint import incarnations
+from keras_preempt.process import this_process
+from keras_preempt.training import several_fits, side_by_side
+from keras_preempt.training.side_by_side import Alone, SideBySide, alone
+from tests.backend.tensorflow.test_place import Workers
+from tests.checkpoint.builders import new_store
+
+CLUSTER = {"worker": ["one:1", "two:1"]}
+ANOTHER_MACHINE = {"machine": "elsewhere", "pid": 1, "ticks": 1}
+GONE = {**this_process.name(), "ticks": 0}
+
+
+def in_cluster(
+    monkeypatch: pytest.MonkeyPatch, cluster: Any = CLUSTER, job: str = "worker", index: int = 1
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
+
+
+def worker(number: int) -> Alone:
+    return Alone(f"worker {number}", 2, "c", "no strategy")
+
+
+def claimed_by(store: Any, number: int, process: Any) -> int:
+    claim = {**worker(number).claim()["alone"], "process": process}
+    return incarnations.claim(store, {incarnations.ALONE: claim})
+
+
+def fit(directory: Path) -> None:
+    """Trains as a script that has just been started does."""
+    several_fits.begin_again()
+    keras.utils.clear_session()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    x = np.ones((4, 2), np.float32)
+    model.fit(x, x[:, :1], batch_size=2, shuffle=False, verbose=0, callbacks=[PreemptionCallback(directory)])
+
+
+def test_a_worker_that_trains_alone_is_warned_and_told_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_cluster(monkeypatch)
+    with caplog.at_level(logging.WARNING, "keras_preempt"):
+        fit(tmp_path / "run")
+    (told,) = [r.message for r in caplog.records if "TF_CONFIG" in r.message]
+    assert told.startswith("TF_CONFIG names 2 workers, and this one, worker 1, trains a model of its own")
+    assert "made under no strategy" in told
+    assert "MultiWorkerMirroredStrategy" in told
+
+
+def test_another_worker_of_the_cluster_in_the_directory_is_an_error_and_leaves_no_claim(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_cluster(monkeypatch, index=0)
+    fit(tmp_path / "run")  # This process lives on, as the other worker would.
+    before = sorted(path.name for path in (tmp_path / "run" / "incarnations").iterdir())
+    in_cluster(monkeypatch, index=1)
+    with pytest.raises(
+        SideBySide, match=r"(?s)worker 1, made under no strategy, in .*run, where worker 0 has begun"
+    ):
+        fit(tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run" / "incarnations").iterdir()) == before
+
+
+def test_each_worker_in_its_own_directory_and_a_restart_of_the_same_worker_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for start in (0, 1):
+        in_cluster(monkeypatch, index=start)
+        fit(tmp_path / f"run-{start}")
+        fit(tmp_path / f"run-{start}")
+
+
+@pytest.mark.parametrize("process", [this_process.name(), ANOTHER_MACHINE])
+def test_a_worker_that_may_live_is_company(tmp_path: Path, process: Any) -> None:
+    store = new_store(tmp_path)
+    claimed_by(store, 0, process)
+    with pytest.raises(SideBySide):
+        worker(1).refuse_company(store, claimed_by(store, 1, None))
+
+
+def test_a_worker_that_is_gone_is_none(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    claimed_by(store, 0, GONE)
+    worker(1).refuse_company(store, claimed_by(store, 1, None))
+
+
+def test_a_worker_of_another_machine_counts_for_as_long_as_both_can_be_one_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(tmp_path)
+    claimed_by(store, 0, ANOTHER_MACHINE)
+    monkeypatch.setattr(side_by_side, "TOGETHER", 0.0)
+    worker(1).refuse_company(store, claimed_by(store, 1, None))
+
+
+def test_an_earlier_start_of_the_same_worker_or_of_another_cluster_is_none(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    claimed_by(store, 1, this_process.name())
+    incarnations.claim(
+        store, {incarnations.ALONE: {"task": "worker 0", "cluster": "d", "process": ANOTHER_MACHINE}}
+    )
+    incarnations.claim(store, {})
+    worker(1).refuse_company(store, claimed_by(store, 1, None))
+
+
+def test_of_two_that_begin_at_once_the_second_claim_gives_way(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    first, second = claimed_by(store, 0, this_process.name()), claimed_by(store, 1, this_process.name())
+    worker(0).refuse_company(store, first)
+    with pytest.raises(SideBySide):
+        worker(1).refuse_company(store, second)
+
+
+ONE_DEVICE = tf.distribute.get_strategy()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "job"),
+    [
+        ({"worker": ["one:1"]}, "worker"),
+        ({"chief": ["one:1"]}, "chief"),
+        ({"worker": ["one:1", "two:1"], "evaluator": ["three:1"]}, "evaluator"),
+        ({"worker": ["one:1", "two:1"], "ps": ["three:1"]}, "worker"),
+        ({"worker": ["one:1"], "coordinator": ["two:1"]}, "coordinator"),
+    ],
+)
+def test_evaluators_parameter_servers_and_clusters_of_one_are_not_alone(
+    monkeypatch: pytest.MonkeyPatch, cluster: Any, job: str
+) -> None:
+    in_cluster(monkeypatch, cluster, job, 0)
+    assert alone(ONE_DEVICE, Place()) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "no JSON", '{"cluster": 1, "task": 2}', '{"task": {"index": "x"}}']
+)
+def test_what_describes_no_cluster_is_passed_over(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("TF_CONFIG", text)
+    assert alone(ONE_DEVICE, Place()) is None
+
+
+def test_those_that_train_with_others_are_not_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_cluster(monkeypatch)
+    assert alone(Workers(), Place(1, 2, "/job:worker/task:1")) is None
+    assert alone(ONE_DEVICE, Place(workers=RemoteWorkers((("worker", 2),)))) is None
+
+
+def test_a_chief_with_workers_and_a_mirrored_strategy_are_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_cluster(monkeypatch, {"chief": ["one:1"], "worker": {"0": "two:1"}}, "chief", 0)
+    found = alone(tf.distribute.MirroredStrategy(["/cpu:0"]), Place())
+    assert found is not None
+    assert (found.task, found.members, found.strategy) == ("chief 0", 2, "MirroredStrategy")
