@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.choosing import is_removed
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, UnsafeName, UnsupportedFormat
-from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, is_attempt, parse_attempt, parse_step
+from keras_preempt.checkpoint.layout import (
+    EVENTS,
+    MANIFEST,
+    attempt_directory,
+    is_attempt,
+    parse_attempt,
+    parse_step,
+)
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed, verify
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.report import events
 from keras_preempt.report.progress import transfer
 from keras_preempt.state.saved_weights import is_weight
 
-__all__ = ["CheckpointSummary", "LeftOver", "RunSummary", "checkpoints_of", "left_over_in", "run_of"]
+__all__ = [
+    "CheckpointSummary",
+    "LeftOver",
+    "RunSummary",
+    "checkpoints_of",
+    "left_over_in",
+    "run_of",
+    "with_notices",
+]
 
 
 @dataclass(frozen=True)
@@ -275,3 +291,49 @@ def _product(shape: list[int]) -> int:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
+
+
+_ANSWERS = ("preempted", "deadline")
+_MOST_BYTES, _MOST_FILES = 16 << 20, 500  # of events; more take longer than this is worth
+
+
+def with_notices(store: Store, checkpoints: Sequence[CheckpointSummary]) -> list[CheckpointSummary]:
+    """Adds to those that a notice has called for what the notice said, as far as the events tell.
+
+    Args:
+        store: The run's directory.
+        checkpoints: From `checkpoints_of`.
+
+    Raises:
+        StoreUnavailable: the storage failed.
+        UnsupportedFormat: the events were written in a newer format.
+    """
+    if not any(checkpoint.kind in _ANSWERS for checkpoint in checkpoints):
+        return list(checkpoints)
+    files = store.list(EVENTS)
+    if len(files) > _MOST_FILES or sum(file.size for file in files) > _MOST_BYTES:
+        return list(checkpoints)
+    told = events.read(store, on_gap=_ignored)
+    return [replace(checkpoint, notices=_answered(checkpoint, told)) for checkpoint in checkpoints]
+
+
+def _ignored(gap: str) -> None:
+    """What is missing of the events is for the report to tell."""
+
+
+def _answered(checkpoint: CheckpointSummary, told: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    if checkpoint.kind not in _ANSWERS or checkpoint.saved_at is None:
+        return ()
+    standing: dict[str, None] = {}
+    for event in told:
+        # Other machines' clocks may be a little ahead; a notice of another start is not meant.
+        if event["incarnation"] != checkpoint.incarnation or event["event"] not in ("notice", "withdrawn"):
+            continue
+        if event["time"] > checkpoint.saved_at:
+            continue
+        notice = f"{event.get('reason')} on worker {event.get('member')}"
+        if event["event"] == "notice":
+            standing[notice] = None
+        else:
+            standing.pop(notice, None)
+    return tuple(standing)

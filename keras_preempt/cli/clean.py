@@ -10,8 +10,8 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound
 from keras_preempt.checkpoint.retention import Retention, removable, remove
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.inspect_tables import bytes_in_words
-from keras_preempt.cli.opened_run import directory_argument, opened_run
+from keras_preempt.cli.inspect import bytes_in_words
+from keras_preempt.cli.options import directory_argument, opened_run
 from keras_preempt.cli.terminal import Terminal
 
 __all__ = ["clean"]

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from keras_preempt.cli.checkpoint_summary import checkpoints_of, left_over_in, run_of
-from keras_preempt.cli.drill.notices_told import with_notices
+from keras_preempt.checkpoint.errors import one_line
+from keras_preempt.cli.checkpoint_summary import (
+    CheckpointSummary,
+    LeftOver,
+    RunSummary,
+    checkpoints_of,
+    left_over_in,
+    run_of,
+    utc,
+    with_notices,
+)
 from keras_preempt.cli.inspect_compare import compare_checkpoints, print_differences
-from keras_preempt.cli.inspect_tables import print_checkpoints, print_left_over, print_run
-from keras_preempt.cli.opened_run import directory_argument, opened_run
+from keras_preempt.cli.options import directory_argument, opened_run
 from keras_preempt.cli.terminal import Terminal
 
-__all__ = ["inspect"]
+__all__ = ["bytes_in_words", "inspect", "print_checkpoints", "print_left_over", "print_run", "where"]
 
 _GOOD, _NOT_GOOD = 0, 1
 
@@ -96,3 +105,117 @@ def _progress(line: str) -> None:
 
 def _print_json(value: dict[str, Any]) -> None:
     click.echo(json.dumps(value, indent=2))
+
+
+_NAMED = 3  # notices, or workers, that a line names
+
+
+def bytes_in_words(size: int) -> str:
+    """Returns a size such as "1.2 MB"; units of a thousand."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:,.1f} TB"
+
+
+def where(checkpoint: CheckpointSummary) -> tuple[str, str]:
+    """Returns the epoch, and where in it a checkpoint was saved."""
+    epoch = "?" if checkpoint.epoch is None else str(checkpoint.epoch)
+    batch = "?" if checkpoint.batch is None else str(checkpoint.batch)
+    places = {"train": batch, "validation": f"val {batch}", "epoch": "begin", "end": "end"}
+    return epoch, places.get(checkpoint.phase or "", "?")
+
+
+def print_run(terminal: Terminal, run: RunSummary) -> None:
+    """Prints whose directory it is."""
+    terminal.line(
+        f"{one_line(run.directory)}: run {one_line(run.run_id)[:32]} (format {run.format})", style="bold"
+    )
+    terminal.line(
+        f"  model with {run.variables} weights, {run.parameters:,} parameters; optimizer {one_line(run.optimizer)}"
+    )
+    if run.setup is not None:
+        batch, batches = run.setup.get("global_batch"), run.setup.get("batches")
+        parts = [_counted(run.setup.get("workers"), "worker"), _counted(run.setup.get("replicas"), "replica")]
+        parts += [f"{batch} samples a step"] if batch else []
+        parts += [f"{batches} steps an epoch"] if batches else []
+        terminal.line(f"  begun on {', '.join(parts)}")
+    last = utc(run.last_start_at)
+    since = f", the last time at {last.replace('T', ' ').rstrip('Z')}" if last else ""
+    terminal.line(f"  started {_counted(run.starts, 'time')}{since}")
+    terminal.line("")
+
+
+def print_checkpoints(terminal: Terminal, checkpoints: Sequence[CheckpointSummary]) -> None:
+    """Prints a table of the checkpoints, and below it what is to be said of some of them."""
+    if not checkpoints:
+        terminal.line("No checkpoint yet.")
+        return
+    columns = ["step", "epoch", "batch", "saved (UTC)", "size", "writers", "why", "verified"]
+    terminal.table(
+        "Checkpoints; a restart uses the first that is whole", columns, list(map(_row, checkpoints))
+    )
+    for checkpoint in checkpoints:
+        if checkpoint.notices:
+            terminal.line(f"  step {checkpoint.step}: {_some(checkpoint.notices)}")
+        if checkpoint.missing:
+            terminal.line(
+                f"  step {checkpoint.step}: not exact for {_members(checkpoint.missing)}, killed before the own part "
+                "was written",
+                style="yellow",
+            )
+        if checkpoint.problem:
+            terminal.line(f"  {checkpoint.directory}: {one_line(checkpoint.problem)}", style="red")
+    good = [checkpoint for checkpoint in checkpoints if checkpoint.problem is None]
+    if any(checkpoint.verified is None for checkpoint in good):
+        terminal.line("Only manifests and names were read: --verify reads every byte.")
+    if not good:
+        terminal.line("None of them can be restored.", style="bold red")
+
+
+def print_left_over(terminal: Terminal, left_over: Sequence[LeftOver]) -> None:
+    """Prints the attempts that were not committed."""
+    if not left_over:
+        return
+    rows = [
+        [
+            attempt.directory,
+            str(attempt.files),
+            bytes_in_words(attempt.size),
+            "abandoned" if attempt.abandoned else "perhaps being written",
+        ]
+        for attempt in left_over
+    ]
+    terminal.line("")
+    terminal.table("Attempts that were not committed", ["folder", "files", "size", "state"], rows)
+    if any(attempt.abandoned for attempt in left_over):
+        terminal.line("The next commit removes the abandoned ones; so does keras-preempt clean.")
+
+
+def _row(checkpoint: CheckpointSummary) -> list[str]:
+    saved = utc(checkpoint.saved_at) or "?"
+    verified = {None: "-", True: "yes", False: "NO"}[checkpoint.verified]
+    return [
+        str(checkpoint.step),
+        *where(checkpoint),
+        saved.replace("T", " ")[: -len(":00Z")],
+        bytes_in_words(checkpoint.size),
+        "?" if checkpoint.workers is None else f"{len(checkpoint.writers)}/{checkpoint.workers}",
+        "?" if checkpoint.kind is None else one_line(checkpoint.kind)[:20],
+        verified,
+    ]
+
+
+def _members(members: Sequence[int]) -> str:
+    return _some([f"worker {member}" for member in members])
+
+
+def _some(items: Sequence[str]) -> str:
+    shown = ", ".join(map(one_line, items[:_NAMED]))
+    return shown if len(items) <= _NAMED else f"{shown} and {len(items) - _NAMED} more"
+
+
+def _counted(count: object, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

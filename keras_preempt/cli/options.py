@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import click
 
+from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.run_directory import read_run
+from keras_preempt.checkpoint.storage.store import Store, open_store
 from keras_preempt.process.exit_codes import RESTART_CODES
 
-__all__ = ["checked_command", "command_argument", "restart_code_option", "workers_option"]
+__all__ = [
+    "CANNOT_READ",
+    "CannotRead",
+    "checked_command",
+    "command_argument",
+    "directory_argument",
+    "opened_run",
+    "restart_code_option",
+    "workers_option",
+]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -88,3 +101,36 @@ def _script_of(command: tuple[str, ...]) -> str | None:
         elif word.startswith(("-c", "-m")) or word == "-":
             return None
     return None
+
+
+CANNOT_READ = 3
+"""Exit code: the directory, or what was asked for in it, cannot be read."""
+
+directory_argument = click.argument("directory", metavar="DIR")
+"""A path, or ``gs://bucket/prefix``."""
+
+
+class CannotRead(click.ClickException):
+    """The directory, or what was asked for in it, cannot be read."""
+
+    exit_code = CANNOT_READ
+
+
+@contextlib.contextmanager
+def opened_run(directory: str) -> Iterator[tuple[Store, dict[str, Any]]]:
+    """Gives the store of a run, and what its run.json says; nothing is written.
+
+    Raises:
+        click.UsageError: it is no place at all.
+        CannotRead: it is not the directory of a run, cannot be read, or the block has raised a `CheckpointError`.
+    """
+    try:
+        store = open_store(directory)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        yield store, read_run(store)
+    except CheckpointError as error:
+        raise CannotRead(str(error)) from None
+    finally:
+        store.close()

@@ -10,14 +10,22 @@ import click
 
 from keras_preempt.checkpoint.errors import CheckpointError, one_line
 from keras_preempt.checkpoint.storage.store import open_store
-from keras_preempt.cli.opened_run import CannotRead, directory_argument
+from keras_preempt.cli.options import CannotRead, directory_argument
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.report.account import Account
-from keras_preempt.report.as_json import as_json
 from keras_preempt.report.loading import load
 from keras_preempt.report.page import page
-from keras_preempt.report.tables import Table, notices, saves, starts, summary, times
-from keras_preempt.report.wording import headline, losses
+from keras_preempt.report.tables import (
+    Table,
+    as_json,
+    headline,
+    losses,
+    notices,
+    saves,
+    starts,
+    summary,
+    times,
+)
 
 __all__ = ["report"]
 

@@ -11,9 +11,18 @@ from types import FrameType
 from typing import TextIO
 
 from keras_preempt.cluster.exit_record import record_exits, recorded_steps
-from keras_preempt.cluster.incarnation import Incarnation, RestartPolicy, SupervisorReport
 from keras_preempt.cluster.local import LocalCluster, default_prefix
-from keras_preempt.cluster.outcome import KILLED_BY_TERM, Outcome, Verdict, as_told, exit_status, judge
+from keras_preempt.cluster.outcome import (
+    KILLED_BY_TERM,
+    Incarnation,
+    Outcome,
+    RestartPolicy,
+    SupervisorReport,
+    Verdict,
+    as_told,
+    exit_status,
+    judge,
+)
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.status import read_listening, read_statuses
 from keras_preempt.process.environment import INCARNATION, STATUS_DIR

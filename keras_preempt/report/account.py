@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keras_preempt.report.life import End, Life
-from keras_preempt.report.spans import Span
+from keras_preempt.report.life import End, Life, Span
 
 
 @dataclass(frozen=True)

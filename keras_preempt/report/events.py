@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 import threading
 import time
@@ -18,11 +19,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint import strict_json
 from keras_preempt.checkpoint.documents import FORMAT
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, TooLarge, UnsupportedFormat, one_line
 from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.process import this_process
 
 logger = logging.getLogger("keras_preempt")
 
@@ -244,3 +247,65 @@ def _event(text: bytes) -> dict[str, Any] | None:
     if isinstance(told_at, bool) or not isinstance(told_at, (int, float)):
         return None
     return event if math.isfinite(told_at) and 0 <= told_at < _LATEST else None
+
+
+class Milestones:
+    """The milestones of one fit of one process, which begins now.
+
+    Args:
+        events: Told of each.
+    """
+
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
+        self._began_at = time.time()
+        self._owner = os.getpid()
+        self._read_at: float | None = None
+        self._read_seconds = 0.0
+        self._first_step: int | None = None
+        self._ready_at = self._began_at
+        self.awaits_step = False
+        """Whether the first step is not told yet."""
+
+    def read(self, began: float) -> None:
+        """A checkpoint was read, from `began` (seconds since 1970) until now."""
+        self._read_at = began
+        self._read_seconds += time.time() - began
+
+    def started(self, incarnation: int, members: int) -> None:
+        """The workers have begun together."""
+        self._events.emit(
+            "start",
+            incarnation=incarnation,
+            members=members,
+            process=this_process.name(),
+            started_at=this_process.started_at(),
+            began_at=self._began_at,
+            read_at=self._read_at,
+            read_seconds=self._read_seconds,
+        )
+
+    def ready(self, position: Position, epochs: int) -> None:
+        """The next thing is a step, and `position` is where it stands."""
+        self._first_step = position.step
+        self._ready_at = time.time()
+        self.awaits_step = True
+        self._events.emit("ready", epoch=position.epoch, step=position.step, epochs=epochs)
+
+    def passed(self, position: Position) -> bool:
+        """The fit stands at a boundary; returns whether its first step was done just now."""
+        if self.awaits_step and position.step != self._first_step:
+            self.awaits_step = False
+            self._events.emit("first_step", step=position.step, seconds=time.time() - self._ready_at)
+            return True
+        return False
+
+    def end(self, why: str, step: Callable[[], int | None]) -> None:
+        """The fit is over in this process.
+
+        Args:
+            why: How it ended.
+            step: Returns how many steps were done; None if that is not known. Not called in a child of the process.
+        """
+        if os.getpid() == self._owner:
+            self._events.emit("end", reason=why, step=step())

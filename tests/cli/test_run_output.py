@@ -126,9 +126,8 @@ def test_a_report_that_cannot_be_printed_is_an_error() -> None:
 
 def test_a_descriptor_that_was_closed_is_not_taken_by_another_file() -> None:
     """Else a library that writes to standard output in C would write into that file."""
-    program = (
-        "import os, sys; from keras_preempt.cli.surroundings import *; open_standard_descriptors(); "
-        + ("print(os.readlink('/proc/self/fd/1'), file=sys.stderr)")
+    program = "import os, sys; from keras_preempt.cli.main import *; open_standard_descriptors(); " + (
+        "print(os.readlink('/proc/self/fd/1'), file=sys.stderr)"
     )
     result = subprocess.run(
         ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", program],

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from keras_preempt.report.account import Account
 from keras_preempt.report.accounting import account
-from keras_preempt.report.as_json import as_json
 from keras_preempt.report.events import KINDS
-from keras_preempt.report.life import End
+from keras_preempt.report.life import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNTOLD, End
 from keras_preempt.report.page import page
-from keras_preempt.report.spans import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNTOLD
+from keras_preempt.report.tables import as_json
 from tests.report.story import (
     COMPILING,
     DYING,

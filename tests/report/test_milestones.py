@@ -5,8 +5,7 @@ import os
 import pytest
 
 from keras_preempt.agreement.alignment import Position
-from keras_preempt.report.events import EventLog
-from keras_preempt.report.milestones import Milestones
+from keras_preempt.report.events import EventLog, Milestones
 
 
 class Told(EventLog):

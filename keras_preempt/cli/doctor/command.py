@@ -17,21 +17,17 @@ import click
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store, open_store
-from keras_preempt.cli.doctor import scratch
-from keras_preempt.cli.doctor.finding import Finding, document, not_checked, would_lose_work
-from keras_preempt.cli.doctor.job import Job, job_of
-from keras_preempt.cli.doctor.meeting import Meeting
-from keras_preempt.cli.doctor.printing import Printer
+from keras_preempt.cli.doctor.finding import Finding, Printer, document, not_checked, would_lose_work
+from keras_preempt.cli.doctor.meeting import Job, Meeting, job_of
 from keras_preempt.cli.doctor.size import SIZE
 from keras_preempt.cli.doctor.software import check_determinism, check_versions
 from keras_preempt.cli.doctor.speed import check_save_fits
-from keras_preempt.cli.doctor.storage import check_place, check_room
+from keras_preempt.cli.doctor.storage import check_place, check_room, place_of, removed_afterwards
 from keras_preempt.cli.doctor.surroundings import Grace, check_platform, check_sigterm, say_without_command
 from keras_preempt.cli.doctor.together import meet_here
 from keras_preempt.cli.doctor.trial import Trial
 from keras_preempt.cli.doctor.watched import size_of
 from keras_preempt.cli.options import checked_command, restart_code_option, workers_option
-from keras_preempt.cli.surroundings import cleaning_up_on_signals
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.process.environment import TF_CONFIG
 
@@ -166,7 +162,7 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
             f"Received: --workers {wanted.workers}."
         )
     printer = Printer(as_json)
-    with cleaning_up_on_signals(), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         if isinstance(store, LocalStore):
             stack.enter_context(_nothing_new(store.path))
         if store is not None:
@@ -232,13 +228,13 @@ class _Examination:
         """Returns a name that all workers of the job have in common; None if they do not share the directory."""
         wanted, url = self.wanted, self.wanted.directory
         assert url is not None
-        place = scratch.place(url, "meeting")
+        place = place_of(url, "meeting")
         if self.job is not None:
-            with scratch.removed_afterwards(place) as store:
+            with removed_afterwards(place) as store:
                 meeting = Meeting(store, url, self.job, wanted.wait)
                 return meeting.name if meeting.hold(self.tell) else None
         if wanted.workers > 1:
-            with scratch.removed_afterwards(place):
+            with removed_afterwards(place):
                 return name if meet_here(self.tell, wanted.workers, place, url, wanted.wait, {}) else None
         self.tell(
             not_checked(
@@ -259,8 +255,8 @@ class _Examination:
             if wanted.directory is None:
                 root = str(stack.enter_context(scratch_directory("doctor")))  # Swept later if this is killed.
             else:
-                root = scratch.place(wanted.directory, f"trial-{name}")
-                stack.enter_context(scratch.removed_afterwards(root))
+                root = place_of(wanted.directory, f"trial-{name}")
+                stack.enter_context(removed_afterwards(root))
             trial = Trial(
                 wanted.command,
                 wanted.workers,
@@ -276,8 +272,8 @@ class _Examination:
             found = trial.run()
             if job is not None and wanted.directory is not None:
                 # The place is that of all workers: it goes when all have looked at it.
-                place = scratch.place(wanted.directory, f"over-{name}")
-                store = stack.enter_context(scratch.removed_afterwards(place))
+                place = place_of(wanted.directory, f"over-{name}")
+                store = stack.enter_context(removed_afterwards(place))
                 everybody = Job(job.index, job.workers, (), job.said_by)
                 Meeting(store, wanted.directory, everybody, wanted.wait).hold(lambda finding: None)
             for finding in found:
@@ -300,9 +296,9 @@ class _Examination:
             return
         share = math.ceil(size / (self.job.workers if self.job is not None else 1))
         if check_room(self.tell, store, size, wanted.max_to_keep, share, wanted.staging_dir):
-            place = scratch.place(wanted.directory, f"save-{secrets.token_hex(8)}")
+            place = place_of(wanted.directory, f"save-{secrets.token_hex(8)}")
             with (
-                scratch.removed_afterwards(place, wanted.staging_dir) as own,
+                removed_afterwards(place, wanted.staging_dir) as own,
                 contextlib.suppress(StoreUnavailable),
             ):
                 check_save_fits(self.tell, own, share, grace, source)

@@ -13,8 +13,7 @@ from dataclasses import asdict
 
 from keras_preempt.checkpoint.storage.store import open_store
 from keras_preempt.cli.doctor.finding import Finding, Tell, problem
-from keras_preempt.cli.doctor.job import job_of
-from keras_preempt.cli.doctor.meeting import Meeting
+from keras_preempt.cli.doctor.meeting import Meeting, job_of
 from keras_preempt.cluster import LocalCluster
 
 __all__ = ["meet_here"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keras_preempt.cli.drill.parting import Parting
+from keras_preempt.cli.drill.comparison import Parting
 from keras_preempt.cli.drill.step_records import RunRecord
 
 __all__ = ["describe_parting", "likely_causes", "uncovered"]

@@ -9,24 +9,28 @@ from collections.abc import Sequence
 
 import click
 
-from keras_preempt.cli.drill.bucket import MIXES, DrillBucket, drill_bucket
 from keras_preempt.cli.drill.cause import likely_causes, uncovered
-from keras_preempt.cli.drill.checks import check_combinations, checked_signal
-from keras_preempt.cli.drill.comparison import compared, repeats
+from keras_preempt.cli.drill.comparison import compared, find_parting, repeats
+from keras_preempt.cli.drill.directories import (
+    MIXES,
+    DrillBucket,
+    RunDirectories,
+    WorkingDirectories,
+    drill_bucket,
+    run_directories,
+)
 from keras_preempt.cli.drill.findings import Findings
-from keras_preempt.cli.drill.moments import Moment, NoSuchMoment, parse_moments
-from keras_preempt.cli.drill.parting import find_parting
-from keras_preempt.cli.drill.plan import plan_preemptions
+from keras_preempt.cli.drill.plan import Moment, NoSuchMoment, parse_moments, plan_preemptions
 from keras_preempt.cli.drill.printing import print_findings, print_times
-from keras_preempt.cli.drill.run_directories import RunDirectories, run_directories
 from keras_preempt.cli.drill.runs import Trainer, shape_of, substitutions
-from keras_preempt.cli.drill.working_directory import WorkingDirectories
 from keras_preempt.cli.options import checked_command, command_argument, restart_code_option, workers_option
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy
 from keras_preempt.cluster.scratch import scratch_directory
+from keras_preempt.notices.signals import parse_signals
+from keras_preempt.training.schedule import parse_text
 
-__all__ = ["drill"]
+__all__ = ["check_combinations", "checked_signal", "drill"]
 
 _IDENTICAL, _DIFFERENT, _NO_SUCH_MOMENT = 0, 1, 4
 
@@ -260,3 +264,48 @@ def _directories(stack: contextlib.ExitStack, keep: str | None, bucket: DrillBuc
     if bucket is not None:
         return RunDirectories(bucket.place, local=False)
     return stack.enter_context(run_directories(keep))
+
+
+def checked_signal(name: str) -> str:
+    """Returns the full name of the signal that is the notice.
+
+    Raises:
+        click.UsageError: it is none that a script can listen for.
+    """
+    if name.upper() in ("KILL", "SIGKILL", "9"):
+        raise click.UsageError(
+            "Expected --signal to be one that a script can listen for. Received: SIGKILL. Use --kill."
+        )
+    try:
+        (number,) = parse_signals((name,))
+    except ValueError as error:
+        raise click.UsageError(f"--signal: {error}") from None
+    return number.name
+
+
+def check_combinations(
+    kill: bool,
+    grace: float | None,
+    save_every: str | None,
+    faults: str | None,
+    keep: str | None,
+) -> None:
+    """Refuses options of a drill that exclude each other.
+
+    Raises:
+        click.UsageError: they do; or the schedule of saves is none.
+    """
+    if kill and grace is not None:
+        raise click.UsageError(
+            "Expected --kill or --grace. Received: both, and a kill comes without a grace period. Leave one out."
+        )
+    if faults is not None and keep is not None:
+        raise click.UsageError(
+            "Expected --gcs-faults or --keep. Received: both, and the bucket with faults ends with the drill. "
+            "Leave one out."
+        )
+    if save_every is not None:
+        try:
+            parse_text(save_every)
+        except ValueError as error:
+            raise click.UsageError(f"--save-every: {error}") from None

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from keras_preempt.cli.compare import Comparison, combined, compare_states
-from keras_preempt.cli.drill.final_state import NoFinalState, read_final_state
+from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.reader import CheckpointInfo, committed, load
+from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.cli.compare import Comparison, MemberState, combined, compare_states
 from keras_preempt.cli.drill.judge import NoVerdict
-from keras_preempt.cli.drill.log_rows import any_rows, explained_rows
-from keras_preempt.cli.drill.parting import find_parting
 from keras_preempt.cli.drill.runs import DrillRun
+from keras_preempt.cli.drill.step_records import FitRecord, Line, RunRecord
 
-__all__ = ["compared", "repeats"]
+__all__ = [
+    "NoFinalState",
+    "Parting",
+    "any_rows",
+    "compared",
+    "explained_rows",
+    "find_parting",
+    "read_final_state",
+    "repeats",
+]
 
 
 def compared(one: DrillRun, other: DrillRun, workers: int, *, training_only: bool = False) -> Comparison:
@@ -65,3 +78,175 @@ def repeats(one: DrillRun, again: DrillRun, workers: int) -> bool:
     """Whether a second undisturbed run has trained as the first one has; what both left in files does not count."""
     same_end = compared(one, again, workers, training_only=True).identical
     return same_end and find_parting(one.record, again.record) is None
+
+
+class NoFinalState(Exception):
+    """A directory holds no complete checkpoint of the end of training."""
+
+
+def read_final_state(directory: str | os.PathLike[str], members: int) -> list[MemberState]:
+    """Reads and verifies the checkpoint furthest in the training, which has to be that of its end.
+
+    Args:
+        directory: a path, or ``gs://bucket/prefix``.
+        members: how many workers trained.
+
+    Returns:
+        The state of each member, in order; only the first has the mirrored tensors, to hold them once.
+
+    Raises:
+        NoFinalState: there is none, or it cannot be read; the message says what to do.
+    """
+    store = open_store(directory)
+    try:
+        checkpoints = committed(store)
+        if not checkpoints:
+            raise NoFinalState(
+                f"Expected a committed checkpoint in {directory}. Received: none. "
+                "Pass a keras_preempt.PreemptionCallback to fit."
+            )
+        return [_read_member(store, checkpoints[0], member, members) for member in range(members)]
+    except CheckpointError as error:
+        raise NoFinalState(f"The final checkpoint in {directory} cannot be read: {error}") from error
+    finally:
+        store.close()
+
+
+def _read_member(store: Store, newest: CheckpointInfo, member: int, members: int) -> MemberState:
+    loaded = load(store, newest, member, members)
+    manifest = loaded.manifest
+    if not manifest.finished or manifest.members != members or manifest.missing:
+        raise NoFinalState(
+            f"Expected a checkpoint of the end of training by {members} workers, each with its own part. "
+            f"Received: step {manifest.step}, finished={manifest.finished}, members={manifest.members}, "
+            f"missing={list(manifest.missing)}. Train to the end in one fit with a PreemptionCallback."
+        )
+    saved_at = {"step": manifest.step, "position": manifest.position}
+    mirrored = loaded.tensors if member == 0 else {}
+    return MemberState(mirrored, loaded.local, {"saved_at": saved_at, **loaded.state})
+
+
+Why = Callable[[int, str, bytes, bytes], "str | None"]
+
+
+def explained_rows(files: Sequence[Mapping[str, str]], left: Mapping[str, bytes]) -> Why:
+    """Returns what says why the rows of a `CSVLogger` are expected to differ, or None where they are not.
+
+    Args:
+        files: For each worker, the files by the names of their rows in the state.
+        left: What the first run has left in each file.
+    """
+    paths = [path for worker in files for path in worker.values()]
+
+    def why(member: int, name: str, one: bytes, other: bytes) -> str | None:
+        path = files[member].get(name) if member < len(files) else None
+        if path is None:
+            return None
+        if paths.count(path) > 1:
+            return f"several workers write their rows into {path}, as they come"
+        before = left.get(path, b"")
+        if before and other.startswith(before) and one.endswith(other[len(before) :]):
+            return f"the same rows again, after those that the first run had left in {path}"
+        return None
+
+    return why
+
+
+def any_rows(files: Sequence[Mapping[str, str]]) -> Why:
+    """Returns what sets aside all rows: they tell what earlier runs have left, not how this one has trained."""
+
+    def why(member: int, name: str, one: bytes, other: bytes) -> str | None:
+        known = member < len(files) and name in files[member]
+        return "what earlier runs have left" if known else None
+
+    return why
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where the second run is seen to differ from the first one for the first time.
+
+    Attributes:
+        member: The worker that shows it.
+        incarnation: Of the second run.
+        step: After how many training steps of the model.
+        epoch: In which epoch, from 0.
+        began_at: The step at which the fit began in that incarnation.
+        equal_until: The last step of it, after its beginning, that is known to be equal; None if there is none.
+        groups: What differs: weights, optimizer, metrics, random seeds, other state.
+        logs: Logs that differ, by name: of the first and of the second run.
+        fit: Which fit of the script, from 1.
+        fits: How many the script has.
+        continued: Whether the fit went on in that incarnation from what an earlier one had saved or begun.
+    """
+
+    member: int
+    incarnation: int
+    step: int
+    epoch: int
+    began_at: int
+    equal_until: int | None
+    groups: tuple[str, ...]
+    logs: Mapping[str, tuple[float, float]]
+    fit: int = 1
+    fits: int = 1
+    continued: bool = True
+
+
+def find_parting(first: RunRecord, second: RunRecord) -> Parting | None:
+    """Compares two runs step by step, each fit with itself; None if no recorded step differs.
+
+    Args:
+        first: Of one incarnation.
+        second: Of any number.
+    """
+    names = [fit.name for fit in first.trained()]
+    for incarnation, workers in enumerate(second.incarnations):
+        found = [
+            parting
+            for member in range(len(workers))
+            for fit in second.fits(incarnation, member)
+            if fit.name in names
+            and (parting := _first_difference(first, names, fit, incarnation, member)) is not None
+        ]
+        if found:
+            return min(found, key=lambda parting: (parting.fit, parting.step, parting.member))
+    return None
+
+
+def _first_difference(
+    first: RunRecord, names: list[str], fit: FitRecord, incarnation: int, member: int
+) -> Parting | None:
+    expected = {
+        _key(line): line
+        for known in first.fits(0, member)
+        if known.name == fit.name
+        for line in known.lines
+        if "digests" in line
+    }
+    equal_until = None
+    for line in fit.lines:
+        known_line = expected.get(_key(line)) if "digests" in line else None
+        if known_line is None:
+            continue
+        groups = known_line["digests"].keys() | line["digests"].keys()
+        different = sorted(
+            group for group in groups if known_line["digests"].get(group) != line["digests"].get(group)
+        )
+        if different:
+            logs = {
+                name: (value, line["logs"][name])
+                for name, value in known_line["logs"].items()
+                if name in line["logs"] and repr(value) != repr(line["logs"][name])
+            }
+            where = (line["step"], line["epoch"], fit.first, equal_until)
+            number = names.index(fit.name) + 1
+            return Parting(
+                member, incarnation, *where, tuple(different), logs, number, len(names), bool(fit.restored)
+            )
+        equal_until = line["step"]
+    return None
+
+
+def _key(line: Line) -> tuple[Any, Any]:
+    return (line.get("phase"), line.get("step"))

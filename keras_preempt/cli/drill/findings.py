@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preempt.cli.compare import Comparison
-from keras_preempt.cli.drill.moments import RunShape
-from keras_preempt.cli.drill.parting import Parting
-from keras_preempt.cli.drill.plan import Preemption
+from keras_preempt.cli.drill.comparison import Parting
+from keras_preempt.cli.drill.plan import Preemption, RunShape
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.drill.step_records import RunRecord
 

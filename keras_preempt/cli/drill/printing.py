@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from keras_preempt.cli.compare import Comparison, TensorDifference
 from keras_preempt.cli.drill.cause import describe_parting
+from keras_preempt.cli.drill.comparison import Parting
 from keras_preempt.cli.drill.findings import Findings
-from keras_preempt.cli.drill.parting import Parting
 from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.terminal import Terminal

@@ -11,8 +11,7 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.storage.store import open_store
 from keras_preempt.cli.drill.judge import Judge, NoVerdict
-from keras_preempt.cli.drill.moments import FitSpan, RunShape
-from keras_preempt.cli.drill.plan import Preemption
+from keras_preempt.cli.drill.plan import FitSpan, Preemption, RunShape
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
 from keras_preempt.cli.drill.strikes import strikes
 from keras_preempt.cli.terminal import Terminal

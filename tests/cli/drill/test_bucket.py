@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from keras_preempt.cli.drill.bucket import MIXES, drill_bucket
+from keras_preempt.cli.drill.directories import MIXES, drill_bucket
 from keras_preempt.testing import FAULT_KINDS
 
 _LISTING = "/storage/v1/b/drill/o?prefix="

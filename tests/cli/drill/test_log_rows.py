@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_preempt.cli.drill.log_rows import any_rows, explained_rows
+from keras_preempt.cli.drill.comparison import any_rows, explained_rows
 
 ROWS = "callbacks/CSVLogger/rows"
 FIRST = b"epoch,loss\n0,0.5\n1,0.25\n"

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from keras_preempt.cli.drill.moments import FitSpan, Moment, NoSuchMoment, RunShape
-from keras_preempt.cli.drill.plan import plan_preemptions
+from keras_preempt.cli.drill.plan import FitSpan, Moment, NoSuchMoment, RunShape, plan_preemptions
 
 SHAPE = RunShape(20, validations=[(5, 3), (10, 3), (15, 3)], saves=[4, 8, 12])
 

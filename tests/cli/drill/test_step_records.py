@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keras_preempt.cli.drill.cause import describe_parting, likely_causes, uncovered
-from keras_preempt.cli.drill.parting import Parting, find_parting
+from keras_preempt.cli.drill.comparison import Parting, find_parting
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
 from keras_preempt.training.step_record import record_name
 

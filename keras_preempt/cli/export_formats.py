@@ -8,7 +8,8 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,12 +19,89 @@ import click
 from keras_preempt.checkpoint.choosing import read_chosen
 from keras_preempt.checkpoint.errors import one_line
 from keras_preempt.checkpoint.layout import parse_attempt
+from keras_preempt.checkpoint.run_directory import read_run
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.export_output import told, written_whole
-from keras_preempt.cli.opened_run import CannotRead
+from keras_preempt.checkpoint.tensors import stream
+from keras_preempt.cli.inspect import bytes_in_words
+from keras_preempt.cli.options import CannotRead
 from keras_preempt.cli.terminal import is_silenced
+from keras_preempt.state.saved_weights import GROUP, Weights, read_weights
 
-__all__ = ["export_keras"]
+__all__ = ["CannotWrite", "export_keras", "export_safetensors", "told", "written_whole"]
+
+_NAMED = 5
+
+
+class CannotWrite(click.ClickException):
+    """The file cannot be written."""
+
+    exit_code = 4
+
+
+@contextlib.contextmanager
+def written_whole(out: Path) -> Iterator[Path]:
+    """Gives the name of a file to write, which becomes `out` when the block ends without an exception.
+
+    Raises:
+        CannotWrite: the disk is full, or gives no permission.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=".tmp-export-", dir=out.parent) as folder:
+            unfinished = Path(folder) / out.name
+            yield unfinished
+            with open(unfinished, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(unfinished, out)
+    except OSError as error:
+        raise CannotWrite(
+            f"Expected to write {str(out)!r}. Received: {error.strerror or error}. Choose another folder, or make room."
+        ) from None
+
+
+def told(out: Path, step: int, directory: str, weights: Weights, left_out: Sequence[str] = ()) -> list[str]:
+    """Returns what to say of an export, in lines."""
+    size = sum(value.nbytes for value in weights.values.values())
+    lines = [f"{out}: {len(weights.values)} weights ({bytes_in_words(size)}) of step {step} in {directory}"]
+    ways: dict[str, list[str]] = {}
+    for name, how in weights.combined.items():
+        ways.setdefault(how, []).append(name)
+    for how, names in ways.items():
+        lines.append(f"  different on the replicas, {how}: {_some(names)}")
+    if left_out:
+        lines.append(f"  left out, since the format has no strings: {_some(left_out)}")
+    return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(map(one_line, names[:_NAMED]))
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+
+
+def export_safetensors(store: Store, step: int | None, out: Path) -> list[str]:
+    """Writes the weights by the paths of their variables; returns what to say of it.
+
+    Raises:
+        CheckpointError: they cannot be read.
+        CannotWrite: the file cannot be written.
+    """
+    info, weights = read_chosen(store, step, lambda info: read_weights(store, info))
+    strings = _strings(read_run(store))
+    left_out = [name for name in weights.values if name in strings]
+    kept = replace(weights, values={name: v for name, v in weights.values.items() if name not in strings})
+    with written_whole(out) as unfinished, open(unfinished, "wb") as file:
+        for chunk in stream(kept.values):
+            file.write(chunk.data)
+    return told(out, info.step, store.url, kept, left_out)
+
+
+def _strings(run: dict[str, object]) -> set[str]:
+    model = run.get("model")
+    assert isinstance(model, list)
+    found = set()
+    for variable in model:
+        if isinstance(variable, dict) and variable.get("dtype") == "string":
+            found.add(str(variable.get("name")).removeprefix(GROUP))
+    return found
 
 
 def export_keras(store: Store, step: int | None, out: Path, model: str | None) -> list[str]:
