@@ -25,16 +25,6 @@ from keras_preempt.report import events
 from keras_preempt.report.progress import transfer
 from keras_preempt.state.saved_weights import is_weight
 
-__all__ = [
-    "CheckpointSummary",
-    "LeftOver",
-    "RunSummary",
-    "checkpoints_of",
-    "left_over_in",
-    "run_of",
-    "with_notices",
-]
-
 
 @dataclass(frozen=True)
 class CheckpointSummary:

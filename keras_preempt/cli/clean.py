@@ -14,8 +14,6 @@ from keras_preempt.cli.inspect import bytes_in_words
 from keras_preempt.cli.options import directory_argument, opened_run
 from keras_preempt.cli.terminal import Terminal
 
-__all__ = ["clean"]
-
 _DONE, _NOT_DONE = 0, 1
 
 

@@ -17,17 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "VOLATILE_KEYS",
-    "Comparison",
-    "MemberState",
-    "TensorDifference",
-    "combined",
-    "compare_json",
-    "compare_states",
-    "compare_tensors",
-]
-
 #: Keys of the JSON state that tell when or how fast something happened, never what was trained.
 VOLATILE_KEYS = frozenset({"timing"})
 

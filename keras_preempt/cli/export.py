@@ -9,8 +9,6 @@ import click
 
 from keras_preempt.cli.options import directory_argument, opened_run
 
-__all__ = ["export"]
-
 _SUFFIXES = (".weights.h5", ".keras", ".safetensors")
 
 

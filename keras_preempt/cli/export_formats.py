@@ -27,8 +27,6 @@ from keras_preempt.cli.options import CannotRead
 from keras_preempt.cli.terminal import is_silenced
 from keras_preempt.state.saved_weights import GROUP, Weights, read_weights
 
-__all__ = ["CannotWrite", "export_keras", "export_safetensors", "told", "written_whole"]
-
 _NAMED = 5
 
 

@@ -21,10 +21,8 @@ from keras_preempt.cli.checkpoint_summary import (
     with_notices,
 )
 from keras_preempt.cli.inspect_compare import compare_checkpoints, print_differences
-from keras_preempt.cli.options import directory_argument, opened_run
+from keras_preempt.cli.options import directory_argument, json_option, opened_run
 from keras_preempt.cli.terminal import Terminal
-
-__all__ = ["bytes_in_words", "inspect", "print_checkpoints", "print_left_over", "print_run", "where"]
 
 _GOOD, _NOT_GOOD = 0, 1
 
@@ -41,7 +39,7 @@ _GOOD, _NOT_GOOD = 0, 1
     help="Compare two checkpoints tensor by tensor, bit by bit. A and B are steps of this run, 'newest', or "
     "OTHER_DIR or OTHER_DIR@STEP of another run.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, for programs.")
+@json_option("Print everything as JSON, for programs.")
 def inspect(directory: str, verify: bool, compare: tuple[str, str] | None, as_json: bool) -> int:
     """Show what a run has saved: its checkpoints, why each was made, and what was left half-written.
 

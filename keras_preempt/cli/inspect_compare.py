@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,8 +18,6 @@ from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.cli.compare import compare_json, compare_tensors
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.report.progress import transfer
-
-__all__ = ["Compared", "compare_checkpoints", "print_differences"]
 
 _NEWEST = "newest"
 _NAMED = 10  # differences of other state that are listed one by one
@@ -125,12 +124,9 @@ def _read(store: Store, which: str) -> _Content:
     directory, _, step = which.rpartition("@")
     if not directory or not (step == _NEWEST or step.isdecimal()):
         directory, step = which, _NEWEST
-    other = open_store(directory)
-    try:
+    with contextlib.closing(open_store(directory)) as other:
         read_run(other)
         return _content(other, None if step == _NEWEST else int(step))
-    finally:
-        other.close()
 
 
 def _content(store: Store, step: int | None) -> _Content:

@@ -15,8 +15,6 @@ import click
 
 from keras_preempt import __version__
 
-__all__ = ["cleaning_up_on_signals", "cli", "main", "open_standard_descriptors"]
-
 # In the order in which the help shows them.
 _COMMANDS = {
     "run": "keras_preempt.cli.run",

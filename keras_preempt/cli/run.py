@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import click
 
-from keras_preempt.cli.options import checked_command, command_argument, restart_code_option, workers_option
+from keras_preempt.cli.options import (
+    checked_command,
+    command_argument,
+    restart_code_option,
+    restart_policy,
+    seconds_option,
+    workers_option,
+)
 from keras_preempt.cli.terminal import Terminal
-from keras_preempt.cluster import RestartPolicy, Supervisor
-
-__all__ = ["run"]
+from keras_preempt.cluster import Supervisor
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -30,12 +35,10 @@ __all__ = ["run"]
     metavar="M",
     help="Crashes after which the cluster is started again all the same.",
 )
-@click.option(
+@seconds_option(
     "--failure-grace",
-    type=click.FloatRange(min=0),
     default=10.0,
-    show_default=True,
-    metavar="SECONDS",
+    zero=True,
     help="Time for the other workers to end by themselves once one has crashed.",
 )
 @command_argument
@@ -79,15 +82,12 @@ def run(
       else the exit code of the worker that failed first; 128 + n if signal n ended it
     """  # noqa: D301 - click's own mark for text that it must not wrap
     arguments = checked_command(workers, command)
-    try:
-        policy = RestartPolicy(
-            restart_codes=restart_codes,
-            max_restarts_without_progress=max_restarts_without_progress,
-            max_failures=max_failures,
-            failure_grace=failure_grace,
-        )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    policy = restart_policy(
+        restart_codes=restart_codes,
+        max_restarts_without_progress=max_restarts_without_progress,
+        max_failures=max_failures,
+        failure_grace=failure_grace,
+    )
     terminal = Terminal(job=True)
     supervisor = Supervisor(
         workers,

@@ -18,8 +18,6 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Output", "OutputLost", "Terminal"]
-
 _WORKER_COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 _PLAIN_WIDTH = 200  # columns of a table in a file or a pipe, where nothing has to fit on a screen
 

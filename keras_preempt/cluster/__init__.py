@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from keras_preempt.cluster.local import LocalCluster, WorkerExit, default_prefix
-from keras_preempt.cluster.outcome import Outcome, Verdict, exit_status, judge
+from keras_preempt.cluster.outcome import (
+    Incarnation,
+    Outcome,
+    RestartPolicy,
+    SupervisorReport,
+    Verdict,
+    exit_status,
+    judge,
+)
 from keras_preempt.cluster.status import WorkerStatus, read_statuses
-from keras_preempt.cluster.supervisor import Incarnation, RestartPolicy, Supervisor, SupervisorReport
+from keras_preempt.cluster.supervisor import Supervisor
 from keras_preempt.cluster.tf_config import tf_config_from_hosts, tf_config_from_jobset, tf_config_from_slurm
 
 __all__ = [

@@ -17,8 +17,6 @@ from keras_preempt.process.environment import DRILL_RECORD
 from keras_preempt.report import events
 from keras_preempt.report.status import fit_file
 
-__all__ = ["record_exits", "recorded_steps"]
-
 _PATIENCE = 30.0
 """Seconds that a bucket has to take the record."""
 

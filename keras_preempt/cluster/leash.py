@@ -31,8 +31,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-__all__ = ["KILL_ALL", "TO_COMMAND", "descendants", "of_session"]
-
 KILL_ALL = 255
 """Sent by the launcher instead of the number of a signal: end everything at once."""
 

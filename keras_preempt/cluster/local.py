@@ -20,8 +20,6 @@ from keras_preempt.cluster.worker import WorkerProcess
 from keras_preempt.process.environment import TF_CONFIG
 from keras_preempt.process.exit_codes import RESTART_CODES
 
-__all__ = ["LocalCluster", "WorkerExit", "default_prefix", "find_free_ports"]
-
 _OUTPUT_TAIL = 10.0  # seconds for a worker whose keeper was killed
 
 _ADDRESS_IN_USE = re.compile(

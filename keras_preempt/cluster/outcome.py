@@ -9,19 +9,7 @@ from dataclasses import dataclass, replace
 
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.cluster.status import WorkerStatus
-from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, RESTART_CODES
-
-__all__ = [
-    "KILLED_BY_TERM",
-    "Incarnation",
-    "Outcome",
-    "RestartPolicy",
-    "SupervisorReport",
-    "Verdict",
-    "as_told",
-    "exit_status",
-    "judge",
-]
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, RESTART_CODES, signal_name
 
 #: SIGTERM reached a worker that did not handle it yet (or a shell that reports it as 128 + 15).
 KILLED_BY_TERM = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM})
@@ -122,12 +110,7 @@ def exit_status(code: int) -> int:
 
 def _describe(exit: WorkerExit, cause: WorkerExit | None) -> str:
     name = f"w{exit.index}"
-    how = f"exit code {exit.code}"
-    if exit.code < 0:
-        try:
-            how = signal.Signals(-exit.code).name
-        except ValueError:
-            how = f"signal {-exit.code}"
+    how = f"exit code {exit.code}" if exit.code >= 0 else signal_name(-exit.code)
     if exit.by_launcher:
         return f"{name} was ended by the launcher ({how})"
     if exit.code < 0 or exit.code in KILLED_BY_TERM:

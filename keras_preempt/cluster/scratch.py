@@ -9,8 +9,6 @@ from pathlib import Path
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
 
-__all__ = ["scratch_directory"]
-
 
 @contextlib.contextmanager
 def scratch_directory(purpose: str) -> Iterator[Path]:

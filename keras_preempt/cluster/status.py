@@ -10,8 +10,6 @@ from typing import Any
 
 from keras_preempt.report.status import process_file
 
-__all__ = ["WorkerStatus", "read_listening", "read_statuses"]
-
 
 @dataclass(frozen=True)
 class WorkerStatus:

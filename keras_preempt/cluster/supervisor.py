@@ -28,8 +28,6 @@ from keras_preempt.cluster.status import read_listening, read_statuses
 from keras_preempt.process.environment import INCARNATION, STATUS_DIR
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED
 
-__all__ = ["Incarnation", "RestartPolicy", "Supervisor", "SupervisorReport"]
-
 _ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PORT_ATTEMPTS = 3
 _TIMED_OUT = 124  # as timeout(1) does

@@ -7,14 +7,6 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "DEFAULT_PORT",
-    "tf_config_from_hosts",
-    "tf_config_from_jobset",
-    "tf_config_from_slurm",
-    "tf_config_of",
-]
-
 DEFAULT_PORT = 2222
 """The port that TensorFlow's own examples use. Nothing else may listen there on any of the machines."""
 

@@ -19,8 +19,6 @@ from keras_preempt.cluster.leash import KILL_ALL, TO_COMMAND, of_session
 from keras_preempt.process.environment import STATUS_DIR
 from keras_preempt.report.status import process_file
 
-__all__ = ["WorkerProcess"]
-
 _LEASH = Path(__file__).with_name("leash.py")
 _LONGEST_LINE = 1 << 16  # bytes; a longer line is handed on in pieces, so that memory stays bounded
 LEFT_BEHIND = "keras-preempt: ending what the command has left behind: "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from keras_preempt.checkpoint.layout import parse_step
+from keras_preempt.process.exit_codes import signal_name
 from keras_preempt.report.fields import Event, seconds, status, truth, whole, words
 
 START_UP = "start-up"
@@ -307,17 +307,10 @@ def _end(events: Sequence[Event], gone: Event | None) -> tuple[End, str]:
             return End.FINISHED, ""
         return End.FAILED, error
     if code is not None and code < 0:
-        return End.KILLED, f"by {_signal_name(-code)}"
+        return End.KILLED, f"by {signal_name(-code)}"
     if code is not None:
         return End.FAILED, f"exit status {code}, without a word"
     return End.SILENT, ""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _steps(events: Sequence[Event]) -> tuple[int | None, int | None, bool]:

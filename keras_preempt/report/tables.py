@@ -226,7 +226,7 @@ FORMAT = 1
 """Raised when a field changes its meaning or goes; new fields may come at any time."""
 
 
-def as_json(account: Account, directory: str) -> dict[str, Any]:
+def account_as_json(account: Account, directory: str) -> dict[str, Any]:
     """Returns the account as JSON data; times are seconds since 1970, lengths of time seconds."""
     return {
         "format": FORMAT,

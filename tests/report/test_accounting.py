@@ -12,7 +12,7 @@ from keras_preempt.report.accounting import account
 from keras_preempt.report.events import KINDS
 from keras_preempt.report.life import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNTOLD, End
 from keras_preempt.report.page import page
-from keras_preempt.report.tables import as_json
+from keras_preempt.report.tables import account_as_json
 from tests.report.story import (
     COMPILING,
     DYING,
@@ -273,7 +273,7 @@ def test_whatever_the_events_say_spans_never_overlap_and_sum_up_to_the_wall_time
     if found is not None:
         assert_every_second_is_accounted_for(found)
         assert found.steps_run >= found.lost >= 0
-        json.loads(json.dumps(as_json(found, "run"), allow_nan=False))
+        json.loads(json.dumps(account_as_json(found, "run"), allow_nan=False))
         assert page(found, "run").endswith("</html>\n")
 
 

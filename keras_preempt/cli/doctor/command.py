@@ -8,7 +8,7 @@ import math
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import click
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import Store, open_store
-from keras_preempt.cli.doctor.finding import Finding, Printer, document, not_checked, would_lose_work
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.cli.doctor.finding import Findings, Printer
 from keras_preempt.cli.doctor.meeting import Job, Meeting, job_of
+from keras_preempt.cli.doctor.reasons import explain
 from keras_preempt.cli.doctor.size import SIZE
 from keras_preempt.cli.doctor.software import check_determinism, check_versions
 from keras_preempt.cli.doctor.speed import check_save_fits
@@ -27,11 +28,16 @@ from keras_preempt.cli.doctor.surroundings import Grace, check_platform, check_s
 from keras_preempt.cli.doctor.together import meet_here
 from keras_preempt.cli.doctor.trial import Trial
 from keras_preempt.cli.doctor.watched import size_of
-from keras_preempt.cli.options import checked_command, restart_code_option, workers_option
+from keras_preempt.cli.options import (
+    checked_command,
+    json_option,
+    restart_code_option,
+    seconds_option,
+    store_of,
+    workers_option,
+)
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.process.environment import TF_CONFIG
-
-__all__ = ["doctor"]
 
 _PASS, _WOULD_LOSE_WORK = 0, 1
 _COMMAND = "keras_preempt.doctor.command"
@@ -80,12 +86,7 @@ class _Wishes:
     help="Bytes of a checkpoint, such as 2GB: weights and optimizer. "
     "Otherwise those of the run in DIR, or of the trial of COMMAND.",
 )
-@click.option(
-    "--grace",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Time from a notice to the end.  [default: what the platform gives]",
-)
+@seconds_option("--grace", help="Time from a notice to the end.  [default: what the platform gives]")
 @click.option(
     "--max-to-keep",
     type=click.IntRange(min=1),
@@ -97,29 +98,13 @@ class _Wishes:
 @click.option(
     "--staging-dir", metavar="PATH", help="As the callback gets it: where files for a bucket are staged."
 )
-@click.option(
-    "--start-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time until COMMAND has done its first step.",
-)
-@click.option(
-    "--wait",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time for the workers of a job to find each other.",
-)
+@seconds_option("--start-timeout", default=600.0, help="Time until COMMAND has done its first step.")
+@seconds_option("--wait", default=60.0, help="Time for the workers of a job to find each other.")
 @restart_code_option
 @click.option(
     "--as-pid-1", is_flag=True, help="COMMAND will be process 1 of a container. Assumed where this one is."
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document, for programs; the rest goes to stderr."
-)
+@json_option("Print one JSON document, for programs; the rest goes to stderr.")
 @click.pass_context
 def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
     """Find out what would lose work, before the job is started.
@@ -151,9 +136,6 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
         checked_command(wanted.workers, tuple(wanted.command) or ("true",))
     try:
         job = job_of(os.environ)
-        store = (
-            None if wanted.directory is None else open_store(wanted.directory, staging_dir=wanted.staging_dir)
-        )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if job is not None and wanted.workers > 1:
@@ -162,19 +144,21 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
             f"Received: --workers {wanted.workers}."
         )
     printer = Printer(as_json)
+    findings = Findings(printer.finding)
     with contextlib.ExitStack() as stack:
+        store = None
+        if wanted.directory is not None:
+            store = stack.enter_context(
+                contextlib.closing(store_of(wanted.directory, staging_dir=wanted.staging_dir))
+            )
         if isinstance(store, LocalStore):
             stack.enter_context(_nothing_new(store.path))
-        if store is not None:
-            stack.callback(store.close)
-        examination = _Examination(wanted, job, store, printer)
-        examination.examine()
-    findings = examination.findings
+        _Examination(wanted, job, store, printer, findings).examine()
     if as_json:
-        click.echo(json.dumps(document(findings), indent=2))
+        click.echo(json.dumps(findings.document(), indent=2))
     else:
         printer.verdict(findings)
-    return _WOULD_LOSE_WORK if would_lose_work(findings) else _PASS
+    return _WOULD_LOSE_WORK if findings.would_lose_work else _PASS
 
 
 @contextlib.contextmanager
@@ -197,26 +181,22 @@ class _Examination:
     job: Job | None
     store: Store | None
     printer: Printer
-    findings: list[Finding] = field(default_factory=list)
-
-    def tell(self, finding: Finding) -> None:
-        self.findings.append(finding)
-        self.printer.finding(finding)
+    findings: Findings
 
     def examine(self) -> None:
         wanted = self.wanted
-        known = check_platform(self.tell, wanted.grace)
-        check_sigterm(self.tell)
-        check_versions(self.tell)
-        check_determinism(self.tell, wanted.command)
+        known = check_platform(self.findings, wanted.grace)
+        check_sigterm(self.findings)
+        check_versions(self.findings)
+        check_determinism(self.findings, wanted.command)
         if known is None:
             return
         platform, grace = known
         name: str | None = secrets.token_hex(8)
-        writable = self.store is not None and check_place(self.tell, self.store, platform)
+        writable = self.store is not None and check_place(self.findings, self.store, platform)
         if self.store is None:
-            self.tell(
-                not_checked("directory", "Pass DIR, the directory of the callback, to have it checked.")
+            self.findings.not_checked(
+                "directory", "Pass DIR, the directory of the callback, to have it checked."
             )
         elif writable:
             name = self._meet(name)
@@ -232,16 +212,14 @@ class _Examination:
         if self.job is not None:
             with removed_afterwards(place) as store:
                 meeting = Meeting(store, url, self.job, wanted.wait)
-                return meeting.name if meeting.hold(self.tell) else None
+                return meeting.name if meeting.hold(self.findings) else None
         if wanted.workers > 1:
             with removed_afterwards(place):
-                return name if meet_here(self.tell, wanted.workers, place, url, wanted.wait, {}) else None
-        self.tell(
-            not_checked(
-                "shared",
-                "One worker. For a job of several, pass --workers N, or start this on all of them as "
-                "the job is started.",
-            )
+                return name if meet_here(self.findings, wanted.workers, place, url, wanted.wait, {}) else None
+        self.findings.not_checked(
+            "shared",
+            "One worker. For a job of several, pass --workers N, or start this on all of them as "
+            "the job is started.",
         )
         return name
 
@@ -249,7 +227,7 @@ class _Examination:
         """Runs the trial; returns the bytes of the checkpoint that it has saved."""
         wanted, job = self.wanted, self.job
         if not wanted.command:
-            say_without_command(self.tell)
+            say_without_command(self.findings)
             return 0
         with contextlib.ExitStack() as stack:
             if wanted.directory is None:
@@ -269,16 +247,16 @@ class _Examination:
                 as_pid_1=wanted.as_pid_1 or os.getpid() == 1,
                 sends=job is None or job.index == job.workers - 1,
             )
-            found = trial.run()
+            seen = trial.run()
+            size = seen.watched.size()
             if job is not None and wanted.directory is not None:
                 # The place is that of all workers: it goes when all have looked at it.
                 place = place_of(wanted.directory, f"over-{name}")
                 store = stack.enter_context(removed_afterwards(place))
                 everybody = Job(job.index, job.workers, (), job.said_by)
-                Meeting(store, wanted.directory, everybody, wanted.wait).hold(lambda finding: None)
-            for finding in found:
-                self.tell(finding)
-            return trial.size
+                Meeting(store, wanted.directory, everybody, wanted.wait).hold(Findings())
+            explain(seen, self.findings)
+            return size
 
     def _check_size(self, store: Store, grace: Grace, of_trial: int) -> None:
         wanted = self.wanted
@@ -291,16 +269,16 @@ class _Examination:
             size, source = of_trial, "what the trial has saved"
         else:
             said = "Pass --state-size, such as 2GB, to have it checked before there is a checkpoint."
-            self.tell(not_checked("room", said))
-            self.tell(not_checked("save", said))
+            self.findings.not_checked("room", said)
+            self.findings.not_checked("save", said)
             return
         share = math.ceil(size / (self.job.workers if self.job is not None else 1))
-        if check_room(self.tell, store, size, wanted.max_to_keep, share, wanted.staging_dir):
+        if check_room(self.findings, store, size, wanted.max_to_keep, share, wanted.staging_dir):
             place = place_of(wanted.directory, f"save-{secrets.token_hex(8)}")
             with (
                 removed_afterwards(place, wanted.staging_dir) as own,
                 contextlib.suppress(StoreUnavailable),
             ):
-                check_save_fits(self.tell, own, share, grace, source)
+                check_save_fits(self.findings, own, share, grace, source)
         else:
-            self.tell(not_checked("save", "How long a save takes: there is no room to try it."))
+            self.findings.not_checked("save", "How long a save takes: there is no room to try it.")

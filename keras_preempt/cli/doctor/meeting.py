@@ -21,10 +21,8 @@ from typing import Any
 
 from keras_preempt.checkpoint.errors import AlreadyExists, CheckpointError, NotFound, StoreUnavailable
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.doctor.finding import Tell, ok, problem, warning
+from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.process.environment import TF_CONFIG
-
-__all__ = ["Job", "Meeting", "job_of"]
 
 _HELLO = re.compile(r"hello-(\d+)-([0-9a-f]{16})")
 _OVER = re.compile(r"over-(\d+)-([0-9a-f]{16})")
@@ -63,20 +61,20 @@ class Meeting:
         """A name that all workers of this meeting have in common: that of worker 0, when it has answered."""
         return self._own if self.job.index == 0 else str(self._answers.get(0, {}).get("from", self._own))
 
-    def hold(self, tell: Tell) -> bool:
+    def hold(self, findings: Findings) -> bool:
         """Meets the others, and says what was found; returns whether all share the directory."""
         try:
-            with self._listening(tell):
+            with self._listening(findings):
                 met = self._meet()
                 self._wait_to_leave(met)
         except StoreUnavailable as error:
-            tell(problem("shared", str(error), "Correct what the storage says."))
+            findings.problem("shared", str(error), "Correct what the storage says.")
             return False
-        self._say_shared(tell, met)
+        self._say_shared(findings, met)
         if self.job.addresses:
-            self._say_ports(tell)
+            self._say_ports(findings)
         if met:
-            self._say_clocks(tell)
+            self._say_clocks(findings)
         return met
 
     def _others(self) -> set[int]:
@@ -149,7 +147,7 @@ class Meeting:
             return None
 
     @contextlib.contextmanager
-    def _listening(self, tell: Tell) -> Iterator[None]:
+    def _listening(self, findings: Findings) -> Iterator[None]:
         if not self.job.addresses:
             yield
             return
@@ -158,13 +156,11 @@ class Meeting:
             server = socket.create_server(("", int(address.rpartition(":")[2])))
         except (OSError, ValueError, OverflowError) as error:
             taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-            tell(
-                problem(
-                    "ports",
-                    f"This worker cannot listen on its own address {address}: "
-                    f"{'another program has the port' if taken else error}.",
-                    "End that program, or give the job other ports in TF_CONFIG.",
-                )
+            findings.problem(
+                "ports",
+                f"This worker cannot listen on its own address {address}: "
+                f"{'another program has the port' if taken else error}.",
+                "End that program, or give the job other ports in TF_CONFIG.",
             )
             yield
             return
@@ -201,51 +197,45 @@ class Meeting:
             if answer.readline(100) == _GREETING + b"%d\n" % other:
                 self._reached.add(other)
 
-    def _say_shared(self, tell: Tell, met: bool) -> None:
+    def _say_shared(self, findings: Findings, met: bool) -> None:
         if met:
-            tell(ok("shared", f"All {self.job.workers} workers see each other's files in {self.url}."))
+            findings.ok("shared", f"All {self.job.workers} workers see each other's files in {self.url}.")
             return
         missing = sorted(self._others() - set(self._answers))
         names = ", ".join(f"worker {number}" for number in missing)
         there = " They run, since they answer on their ports." if set(missing) <= self._reached else ""
-        tell(
-            problem(
-                "shared",
-                f"Worker {self.job.index} and {names} do not see each other's files in {self.url}, after "
-                f"{self.patience:g} s.{there}",
-                "Pass a path on a file system that all workers have mounted (not /tmp, not a machine's own disk), or "
-                "gs://bucket/prefix. Start the doctor on all workers at once, as the job is started (or pass a longer "
-                "--wait).",
-            )
+        findings.problem(
+            "shared",
+            f"Worker {self.job.index} and {names} do not see each other's files in {self.url}, after "
+            f"{self.patience:g} s.{there}",
+            "Pass a path on a file system that all workers have mounted (not /tmp, not a machine's own disk), or "
+            "gs://bucket/prefix. Start the doctor on all workers at once, as the job is started (or pass a longer "
+            "--wait).",
         )
 
-    def _say_ports(self, tell: Tell) -> None:
+    def _say_ports(self, findings: Findings) -> None:
         missing = sorted(self._others() - self._reached)
         if not missing:
-            tell(ok("ports", "All other workers answer on their addresses in TF_CONFIG."))
+            findings.ok("ports", "All other workers answer on their addresses in TF_CONFIG.")
             return
         names = ", ".join(f"worker {number} ({self.job.addresses[number]})" for number in missing)
-        tell(
-            problem(
-                "ports",
-                f"No answer from {names}, after {self.patience:g} s.",
-                "Open these ports between the machines (firewall, network policy), and check that "
-                "the names in TF_CONFIG "
-                "resolve to the workers.",
-            )
+        findings.problem(
+            "ports",
+            f"No answer from {names}, after {self.patience:g} s.",
+            "Open these ports between the machines (firewall, network policy), and check that "
+            "the names in TF_CONFIG "
+            "resolve to the workers.",
         )
 
-    def _say_clocks(self, tell: Tell) -> None:
+    def _say_clocks(self, findings: Findings) -> None:
         if self._skew <= _CLOCKS:
-            tell(ok("clocks", f"No clock differs by more than {_CLOCKS:g} s, as far as files can tell."))
+            findings.ok("clocks", f"No clock differs by more than {_CLOCKS:g} s, as far as files can tell.")
         else:
-            tell(
-                warning(
-                    "clocks",
-                    f"The clock of another worker differs from this one's by at least {self._skew:.1f} s. Reports and "
-                    "deadlines are off by as much.",
-                    "Run chrony or ntpd on all machines.",
-                )
+            findings.warning(
+                "clocks",
+                f"The clock of another worker differs from this one's by at least {self._skew:.1f} s. Reports and "
+                "deadlines are off by as much.",
+                "Run chrony or ntpd on all machines.",
             )
 
 

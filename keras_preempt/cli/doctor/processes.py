@@ -13,8 +13,6 @@ from pathlib import Path
 
 from keras_preempt.cluster.leash import descendants
 
-__all__ = ["Process", "chain", "look", "training_process"]
-
 _GLANCES, _PAUSE = 5, 0.01  # How often a blocked signal is looked at again, and seconds between
 _MANY = 50  # processes between the one that was started and the one that trains, at most
 

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.doctor.finding import Tell, ok, problem, warning
+from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.cli.doctor.size import shown
 from keras_preempt.cli.doctor.surroundings import Grace
 from keras_preempt.training.grace import MARGIN, reserve
-
-__all__ = ["check_save_fits", "measure"]
 
 _PIECE = 4 << 20  # bytes
 _LEAST_PATIENCE = 30.0  # seconds for what is on its way when time is up
@@ -75,11 +73,11 @@ def measure(store: Store, size: int, limit: float) -> Measured:
     return Measured(written, seconds, seconds <= limit and written == size)
 
 
-def check_save_fits(tell: Tell, store: Store, size: int, grace: Grace, source: str) -> None:
+def check_save_fits(findings: Findings, store: Store, size: int, grace: Grace, source: str) -> None:
     """Measures a save and compares it with the grace.
 
     Args:
-        tell: Takes findings.
+        findings: Collects findings.
         store: A place of the doctor's own in the directory of the job.
         size: Bytes that this worker writes.
         grace: What there is.
@@ -88,10 +86,8 @@ def check_save_fits(tell: Tell, store: Store, size: int, grace: Grace, source: s
     try:
         measured = measure(store, size, grace.seconds)
     except CheckpointError as error:
-        tell(
-            problem(
-                "save", f"Writing {shown(size)} ({source}) failed: {error}", "Correct what the storage says."
-            )
+        findings.problem(
+            "save", f"Writing {shown(size)} ({source}) failed: {error}", "Correct what the storage says."
         )
         return
     of_grace = f"of the {grace.seconds:g} s of grace"
@@ -100,23 +96,19 @@ def check_save_fits(tell: Tell, store: Store, size: int, grace: Grace, source: s
         "to share the writing. Until then save_every bounds what is lost."
     )
     if not measured.whole:
-        tell(
-            problem(
-                "save",
-                f"A save of {shown(size)} ({source}) does not fit: it was not over when all {of_grace} were used up.",
-                cure,
-            )
+        findings.problem(
+            "save",
+            f"A save of {shown(size)} ({source}) does not fit: it was not over when all {of_grace} were used up.",
+            cure,
         )
         return
     speed = f"{shown(measured.size / measured.seconds)}/s"
     took = f"A save of {shown(size)} ({source}) took {measured.seconds:.1f} s ({speed}) {of_grace}"
     if measured.seconds + MARGIN > grace.seconds:
-        tell(
-            problem(
-                "save", f"{took}, which leaves less than the {MARGIN:g} s that a step and leaving need.", cure
-            )
+        findings.problem(
+            "save", f"{took}, which leaves less than the {MARGIN:g} s that a step and leaving need.", cure
         )
     elif reserve(measured.seconds, 0.0, 0.0) > grace.seconds:
-        tell(warning("save", f"{took}. One that takes twice as long, on a bad day, does not fit.", cure))
+        findings.warning("save", f"{took}. One that takes twice as long, on a bad day, does not fit.", cure)
     else:
-        tell(ok("save", f"{took}."))
+        findings.ok("save", f"{took}.")

@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from keras_preempt.cli.doctor.finding import Finding
 from keras_preempt.cli.doctor.processes import Process, chain, look, training_process
-from keras_preempt.cli.doctor.reasons import Outcome, explain
+from keras_preempt.cli.doctor.reasons import Outcome
 from keras_preempt.cli.doctor.surroundings import Grace, is_ignored
 from keras_preempt.cli.doctor.watched import Watched
 from keras_preempt.cluster import LocalCluster
@@ -21,12 +20,8 @@ from keras_preempt.cluster.leash import descendants
 from keras_preempt.cluster.worker import LEFT_BEHIND
 from keras_preempt.process.environment import DRILL_DIRECTORY, STATUS_DIR
 
-__all__ = ["Trial"]
-
-_LOOK = (
-    0.25  # seconds between two looks at a directory, which sends no word; a bucket is looked at less often
-)
-_LOOK_AT_A_BUCKET = 1.0
+# Seconds between two looks at a directory, which sends no word; a bucket is looked at less often.
+_LOOK, _LOOK_AT_A_BUCKET = 0.25, 1.0
 _PID_LOOK = 0.1  # seconds between two looks at which workers have ended
 _IGNORED_FOR = 1.0  # seconds; a script may put it right in its first line, which takes a moment to come to
 _LAST_LINES = 15
@@ -70,17 +65,17 @@ class Trial:
     variables: Mapping[str, str | None] = field(default_factory=dict)
     as_pid_1: bool = False
     sends: bool = True
-    size: int = field(default=0, init=False)
-    """Bytes of the checkpoint that it has saved; 0 if it has saved none."""
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
+    _last: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES), init=False)
+    _left: list[str] = field(default_factory=list, init=False)
+    _ignoring: dict[int, Process] = field(default_factory=dict, init=False)
+    _ignoring_since: dict[int, float] = field(default_factory=dict, init=False)
 
-    def run(self) -> list[Finding]:
-        """Runs it to its end, and says what was found."""
-        self._ended = threading.Event()
-        self._last: deque[str] = deque(maxlen=_LAST_LINES)
-        self._left: list[str] = []
-        self._ignoring: dict[int, Process] = {}
-        self._ignoring_since: dict[int, float] = {}
+    def __post_init__(self) -> None:
         self._watched = Watched(self.root)
+
+    def run(self) -> Outcome:
+        """Runs the command to its end, and returns what was seen of it."""
         command = list(self.command)
         if is_ignored():
             command = [sys.executable, "-I", "-S", "-c", _IGNORING, *command]
@@ -111,8 +106,7 @@ class Trial:
         outcome.exits = {exit.index: exit.code for exit in cluster.exits if not exit.by_launcher}
         outcome.left = tuple(self._left)
         outcome.last_lines = tuple(self._last)
-        self.size = self._watched.size()
-        return explain(outcome)
+        return outcome
 
     def _wait_for_training(self, cluster: LocalCluster) -> bool:
         """Waits until every worker has done a step; False if they end before, or it takes too long."""

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from keras_preempt.cli.drill.comparison import Parting
 from keras_preempt.cli.drill.step_records import RunRecord
 
-__all__ = ["describe_parting", "likely_causes", "uncovered"]
-
 _SEED = "call keras.utils.set_random_seed(...) first thing in the script"
 
 

@@ -23,14 +23,20 @@ from keras_preempt.cli.drill.findings import Findings
 from keras_preempt.cli.drill.plan import Moment, NoSuchMoment, parse_moments, plan_preemptions
 from keras_preempt.cli.drill.printing import print_findings, print_times
 from keras_preempt.cli.drill.runs import Trainer, shape_of, substitutions
-from keras_preempt.cli.options import checked_command, command_argument, restart_code_option, workers_option
+from keras_preempt.cli.options import (
+    checked_command,
+    command_argument,
+    json_option,
+    restart_code_option,
+    restart_policy,
+    seconds_option,
+    workers_option,
+)
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.notices.signals import parse_signals
 from keras_preempt.training.schedule import parse_text
-
-__all__ = ["check_combinations", "checked_signal", "drill"]
 
 _IDENTICAL, _DIFFERENT, _NO_SUCH_MOMENT = 0, 1, 4
 
@@ -77,10 +83,8 @@ class _NoSuchMoment(click.ClickException):
     help="SIGKILL without a notice: training goes on from the last checkpoint of save_every. With --at leaving, "
     "after the notice.",
 )
-@click.option(
+@seconds_option(
     "--grace",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
     help="Grace period: a first save at the notice, training goes on, a last save before the end. The drill kills "
     "the worker when it is over.",
 )
@@ -107,25 +111,15 @@ class _NoSuchMoment(click.ClickException):
     is_flag=True,
     help="If the results differ, train undisturbed once more, to tell whether the script repeats itself at all.",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=3600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time that one incarnation may take.",
-)
+@seconds_option("--timeout", default=3600.0, help="Time that one incarnation may take.")
 @click.option(
     "--keep",
     metavar="DIR",
     help="Keep both runs' checkpoints in DIR: a path, or gs://bucket/prefix; new or empty. Else they are in a "
     "temporary directory and removed.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Write the verdict to standard output as one JSON object, and everything else to standard error.",
+@json_option(
+    "Write the verdict to standard output as one JSON object, and everything else to standard error."
 )
 @restart_code_option
 @command_argument
@@ -182,15 +176,12 @@ def drill(
     notice = checked_signal(signal_name)
     check_combinations(kill, grace, save_every, faults, keep)
     count = count or (0 if moments else 1)
-    try:
-        policy = RestartPolicy(
-            restart_codes=restart_codes,
-            max_restarts_without_progress=count + len(moments),
-            failure_grace=_OTHERS_END if kill or grace else RestartPolicy.failure_grace,
-            incarnation_timeout=timeout,
-        )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    policy = restart_policy(
+        restart_codes=restart_codes,
+        max_restarts_without_progress=count + len(moments),
+        failure_grace=_OTHERS_END if kill or grace else RestartPolicy.failure_grace,
+        incarnation_timeout=timeout,
+    )
     chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
     terminal = Terminal(sys.stderr if as_json else None, job=True)
     findings = Findings(workers, chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +15,6 @@ from keras_preempt.cli.compare import Comparison, MemberState, combined, compare
 from keras_preempt.cli.drill.judge import NoVerdict
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.drill.step_records import FitRecord, Line, RunRecord
-
-__all__ = [
-    "NoFinalState",
-    "Parting",
-    "any_rows",
-    "compared",
-    "explained_rows",
-    "find_parting",
-    "read_final_state",
-    "repeats",
-]
 
 
 def compared(one: DrillRun, other: DrillRun, workers: int, *, training_only: bool = False) -> Comparison:
@@ -97,19 +87,17 @@ def read_final_state(directory: str | os.PathLike[str], members: int) -> list[Me
     Raises:
         NoFinalState: there is none, or it cannot be read; the message says what to do.
     """
-    store = open_store(directory)
-    try:
-        checkpoints = committed(store)
-        if not checkpoints:
-            raise NoFinalState(
-                f"Expected a committed checkpoint in {directory}. Received: none. "
-                "Pass a keras_preempt.PreemptionCallback to fit."
-            )
-        return [_read_member(store, checkpoints[0], member, members) for member in range(members)]
-    except CheckpointError as error:
-        raise NoFinalState(f"The final checkpoint in {directory} cannot be read: {error}") from error
-    finally:
-        store.close()
+    with contextlib.closing(open_store(directory)) as store:
+        try:
+            checkpoints = committed(store)
+            if checkpoints:
+                return [_read_member(store, checkpoints[0], member, members) for member in range(members)]
+        except CheckpointError as error:
+            raise NoFinalState(f"The final checkpoint in {directory} cannot be read: {error}") from error
+    raise NoFinalState(
+        f"Expected a committed checkpoint in {directory}. Received: none. "
+        "Pass a keras_preempt.PreemptionCallback to fit."
+    )
 
 
 def _read_member(store: Store, newest: CheckpointInfo, member: int, members: int) -> MemberState:

@@ -14,19 +14,10 @@ import click
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.cli.options import store_of
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.testing import FakeGcs, Faults
-
-__all__ = [
-    "MIXES",
-    "DrillBucket",
-    "RunDirectories",
-    "WorkingDirectories",
-    "drill_bucket",
-    "output_files",
-    "run_directories",
-]
 
 
 class RunDirectories:
@@ -65,10 +56,7 @@ def run_directories(keep: str | None) -> Iterator[RunDirectories]:
         with scratch_directory("drill") as path:
             yield RunDirectories(str(path), local=True)
         return
-    try:
-        store = open_store(keep)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    store = store_of(keep)
     local = isinstance(store, LocalStore)
     place = str(_made(Path(keep))) if local else _proved(store)
     yield RunDirectories(place, local=local)

@@ -13,8 +13,6 @@ from keras_preempt.cli.drill.plan import Preemption, RunShape
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.drill.step_records import RunRecord
 
-__all__ = ["FORMAT", "Findings"]
-
 FORMAT = 1
 """Of the JSON object; it grows by fields without a new number."""
 

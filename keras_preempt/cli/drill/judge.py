@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Collection, Mapping, Sequence
 
@@ -14,8 +15,6 @@ from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.strikes import Lost
 from keras_preempt.cluster import Incarnation, Outcome, SupervisorReport
 from keras_preempt.cluster.status import WorkerStatus
-
-__all__ = ["Judge", "NoVerdict"]
 
 
 class NoVerdict(click.ClickException):
@@ -132,13 +131,11 @@ def _deaf(member: int, signal: str) -> str:
 
 def _newest(directory: str, planned: Preemption) -> str:
     place = directory if planned.fit is None else f"{directory}/{planned.fit.name}"
-    store = open_store(place)
-    try:
-        found = committed(store)
-    except CheckpointError as error:
-        return f"its checkpoints cannot be listed ({error})"
-    finally:
-        store.close()
+    with contextlib.closing(open_store(place)) as store:
+        try:
+            found = committed(store)
+        except CheckpointError as error:
+            return f"its checkpoints cannot be listed ({error})"
     within = f" of fit {planned.fit.number}" if planned.fit is not None and planned.fits > 1 else ""
     return (
         f"the newest checkpoint{within} is of step {found[0].step}" if found else "there is no checkpoint yet"

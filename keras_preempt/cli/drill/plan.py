@@ -11,17 +11,6 @@ from typing import Any
 
 import click
 
-__all__ = [
-    "Moment",
-    "NoSuchMoment",
-    "Preemption",
-    "RunShape",
-    "Target",
-    "parse_moments",
-    "plan_preemptions",
-    "resolve",
-]
-
 _FORMS = "step:N, validation, validation:K, saving, saving:K, leaving or leaving:N"
 _MOMENT = re.compile(r"(step|validation|saving|leaving)(?::([0-9]{1,12}))?")
 

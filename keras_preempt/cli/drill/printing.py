@@ -12,8 +12,6 @@ from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.terminal import Terminal
 
-__all__ = ["print_findings", "print_times", "verdict_line"]
-
 _NAMED = 10  # differences that are listed one by one
 _KNOWN_PHASES = ("import and build", "startup", "restore", "train", "hold", "save", "exit")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,6 @@ from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy, Supervisor, SupervisorReport
 from keras_preempt.process.environment import DRILL, DRILL_DIRECTORY, DRILL_RECORD, GRACE_PERIOD, SAVE_EVERY
 from keras_preempt.report import events
-
-__all__ = ["DrillRun", "Trainer", "check_same_fits", "shape_of", "substitutions"]
 
 
 @dataclass(frozen=True)
@@ -212,15 +211,13 @@ def check_same_fits(undisturbed: DrillRun, preempted: DrillRun) -> None:
 
 
 def _events(directory: str, *, optional: bool = False) -> list[dict[str, Any]]:
-    store = open_store(directory)
-    try:
-        return events.read(store)
-    except CheckpointError as error:
-        if optional:
-            return []
-        raise NoVerdict(f"the events of the undisturbed run cannot be read: {error}") from None
-    finally:
-        store.close()
+    with contextlib.closing(open_store(directory)) as store:
+        try:
+            return events.read(store)
+        except CheckpointError as error:
+            if optional:
+                return []
+            raise NoVerdict(f"the events of the undisturbed run cannot be read: {error}") from None
 
 
 def _trains_alone(run: DrillRun) -> bool:
@@ -229,11 +226,7 @@ def _trains_alone(run: DrillRun) -> bool:
 
 
 def _claimed_alone(directory: str) -> bool:
-    store = open_store(directory)
-    try:
+    with contextlib.closing(open_store(directory)) as store, contextlib.suppress(CheckpointError):
         newest = incarnations.latest(store)
         return newest > 0 and incarnations.ALONE in incarnations.read(store, newest)
-    except CheckpointError:
-        return False
-    finally:
-        store.close()
+    return False

@@ -11,8 +11,6 @@ from typing import Any
 
 from keras_preempt.training.step_record import record_name
 
-__all__ = ["FitRecord", "Line", "RunRecord", "read_run_record"]
-
 Line = Mapping[str, Any]
 
 

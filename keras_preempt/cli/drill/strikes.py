@@ -15,8 +15,6 @@ from typing import Any
 
 from keras_preempt.cluster.scratch import scratch_directory
 
-__all__ = ["Lost", "Strikes", "strikes"]
-
 _END = b"\n"
 _SETTLE = 30.0  # seconds for lines that are in the pipe already to be read
 
