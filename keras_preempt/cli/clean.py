@@ -10,9 +10,9 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound
 from keras_preempt.checkpoint.retention import Retention, removable, remove
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.inspect import bytes_in_words
 from keras_preempt.cli.options import directory_argument, opened_run
-from keras_preempt.cli.terminal import Terminal
+from keras_preempt.cli.terminal import Terminal, shown_size
+from keras_preempt.report.tables import counted
 
 _DONE, _NOT_DONE = 0, 1
 
@@ -71,10 +71,10 @@ def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopp
         terminal.table(
             f"To be removed from {store.url} ({_in_words(retention)})",
             ["folder", "size"],
-            [[folder, bytes_in_words(size)] for folder, size in sizes.items()],
+            [[folder, shown_size(size)] for folder, size in sizes.items()],
         )
-        total = bytes_in_words(sum(sizes.values()))
-        if not yes and not _confirmed(f"Remove {_folders(len(going))}, {total}?"):
+        total = shown_size(sum(sizes.values()))
+        if not yes and not _confirmed(f"Remove {counted(len(going), 'folder')}, {total}?"):
             terminal.line("Nothing was removed.")
             return _NOT_DONE
         # A run that goes on may have fallen back meanwhile: what it needs now is not superseded any more.
@@ -88,10 +88,10 @@ def _removed(terminal: Terminal, store: Store, folders: list[str], total: str) -
         try:
             remove(store, folder)
         except CheckpointError as error:
-            raise CannotRemove(f"Removed {done} of {_folders(len(folders))}. {error}") from None
+            raise CannotRemove(f"Removed {done} of {counted(len(folders), 'folder')}. {error}") from None
         done += 1
     terminal.line(
-        f"Removed {_folders(done)}, {total}." if done else "Others have removed all of it meanwhile."
+        f"Removed {counted(done, 'folder')}, {total}." if done else "Others have removed all of it meanwhile."
     )
     return _DONE
 
@@ -109,10 +109,6 @@ def _confirmed(question: str) -> bool:
         if sys.stdin.isatty():  # Ctrl-C
             raise
         raise CannotRemove("Expected an answer. Received: none. Nothing was removed; pass --yes.") from None
-
-
-def _folders(count: int) -> str:
-    return f"{count} folder{'' if count == 1 else 's'}"
 
 
 def _retention(store: Store, newest: int, max_to_keep: int | None, keep_every: str | None) -> Retention:

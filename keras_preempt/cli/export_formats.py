@@ -22,9 +22,9 @@ from keras_preempt.checkpoint.layout import parse_attempt
 from keras_preempt.checkpoint.run_directory import read_run
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import stream
-from keras_preempt.cli.inspect import bytes_in_words
 from keras_preempt.cli.options import CannotRead
-from keras_preempt.cli.terminal import is_silenced
+from keras_preempt.cli.terminal import is_silenced, shown_size
+from keras_preempt.report.tables import some
 from keras_preempt.state.saved_weights import GROUP, Weights, read_weights
 
 _NAMED = 5
@@ -59,7 +59,7 @@ def written_whole(out: Path) -> Iterator[Path]:
 def told(out: Path, step: int, directory: str, weights: Weights, left_out: Sequence[str] = ()) -> list[str]:
     """Returns what to say of an export, in lines."""
     size = sum(value.nbytes for value in weights.values.values())
-    lines = [f"{out}: {len(weights.values)} weights ({bytes_in_words(size)}) of step {step} in {directory}"]
+    lines = [f"{out}: {len(weights.values)} weights ({shown_size(size)}) of step {step} in {directory}"]
     ways: dict[str, list[str]] = {}
     for name, how in weights.combined.items():
         ways.setdefault(how, []).append(name)
@@ -71,8 +71,7 @@ def told(out: Path, step: int, directory: str, weights: Weights, left_out: Seque
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(map(one_line, names[:_NAMED]))
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+    return some(list(map(one_line, names)), _NAMED)
 
 
 def export_safetensors(store: Store, step: int | None, out: Path) -> list[str]:

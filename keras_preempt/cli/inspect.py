@@ -22,7 +22,8 @@ from keras_preempt.cli.checkpoint_summary import (
 )
 from keras_preempt.cli.inspect_compare import compare_checkpoints, print_differences
 from keras_preempt.cli.options import directory_argument, json_option, opened_run
-from keras_preempt.cli.terminal import Terminal
+from keras_preempt.cli.terminal import Terminal, shown_size
+from keras_preempt.report.tables import counted, some
 
 _GOOD, _NOT_GOOD = 0, 1
 
@@ -108,16 +109,6 @@ def _print_json(value: dict[str, Any]) -> None:
 _NAMED = 3  # notices, or workers, that a line names
 
 
-def bytes_in_words(size: int) -> str:
-    """Returns a size such as "1.2 MB"; units of a thousand."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:,.1f} TB"
-
-
 def where(checkpoint: CheckpointSummary) -> tuple[str, str]:
     """Returns the epoch, and where in it a checkpoint was saved."""
     epoch = "?" if checkpoint.epoch is None else str(checkpoint.epoch)
@@ -136,13 +127,14 @@ def print_run(terminal: Terminal, run: RunSummary) -> None:
     )
     if run.setup is not None:
         batch, batches = run.setup.get("global_batch"), run.setup.get("batches")
-        parts = [_counted(run.setup.get("workers"), "worker"), _counted(run.setup.get("replicas"), "replica")]
+        counts = [(run.setup.get(f"{noun}s"), noun) for noun in ("worker", "replica")]
+        parts = [counted(count, noun) for count, noun in counts if isinstance(count, int)]
         parts += [f"{batch} samples a step"] if batch else []
         parts += [f"{batches} steps an epoch"] if batches else []
         terminal.line(f"  begun on {', '.join(parts)}")
     last = utc(run.last_start_at)
     since = f", the last time at {last.replace('T', ' ').rstrip('Z')}" if last else ""
-    terminal.line(f"  started {_counted(run.starts, 'time')}{since}")
+    terminal.line(f"  started {counted(run.starts, 'time')}{since}")
     terminal.line("")
 
 
@@ -181,7 +173,7 @@ def print_left_over(terminal: Terminal, left_over: Sequence[LeftOver]) -> None:
         [
             attempt.directory,
             str(attempt.files),
-            bytes_in_words(attempt.size),
+            shown_size(attempt.size),
             "abandoned" if attempt.abandoned else "perhaps being written",
         ]
         for attempt in left_over
@@ -199,7 +191,7 @@ def _row(checkpoint: CheckpointSummary) -> list[str]:
         str(checkpoint.step),
         *where(checkpoint),
         saved.replace("T", " ")[: -len(":00Z")],
-        bytes_in_words(checkpoint.size),
+        shown_size(checkpoint.size),
         "?" if checkpoint.workers is None else f"{len(checkpoint.writers)}/{checkpoint.workers}",
         "?" if checkpoint.kind is None else one_line(checkpoint.kind)[:20],
         verified,
@@ -211,9 +203,4 @@ def _members(members: Sequence[int]) -> str:
 
 
 def _some(items: Sequence[str]) -> str:
-    shown = ", ".join(map(one_line, items[:_NAMED]))
-    return shown if len(items) <= _NAMED else f"{shown} and {len(items) - _NAMED} more"
-
-
-def _counted(count: object, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return some(list(map(one_line, items)), _NAMED)

@@ -37,6 +37,15 @@ def is_silenced(line: str, level: str) -> bool:
     return level in ("1", "2", "3") and _UNREADY.match(line) is not None
 
 
+def shown_size(size: float) -> str:
+    """Returns a size such as "1.2 MB"; units of a thousand."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
+
+
 class OutputLost(click.ClickException):
     """What a command was asked to print cannot be printed."""
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from keras_preempt.report.account import Account, Incarnation, Notice, Save, Worker
 from keras_preempt.report.fields import Event, seconds, whole, words
 from keras_preempt.report.life import IDLE, UNACCOUNTED, End, Life, Timeline, began_at, live
+from keras_preempt.report.tables import some
 
 _NAMED = 3
 """Notices, or workers, that a line names one by one."""
@@ -259,8 +260,7 @@ def _missing(incarnations: Sequence[Incarnation], logs: _Logs) -> list[str]:
 
 
 def _some(members: Sequence[int]) -> str:
-    more = f" and {len(members) - _NAMED} more" if len(members) > _NAMED else ""
-    return ", ".join(f"w{member}" for member in members[:_NAMED]) + more
+    return some([f"w{member}" for member in members], _NAMED)
 
 
 def with_losses(starts: Sequence[Incarnation], saves: Sequence[Save]) -> list[Incarnation]:

@@ -12,6 +12,7 @@ from keras_preempt.process import this_process
 from keras_preempt.report import events
 from keras_preempt.report.account import Account
 from keras_preempt.report.accounting import account
+from keras_preempt.report.tables import some
 
 _MOST_STARTS_NAMED = 5
 
@@ -60,6 +61,4 @@ def _silent(store: Store, told: list[dict[str, object]]) -> list[str]:
     silent = [number for number in range(1, last + 1) if number not in heard]
     if not silent:
         return []
-    shown = ", ".join(map(str, silent[:_MOST_STARTS_NAMED]))
-    more = f" and {len(silent) - _MOST_STARTS_NAMED} more" if len(silent) > _MOST_STARTS_NAMED else ""
-    return [f"start {shown}{more}: no events"]
+    return [f"start {some(list(map(str, silent)), _MOST_STARTS_NAMED)}: no events"]

@@ -47,6 +47,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def some(items: Sequence[str], most: int) -> str:
+    """Names the first `most` of some things, and says how many more there are."""
+    shown = ", ".join(items[:most])
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+
+
 def lost(count: int, exactly: bool) -> str:
     """A number of lost steps, such as "8", "at least 8" or "unknown"."""
     if exactly:

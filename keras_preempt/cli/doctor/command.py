@@ -20,7 +20,6 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Findings, Printer
 from keras_preempt.cli.doctor.meeting import Job, Meeting, job_of
 from keras_preempt.cli.doctor.reasons import explain
-from keras_preempt.cli.doctor.size import SIZE
 from keras_preempt.cli.doctor.software import check_determinism, check_versions
 from keras_preempt.cli.doctor.speed import check_save_fits
 from keras_preempt.cli.doctor.storage import check_place, check_room, place_of, removed_afterwards
@@ -29,6 +28,7 @@ from keras_preempt.cli.doctor.together import meet_here
 from keras_preempt.cli.doctor.trial import Trial
 from keras_preempt.cli.doctor.watched import size_of
 from keras_preempt.cli.options import (
+    SIZE,
     checked_command,
     json_option,
     restart_code_option,

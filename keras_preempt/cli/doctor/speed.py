@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Findings
-from keras_preempt.cli.doctor.size import shown
 from keras_preempt.cli.doctor.surroundings import Grace
+from keras_preempt.cli.terminal import shown_size
 from keras_preempt.training.grace import MARGIN, reserve
 
 _PIECE = 4 << 20  # bytes
@@ -87,7 +87,9 @@ def check_save_fits(findings: Findings, store: Store, size: int, grace: Grace, s
         measured = measure(store, size, grace.seconds)
     except CheckpointError as error:
         findings.problem(
-            "save", f"Writing {shown(size)} ({source}) failed: {error}", "Correct what the storage says."
+            "save",
+            f"Writing {shown_size(size)} ({source}) failed: {error}",
+            "Correct what the storage says.",
         )
         return
     of_grace = f"of the {grace.seconds:g} s of grace"
@@ -98,12 +100,12 @@ def check_save_fits(findings: Findings, store: Store, size: int, grace: Grace, s
     if not measured.whole:
         findings.problem(
             "save",
-            f"A save of {shown(size)} ({source}) does not fit: it was not over when all {of_grace} were used up.",
+            f"A save of {shown_size(size)} ({source}) does not fit: it was not over when all {of_grace} were used up.",
             cure,
         )
         return
-    speed = f"{shown(measured.size / measured.seconds)}/s"
-    took = f"A save of {shown(size)} ({source}) took {measured.seconds:.1f} s ({speed}) {of_grace}"
+    speed = f"{shown_size(measured.size / measured.seconds)}/s"
+    took = f"A save of {shown_size(size)} ({source}) took {measured.seconds:.1f} s ({speed}) {of_grace}"
     if measured.seconds + MARGIN > grace.seconds:
         findings.problem(
             "save", f"{took}, which leaves less than the {MARGIN:g} s that a step and leaving need.", cure

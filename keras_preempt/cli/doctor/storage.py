@@ -14,7 +14,7 @@ from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
 from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Store, open_store
 from keras_preempt.cli.doctor.finding import Findings
-from keras_preempt.cli.doctor.size import shown
+from keras_preempt.cli.terminal import shown_size
 from keras_preempt.notices.platform import SCHEDULERS, Platform
 
 if TYPE_CHECKING:
@@ -132,16 +132,16 @@ def check_room(
         return _check_staging(findings, share, staging_dir)
     usage = shutil.disk_usage(store.path)
     needed = size * (keep + 1)
-    found = f"{keep} checkpoints of {shown(size)} and the one that is being written need {shown(needed)}"
+    found = f"{keep} checkpoints of {shown_size(size)} and the one that is being written need {shown_size(needed)}"
     if needed > usage.free:
         findings.problem(
             "room",
-            f"{found}; {store.url} has {shown(usage.free)} free of {shown(usage.total)}: a save would fail.",
-            f"Free {shown(needed - usage.free)} there, keep fewer (max_to_keep; --max-to-keep here), or pass a "
+            f"{found}; {store.url} has {shown_size(usage.free)} free of {shown_size(usage.total)}: a save would fail.",
+            f"Free {shown_size(needed - usage.free)} there, keep fewer (max_to_keep; --max-to-keep here), or pass a "
             "directory on a larger file system.",
         )
         return False
-    findings.ok("room", f"{found}; {store.url} has {shown(usage.free)} free.")
+    findings.ok("room", f"{found}; {store.url} has {shown_size(usage.free)} free.")
     return True
 
 
@@ -156,9 +156,7 @@ def _check_staging(findings: Findings, share: int, staging_dir: str | None) -> b
     try:
         root = staging.path.parent
         free, (kind, _) = shutil.disk_usage(root).free, _file_system(str(root))
-        found = (
-            f"{shown(share)} are staged in {root} on their way to the bucket; {shown(free)} are free there"
-        )
+        found = f"{shown_size(share)} are staged in {root} on their way to the bucket; {shown_size(free)} are free there"
         elsewhere = "Pass staging_dir (--staging-dir here) on a larger local disk."
         if free < share:
             findings.problem("staging", f"{found}: a save would fail.", elsewhere)

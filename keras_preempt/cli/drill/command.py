@@ -13,8 +13,6 @@ from keras_preempt.cli.drill.cause import likely_causes, uncovered
 from keras_preempt.cli.drill.comparison import compared, find_parting, repeats
 from keras_preempt.cli.drill.directories import (
     MIXES,
-    DrillBucket,
-    RunDirectories,
     WorkingDirectories,
     drill_bucket,
     run_directories,
@@ -188,7 +186,7 @@ def drill(
     try:
         with contextlib.ExitStack() as stack:
             bucket = None if faults is None else stack.enter_context(drill_bucket(faults, chosen))
-            directories = _directories(stack, keep, bucket)
+            directories = stack.enter_context(run_directories(keep, bucket))
             scratch = stack.enter_context(scratch_directory("drill")).resolve()
             trainer = Trainer(
                 workers,
@@ -249,12 +247,6 @@ def drill(
     if as_json:
         click.echo(findings.to_json(status))
     return status
-
-
-def _directories(stack: contextlib.ExitStack, keep: str | None, bucket: DrillBucket | None) -> RunDirectories:
-    if bucket is not None:
-        return RunDirectories(bucket.place, local=False)
-    return stack.enter_context(run_directories(keep))
 
 
 def checked_signal(name: str) -> str:

@@ -16,76 +16,54 @@ from keras_preempt.cli.drill.judge import NoVerdict
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.drill.step_records import FitRecord, Line, RunRecord
 
+Explain = Callable[[int, str, bytes, bytes], "str | None"]
+"""Given a worker, the name of a tensor of its own, and the bytes of both runs: says in words why a difference does not
+decide, or None if it does."""
+
 
 def compared(one: DrillRun, other: DrillRun, workers: int, *, training_only: bool = False) -> Comparison:
-    """Compares the end of each fit of the first run with that of the same fit in the other one.
+    """Compares the end of each fit of the first run with the end of the same fit in the other one.
 
     Args:
         one: The undisturbed run.
         other: The preempted one, or a second undisturbed one.
         workers: How many processes trained.
-        training_only: Whether what log files hold is of no interest.
+        training_only: Whether to leave out what log files hold.
 
     Raises:
         NoVerdict: A fit has not come to its end.
     """
     fits = {fit.name: fit.directory for fit in one.record.trained()}
+    left = None if training_only else _left_in_files(one, fits, workers)
     found = []
-    left = {} if training_only else _left_in_files(one, fits, workers)
     for number, (name, directory) in enumerate(fits.items(), start=1):
-        files = one.record.files(name)
-        try:
-            comparison = compare_states(
-                read_final_state(one.place(name), workers),
-                read_final_state(other.place(name), workers),
-                any_rows(files) if training_only else explained_rows(files, left),
-            )
-        except NoFinalState as error:
-            raise NoVerdict(str(error)) from None
+        comparison = compare_states(
+            read_final_state(one.place(name), workers),
+            read_final_state(other.place(name), workers),
+            explained_rows(one.record.files(name), left),
+        )
         found.append((f"fit {number} ({directory}): " if len(fits) > 1 else "", comparison))
     return combined(found)
 
 
-def _left_in_files(run: DrillRun, fits: Iterable[str], workers: int) -> dict[str, bytes]:
-    """What the log files of a run held when its last fit that writes them had ended, by path."""
-    left: dict[str, bytes] = {}
-    for name in fits:
-        files = run.record.files(name)
-        if not any(files):
-            continue
-        try:
-            states = read_final_state(run.place(name), workers)
-        except NoFinalState as error:
-            raise NoVerdict(str(error)) from None
-        for state, named in zip(states, files, strict=False):
-            left.update(
-                (path, state.local[key].tobytes()) for key, path in named.items() if key in state.local
-            )
-    return left
-
-
 def repeats(one: DrillRun, again: DrillRun, workers: int) -> bool:
-    """Whether a second undisturbed run has trained as the first one has; what both left in files does not count."""
+    """Whether a second undisturbed run has trained as the first one did; what both left in files does not count."""
     same_end = compared(one, again, workers, training_only=True).identical
     return same_end and find_parting(one.record, again.record) is None
 
 
-class NoFinalState(Exception):
-    """A directory holds no complete checkpoint of the end of training."""
-
-
 def read_final_state(directory: str | os.PathLike[str], members: int) -> list[MemberState]:
-    """Reads and verifies the checkpoint furthest in the training, which has to be that of its end.
+    """Reads and verifies the checkpoint furthest in the training, which has to be the one of its end.
 
     Args:
-        directory: a path, or ``gs://bucket/prefix``.
-        members: how many workers trained.
+        directory: A path, or ``gs://bucket/prefix``.
+        members: How many workers trained.
 
     Returns:
         The state of each member, in order; only the first has the mirrored tensors, to hold them once.
 
     Raises:
-        NoFinalState: there is none, or it cannot be read; the message says what to do.
+        NoVerdict: There is none, or it cannot be read; the message says what to do.
     """
     with contextlib.closing(open_store(directory)) as store:
         try:
@@ -93,8 +71,8 @@ def read_final_state(directory: str | os.PathLike[str], members: int) -> list[Me
             if checkpoints:
                 return [_read_member(store, checkpoints[0], member, members) for member in range(members)]
         except CheckpointError as error:
-            raise NoFinalState(f"The final checkpoint in {directory} cannot be read: {error}") from error
-    raise NoFinalState(
+            raise NoVerdict(f"The final checkpoint in {directory} cannot be read: {error}") from error
+    raise NoVerdict(
         f"Expected a committed checkpoint in {directory}. Received: none. "
         "Pass a keras_preempt.PreemptionCallback to fit."
     )
@@ -104,7 +82,7 @@ def _read_member(store: Store, newest: CheckpointInfo, member: int, members: int
     loaded = load(store, newest, member, members)
     manifest = loaded.manifest
     if not manifest.finished or manifest.members != members or manifest.missing:
-        raise NoFinalState(
+        raise NoVerdict(
             f"Expected a checkpoint of the end of training by {members} workers, each with its own part. "
             f"Received: step {manifest.step}, finished={manifest.finished}, members={manifest.members}, "
             f"missing={list(manifest.missing)}. Train to the end in one fit with a PreemptionCallback."
@@ -114,22 +92,36 @@ def _read_member(store: Store, newest: CheckpointInfo, member: int, members: int
     return MemberState(mirrored, loaded.local, {"saved_at": saved_at, **loaded.state})
 
 
-Why = Callable[[int, str, bytes, bytes], "str | None"]
+def _left_in_files(run: DrillRun, fits: Iterable[str], workers: int) -> dict[str, bytes]:
+    """What the log files of a run held when its last fit that writes them had ended, by path."""
+    left: dict[str, bytes] = {}
+    for name in fits:
+        files = run.record.files(name)
+        if not any(files):
+            continue
+        for state, named in zip(read_final_state(run.place(name), workers), files, strict=False):
+            left.update(
+                (path, state.local[key].tobytes()) for key, path in named.items() if key in state.local
+            )
+    return left
 
 
-def explained_rows(files: Sequence[Mapping[str, str]], left: Mapping[str, bytes]) -> Why:
+def explained_rows(files: Sequence[Mapping[str, str]], left: Mapping[str, bytes] | None) -> Explain:
     """Returns what says why the rows of a `CSVLogger` are expected to differ, or None where they are not.
 
     Args:
         files: For each worker, the files by the names of their rows in the state.
-        left: What the first run has left in each file.
+        left: What the first run has left in each file. None sets all rows aside: they show what earlier runs have left,
+            not how this one has trained.
     """
     paths = [path for worker in files for path in worker.values()]
 
-    def why(member: int, name: str, one: bytes, other: bytes) -> str | None:
+    def explain(member: int, name: str, one: bytes, other: bytes) -> str | None:
         path = files[member].get(name) if member < len(files) else None
         if path is None:
             return None
+        if left is None:
+            return "what earlier runs have left"
         if paths.count(path) > 1:
             return f"several workers write their rows into {path}, as they come"
         before = left.get(path, b"")
@@ -137,17 +129,7 @@ def explained_rows(files: Sequence[Mapping[str, str]], left: Mapping[str, bytes]
             return f"the same rows again, after those that the first run had left in {path}"
         return None
 
-    return why
-
-
-def any_rows(files: Sequence[Mapping[str, str]]) -> Why:
-    """Returns what sets aside all rows: they tell what earlier runs have left, not how this one has trained."""
-
-    def why(member: int, name: str, one: bytes, other: bytes) -> str | None:
-        known = member < len(files) and name in files[member]
-        return "what earlier runs have left" if known else None
-
-    return why
+    return explain
 
 
 @dataclass(frozen=True)

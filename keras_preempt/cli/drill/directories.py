@@ -14,9 +14,9 @@ import click
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.options import store_of
 from keras_preempt.cluster.scratch import scratch_directory
+from keras_preempt.report.tables import some
 from keras_preempt.testing import FakeGcs, Faults
 
 
@@ -24,13 +24,12 @@ class RunDirectories:
     """A place below which each run gets a directory of its own.
 
     Args:
-        place: a path, or ``gs://bucket/prefix``.
-        local: whether it is a path.
+        place: A path, or ``gs://bucket/prefix``.
     """
 
-    def __init__(self, place: str, *, local: bool) -> None:
+    def __init__(self, place: str) -> None:
         self._place = place.rstrip("/")
-        self._local = local
+        self._local = "://" not in place
 
     @property
     def path(self) -> Path | None:
@@ -46,51 +45,38 @@ class RunDirectories:
 
 
 @contextlib.contextmanager
-def run_directories(keep: str | None) -> Iterator[RunDirectories]:
-    """Gives the place of both runs: a temporary directory, or the user's, which has to be new or empty.
+def run_directories(keep: str | None, bucket: DrillBucket | None = None) -> Iterator[RunDirectories]:
+    """Gives the place of both runs: a temporary directory, the drill's bucket, or the user's, new or empty.
+
+    Args:
+        keep: The user's directory; None for none.
+        bucket: The bucket of the drill, which excludes `keep`.
 
     Raises:
-        click.UsageError: the user's cannot be used.
+        click.UsageError: The user's directory cannot be used.
     """
-    if keep is None:
+    if bucket is not None:
+        yield RunDirectories(bucket.place)
+    elif keep is None:
         with scratch_directory("drill") as path:
-            yield RunDirectories(str(path), local=True)
-        return
-    store = store_of(keep)
-    local = isinstance(store, LocalStore)
-    place = str(_made(Path(keep))) if local else _proved(store)
-    yield RunDirectories(place, local=local)
+            yield RunDirectories(str(path))
+    else:
+        yield RunDirectories(_new_or_empty(keep))
 
 
-def _made(keep: Path) -> Path:
-    try:
-        keep.mkdir(parents=True, exist_ok=True)
-        taken = os.listdir(keep)
-    except OSError as error:
-        raise click.UsageError(
-            f"Expected a directory to keep. Received: {keep} ({error.strerror})."
-        ) from None
-    _check_empty(str(keep), taken)
-    return keep.resolve()
-
-
-def _proved(store: Store) -> str:
-    try:
-        store.prepare()
-        taken = store.children("")
-    except StoreUnavailable as error:
-        raise click.UsageError(str(error)) from None
-    finally:
-        store.close()
-    _check_empty(store.url, taken)
-    return store.url
-
-
-def _check_empty(keep: str, taken: list[str]) -> None:
+def _new_or_empty(keep: str) -> str:
+    with contextlib.closing(store_of(keep)) as store:
+        local = isinstance(store, LocalStore)
+        try:
+            store.prepare()
+            taken = os.listdir(keep) if local else store.children("")
+        except StoreUnavailable as error:
+            raise click.UsageError(str(error)) from None
     if taken:
         raise click.UsageError(
             f"Expected a new or empty directory for --keep. Received: {keep}, with files in it."
         )
+    return str(Path(keep).resolve()) if local else store.url
 
 
 MIXES: Mapping[str, tuple[str, ...]] = {
@@ -227,9 +213,7 @@ class WorkingDirectories:
         ]
         if not written:
             return
-        named = ", ".join(written[:_FILES_NAMED])
-        more = f" and {len(written) - _FILES_NAMED} more" if len(written) > _FILES_NAMED else ""
-        self.written = f"{named}{more}"
+        self.written = some(written, _FILES_NAMED)
         say(
             f"the script also wrote {self.written} here. The next run finds that, and writes it again: if that "
             "matters, use --isolate"
