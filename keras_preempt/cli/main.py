@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-_LEAVING = (signal.SIGTERM, signal.SIGHUP)
+_LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def open_standard_descriptors() -> None:
@@ -105,7 +105,9 @@ def open_standard_descriptors() -> None:
 
 @contextlib.contextmanager
 def cleaning_up_on_signals() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP an exit like any other, with 128 + n, so that temporary directories are removed.
+    """Makes a signal that would kill this process an exit like any other, so that temporary directories are removed.
+
+    The status is 128 + n. SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are meant; Python turns SIGINT into an exception itself.
 
     A signal that is ignored (nohup) stays ignored, and what somebody else handles is left to them.
     """

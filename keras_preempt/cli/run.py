@@ -65,8 +65,9 @@ def run(
     have lost it, the cluster is started again if there is a checkpoint.
 
     SIGTERM, and SIGHUP when the terminal is closed, go on to the training process of every worker as SIGTERM,
-    also behind a shell script; they save and leave, and nothing is started again after that. Ctrl-C goes on as
-    it is, and a second one kills them. Nothing that a worker has started outlives this command, even if it is
+    also behind a shell script; they save and leave, and nothing is started again after that. So do SIGUSR1 and
+    SIGUSR2, which workers that listen for them get as they are. Ctrl-C goes on as it is, and a second one kills
+    them. Nothing that a worker has started outlives this command, even if it is
     killed itself. If standard output cannot be written, the output is dropped and the job goes on.
 
     \b
@@ -78,7 +79,8 @@ def run(
       1    it gave up: several restarts in a row without progress
       2    wrong usage
       130  stopped by Ctrl-C
-      143  stopped by SIGTERM (129: SIGHUP) before training had begun: nothing saved, nothing lost
+      143  stopped by SIGTERM before training had begun: nothing saved, nothing lost
+           (129: SIGHUP, 138: SIGUSR1, 140: SIGUSR2)
       else the exit code of the worker that failed first; 128 + n if signal n ended it
     """  # noqa: D301 - click's own mark for text that it must not wrap
     arguments = checked_command(workers, command)

@@ -49,8 +49,9 @@ _TERMINATED = 5.0  # seconds between SIGTERM and SIGKILL for what is left
 _AGAIN = 0.1  # seconds between two looks while something is being waited for that sends no word
 _UNKILLABLE = 20.0  # seconds after SIGKILL: what still exists hangs in the kernel, and nobody can end it
 
-_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_NOT_THE_KEEPERS = (*_ENDING, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_USERS = (signal.SIGUSR1, signal.SIGUSR2)  # A scheduler's notice, if training listens for it.
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *_USERS)
+_NOT_THE_KEEPERS = (*_ENDING, signal.SIGQUIT)
 
 
 class _Keeper:
@@ -121,12 +122,15 @@ class _Keeper:
             _send(self._main if self._main_ended is None else 0, number - TO_COMMAND)
             return
         trainer = self._trainer()
+        target = trainer or (self._main if self._main_ended is None else 0)
+        if number in _USERS and not _handles(target, number):
+            number = signal.SIGTERM  # It would be killed without having saved.
         if number in _ENDING:
             self._wanted = number
         if trainer and number in _ENDING:
             self._tell(trainer, number)
         else:
-            _send(trainer or (self._main if self._main_ended is None else 0), number)
+            _send(target, number)
 
     def _tell(self, trainer: int, number: int) -> None:
         if trainer != self._told:
@@ -289,6 +293,16 @@ def _look(pid: int) -> _Process | None:
         return _Process(head.partition("(")[2], fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; False where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            caught = next(line for line in file if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+    except (OSError, ValueError, IndexError, StopIteration):
+        return False
 
 
 def _processes() -> Iterator[tuple[int, _Process]]:

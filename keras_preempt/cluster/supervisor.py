@@ -28,7 +28,8 @@ from keras_preempt.cluster.status import read_listening, read_statuses
 from keras_preempt.process.environment import INCARNATION, STATUS_DIR
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED
 
-_ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # As nohup does; those stay ignored.
 _PORT_ATTEMPTS = 3
 _TIMED_OUT = 124  # as timeout(1) does
 
@@ -38,8 +39,10 @@ class Supervisor:
 
     SIGTERM and SIGINT that reach this process while ``run`` is in progress go on to all workers and end the
     job with the running incarnation; a second SIGINT kills the workers. SIGHUP, which says that the terminal is gone,
-    goes on as SIGTERM, for which workers listen; where it was ignored before (nohup), it stays ignored. ``run`` has to
-    be called from the main thread, as Python requires for signal handlers.
+    goes on as SIGTERM, for which workers listen. So do SIGUSR1 and SIGUSR2, with which a scheduler may announce the end
+    (Slurm's ``--signal=USR1@300``), but to workers that listen for them they go on as they are. Where one of these
+    three was ignored before (nohup), it stays ignored. ``run`` has to be called from the main thread, as Python
+    requires for signal handlers.
 
     Args:
         workers: number of processes.
@@ -96,7 +99,7 @@ class Supervisor:
             ValueError: not called from the main thread, or arguments that ``LocalCluster`` refuses.
         """
         previous = {number: signal.getsignal(number) for number in _ANSWERED}
-        answered = [n for n in _ANSWERED if not (n is signal.SIGHUP and previous[n] is signal.SIG_IGN)]
+        answered = [n for n in _ANSWERED if not (n in _MAY_BE_IGNORED and previous[n] is signal.SIG_IGN)]
         for number in answered:
             signal.signal(number, self._on_signal)
         try:

@@ -156,7 +156,7 @@ def _check_staging(findings: Findings, share: int, staging_dir: str | None) -> b
     try:
         root = staging.path.parent
         free, (kind, _) = shutil.disk_usage(root).free, _file_system(str(root))
-        found = f"{shown_size(share)} are staged in {root} on their way to the bucket; {shown_size(free)} are free there"
+        found = f"{shown_size(share)} are staged in {root} on their way to the bucket; {shown_size(free)} free there"
         elsewhere = "Pass staging_dir (--staging-dir here) on a larger local disk."
         if free < share:
             findings.problem("staging", f"{found}: a save would fail.", elsewhere)

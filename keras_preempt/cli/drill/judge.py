@@ -35,6 +35,7 @@ class Judge:
         killed: workers that were killed at the end of their grace period, by incarnation; may still grow.
         struck: incarnations in which a worker got its signal; may still grow.
         unheard: signals that have not arrived, by incarnation; may still change.
+        grace: the grace period that the drill has given, in seconds; None if it has given none.
 
     Attributes:
         lost: see `DrillRun`.
@@ -47,12 +48,14 @@ class Judge:
         killed: Mapping[int, int],
         struck: Collection[int] = (),
         unheard: Mapping[int, Lost] | None = None,
+        grace: float | None = None,
     ) -> None:
         self._plan = plan
         self._directory = directory
         self._killed = killed
         self._struck = struck
         self._unheard = {} if unheard is None else unheard
+        self._grace = grace
         self.lost: set[int] = set()
 
     def why_expected(self, incarnation: Incarnation) -> str | None:
@@ -91,11 +94,16 @@ class Judge:
             happened = number < len(report.incarnations) and (
                 report.incarnations[number].verdict.outcome is Outcome.PREEMPTED or number in self.lost
             )
-            if not happened and number in self._struck:
+            if not happened and number in self._struck and self._grace is not None:
                 raise NoVerdict(
                     f"training came to its end in the grace period that began with {planned}, so that nothing had to "
                     "be restored. Shorten the grace period, choose an earlier moment (--at step:N), or train for "
                     "longer."
+                )
+            if not happened and number in self._struck:
+                raise NoVerdict(
+                    f"{planned.signal} came so late that training finished without having to stop: {planned}. Nothing "
+                    "had to be restored. Choose an earlier moment (--at step:N), or train for longer."
                 )
             if not happened:
                 raise NoVerdict(

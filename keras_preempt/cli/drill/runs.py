@@ -105,7 +105,7 @@ class Trainer:
         recorded = self._scratch / f"{name}-record"
         recorded.mkdir()
         with strikes(self._grace, self._terminal.say) as listening:
-            judge = Judge(plan, directory, listening.killed, listening.struck, listening.lost)
+            judge = Judge(plan, directory, listening.killed, listening.struck, listening.lost, self._grace)
 
             def environment(number: int) -> dict[str, str | None]:
                 listening.settle()
