@@ -145,8 +145,8 @@ def run_of(store: Store, run: dict[str, Any]) -> RunSummary:
     """Sums up run.json and the claims.
 
     Raises:
-        CorruptCheckpoint: run.json has another structure than ours.
-        StoreUnavailable: the storage failed.
+        CorruptCheckpoint: Run.json has another structure than ours.
+        StoreUnavailable: The storage failed.
     """
     try:
         # Metrics and seeds stand among the variables of the model; strings are no parameters.
@@ -187,7 +187,7 @@ def checkpoints_of(
         tell: Told what is read, in a line, before something large is.
 
     Raises:
-        StoreUnavailable: the storage failed.
+        StoreUnavailable: The storage failed.
     """
     found = [_summary(store, info, verified, tell) for info in committed(store)]
     return [summary for summary in found if summary is not None]
@@ -295,8 +295,8 @@ def with_notices(store: Store, checkpoints: Sequence[CheckpointSummary]) -> list
         checkpoints: From `checkpoints_of`.
 
     Raises:
-        StoreUnavailable: the storage failed.
-        UnsupportedFormat: the events were written in a newer format.
+        StoreUnavailable: The storage failed.
+        UnsupportedFormat: The events were written in a newer format.
     """
     if not any(checkpoint.kind in _ANSWERS for checkpoint in checkpoints):
         return list(checkpoints)

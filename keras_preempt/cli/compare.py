@@ -30,8 +30,8 @@ class MemberState:
     """What one member of a cluster would resume from.
 
     Attributes:
-        mirrored: tensors that every member has alike.
-        local: tensors that only this member has.
+        mirrored: Tensors that every member has alike.
+        local: Tensors that only this member has.
         state: JSON value: callback state, History, random state, input position.
     """
 
@@ -45,9 +45,9 @@ class TensorDifference:
     """One tensor that differs.
 
     Attributes:
-        name: its name, with "w<member>: " before it if it is local to a member.
-        reason: what differs.
-        max_difference: greatest absolute difference of numbers, or None if it has no meaning.
+        name: Its name, with "w<member>: " before it if it is local to a member.
+        reason: What differs.
+        max_difference: Greatest absolute difference of numbers, or None if it has no meaning.
     """
 
     name: str
@@ -64,12 +64,12 @@ class Comparison:
     """All that was compared, and all that differs.
 
     Attributes:
-        members: cluster members compared.
-        tensors: tensors compared.
-        compared_bytes: bytes of them.
-        tensor_differences: those that differ.
-        state_differences: lines naming the place in the JSON state and both values.
-        set_aside: lines about what differs and does not decide.
+        members: Cluster members compared.
+        tensors: Tensors compared.
+        compared_bytes: Bytes of them.
+        tensor_differences: Those that differ.
+        state_differences: Lines naming the place in the JSON state and both values.
+        set_aside: Lines about what differs and does not decide.
     """
 
     members: int = 0

@@ -41,7 +41,7 @@ def written_whole(out: Path) -> Iterator[Path]:
     """Gives the name of a file to write, which becomes `out` when the block ends without an exception.
 
     Raises:
-        CannotWrite: the disk is full, or gives no permission.
+        CannotWrite: The disk is full, or gives no permission.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=".tmp-export-", dir=out.parent) as folder:
@@ -78,8 +78,8 @@ def export_safetensors(store: Store, step: int | None, out: Path) -> list[str]:
     """Writes the weights by the paths of their variables; returns what to say of it.
 
     Raises:
-        CheckpointError: they cannot be read.
-        CannotWrite: the file cannot be written.
+        CheckpointError: They cannot be read.
+        CannotWrite: The file cannot be written.
     """
     info, weights = read_chosen(store, step, lambda info: read_weights(store, info))
     strings = _strings(read_run(store))

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns its exit code.
 
     Args:
-        argv: arguments without the program's name; those of this process if None.
+        argv: Arguments without the program's name; those of this process if None.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     open_standard_descriptors()

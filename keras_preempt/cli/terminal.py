@@ -217,7 +217,7 @@ class Output:
         """Writes all of it, or drops the rest if that takes too long.
 
         Raises:
-            OSError: nobody reads any more, the disk is full, the terminal is gone, and the like.
+            OSError: Nobody reads any more, the disk is full, the terminal is gone, and the like.
         """
         left = memoryview(data)
         while left and self._is_ready():

@@ -1,4 +1,4 @@
-"""Worker processes on this machine: start them, end them, restart them. Workers on a cluster: who is where."""
+"""Starts, ends and restarts worker processes on this machine; describes the workers of a cluster to TensorFlow."""
 
 from __future__ import annotations
 

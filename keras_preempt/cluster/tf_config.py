@@ -1,4 +1,10 @@
-"""TensorFlow's description of a cluster whose machines are known by name."""
+"""TF_CONFIG, TensorFlow's description of a cluster: of machines with known names, a Kubernetes JobSet, a Slurm step.
+
+JobSet gives every pod a name that stays the same over restarts,
+``<jobset>-<replicated job>-<job index>-<pod index>.<subdomain>``, and writes the parts into the labels of the pod.
+The manifest hands them on as variables (Kubernetes' downward API); examples/kubernetes has one.
+Source: github.com/kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 DEFAULT_PORT = 2222
-"""The port that TensorFlow's own examples use. Nothing else may listen there on any of the machines."""
+"""The port that TensorFlow's own examples use. It has to be free on all machines."""
 
 
 def tf_config_of(addresses: Sequence[str], index: int) -> dict[str, Any]:
-    """What TF_CONFIG says to the worker at `addresses[index]`."""
+    """Returns the TF_CONFIG of the worker at `addresses[index]`."""
     return {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": index}}
 
 

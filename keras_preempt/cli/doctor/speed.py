@@ -39,7 +39,7 @@ def measure(store: Store, size: int, limit: float) -> Measured:
     The bytes are random, so that no file system or network makes them fewer.
 
     Raises:
-        StoreUnavailable: the storage failed while there was time.
+        StoreUnavailable: The storage failed while there was time.
     """
     piece = os.urandom(_PIECE)
     began = time.monotonic()

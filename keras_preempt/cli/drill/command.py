@@ -253,7 +253,7 @@ def checked_signal(name: str) -> str:
     """Returns the full name of the signal that is the notice.
 
     Raises:
-        click.UsageError: it is none that a script can listen for.
+        click.UsageError: It is none that a script can listen for.
     """
     if name.upper() in ("KILL", "SIGKILL", "9"):
         raise click.UsageError(
@@ -276,7 +276,7 @@ def check_combinations(
     """Refuses options of a drill that exclude each other.
 
     Raises:
-        click.UsageError: they do; or the schedule of saves is none.
+        click.UsageError: They do; or the schedule of saves is none.
     """
     if kill and grace is not None:
         raise click.UsageError(

@@ -177,12 +177,12 @@ class WorkingDirectories:
     """The working directory of each run of a drill; and what the first run wrote there, if they share it.
 
     Args:
-        scratch: a folder of the drill, for copies.
-        kept: where checkpoints are kept, or None.
-        isolate: whether each run gets a copy of its own.
+        scratch: A folder of the drill, for copies.
+        kept: Where checkpoints are kept, or None.
+        isolate: Whether each run gets a copy of its own.
 
     Attributes:
-        written: the files that the first run has left for the second one, in words; empty for none.
+        written: The files that the first run has left for the second one, in words; empty for none.
     """
 
     def __init__(self, scratch: Path, kept: Path | None, *, isolate: bool) -> None:
@@ -197,7 +197,7 @@ class WorkingDirectories:
         """Returns the working directory of a run; None for the present one.
 
         Raises:
-            click.UsageError: it cannot be copied.
+            click.UsageError: It cannot be copied.
         """
         return copy_of(self._here, self._scratch / f"{run}-copy", self._without) if self._isolate else None
 
@@ -224,8 +224,8 @@ def snapshot(directory: Path, without: Collection[Path] = ()) -> Snapshot | None
     """Notes time and size of every file below a directory; None if there are more than `MOST_FILES`.
 
     Args:
-        directory: where to look.
-        without: folders that are passed over, as absolute paths.
+        directory: Where to look.
+        without: Folders that are passed over, as absolute paths.
     """
     found: Snapshot = {}
     for path in _files(directory, without):

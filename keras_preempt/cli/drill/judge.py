@@ -30,15 +30,15 @@ class Judge:
     """Compares what happened to the incarnations of a run with what was planned for them.
 
     Args:
-        plan: what was planned, by incarnation.
-        directory: of the checkpoints of the run.
-        killed: workers that were killed at the end of their grace period, by incarnation; may still grow.
-        struck: incarnations in which a worker got its signal; may still grow.
-        unheard: signals that have not arrived, by incarnation; may still change.
-        grace: the grace period that the drill has given, in seconds; None if it has given none.
+        plan: What was planned, by incarnation.
+        directory: Of the checkpoints of the run.
+        killed: Workers that were killed at the end of their grace period, by incarnation; may still grow.
+        struck: Incarnations in which a worker got its signal; may still grow.
+        unheard: Signals that have not arrived, by incarnation; may still change.
+        grace: The grace period that the drill has given, in seconds; None if it has given none.
 
     Attributes:
-        lost: see `DrillRun`.
+        lost: See `DrillRun`.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ def parse_moments(context: click.Context, option: click.Parameter, values: Seque
     """Reads the values of the option --at; a callback of click.
 
     Raises:
-        click.BadParameter: one is no moment.
+        click.BadParameter: One is no moment.
     """
     return [_parse(value, context, option) for value in values]
 
@@ -203,14 +203,14 @@ class Preemption:
     """One real signal.
 
     Attributes:
-        member: the worker that gets it.
-        step: the training step before which it gets it, counted from 0 over the whole run; see
+        member: The worker that gets it.
+        step: The training step before which it gets it, counted from 0 over the whole run; see
             `keras_preempt.training.drill.Drill` for the other moments.
-        at: one of `keras_preempt.training.drill.MOMENTS`.
-        batch: the batch of a validation.
-        signal: the name of the signal that is the notice.
-        kill: whether it is SIGKILL: without a notice, or after it if it is "leaving".
-        fit: the fit in which it comes; None for the only one.
+        at: One of `keras_preempt.training.drill.MOMENTS`.
+        batch: The batch of a validation.
+        signal: The name of the signal that is the notice.
+        kill: Whether it is SIGKILL: without a notice, or after it if it is "leaving".
+        fit: The fit in which it comes; None for the only one.
     """
 
     member: int
@@ -226,7 +226,7 @@ class Preemption:
         """Returns the value of the drill's environment variable.
 
         Args:
-            tell: a named pipe into which the worker tells that the moment is there, for the signal to come from
+            tell: A named pipe into which the worker tells that the moment is there, for the signal to come from
                 whoever reads it.
         """
         fields: dict[str, object] = {"member": self.member, "step": self.step}
@@ -285,7 +285,7 @@ def plan_preemptions(
     same plan.
 
     Raises:
-        NoSuchMoment: the run has no such moment, or too few steps.
+        NoSuchMoment: The run has no such moment, or too few steps.
     """
     chance = random.Random(seed)
     chosen = [resolve(moment, shape, chance) for moment in moments]

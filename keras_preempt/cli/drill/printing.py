@@ -20,10 +20,10 @@ def print_findings(terminal: Terminal, findings: Findings, bucket: str, keep: st
     """Prints what differs and why, and the verdict.
 
     Args:
-        terminal: where lines go.
-        findings: of a drill whose runs are over.
-        bucket: what a bucket with faults did, in words; empty for none.
-        keep: where the user has both runs kept.
+        terminal: Where lines go.
+        findings: Of a drill whose runs are over.
+        bucket: What a bucket with faults did, in words; empty for none.
+        keep: Where the user has both runs kept.
     """
     run, comparison, parting = findings.preempted, findings.comparison, findings.parting
     assert run is not None
@@ -137,12 +137,12 @@ def verdict_line(
     """Returns the line that a drill ends with.
 
     Args:
-        comparison: of the final states.
-        parting: where the recorded steps part, if they do.
-        run: the preempted one.
-        plan: how it was preempted.
-        lost_seconds: how much longer it took than the undisturbed one.
-        fits: how many fits were compared.
+        comparison: Of the final states.
+        parting: Where the recorded steps part, if they do.
+        run: The preempted one.
+        plan: How it was preempted.
+        lost_seconds: How much longer it took than the undisturbed one.
+        fits: How many fits were compared.
     """
     unannounced = bool(run.killed) or any(preemption.kill for preemption in plan)
     twice = run.record.steps_run_again()

@@ -26,12 +26,12 @@ class DrillRun:
     """A run that came to its end.
 
     Attributes:
-        name: such as "undisturbed".
-        directory: that in which the fits have theirs.
-        report: its incarnations.
-        record: its steps.
-        killed: workers that were still there when their grace period was over, by incarnation.
-        lost: incarnations that ended, as planned, by the end of a worker that had no time to save.
+        name: Such as "undisturbed".
+        directory: That in which the fits have theirs.
+        report: Its incarnations.
+        record: Its steps.
+        killed: Workers that were still there when their grace period was over, by incarnation.
+        lost: Incarnations that ended, as planned, by the end of a worker that had no time to save.
     """
 
     name: str
@@ -50,13 +50,13 @@ class Trainer:
     """Runs the drilled command.
 
     Args:
-        workers: number of processes.
-        command: program and arguments.
-        policy: when to start again after a preemption.
-        terminal: where lines go.
-        scratch: a local folder of this drill.
-        save_every: the schedule of saves to give the script; None for its own.
-        grace: the grace period to give it, in seconds; None for its own.
+        workers: Number of processes.
+        command: Program and arguments.
+        policy: When to start again after a preemption.
+        terminal: Where lines go.
+        scratch: A local folder of this drill.
+        save_every: The schedule of saves to give the script; None for its own.
+        grace: The grace period to give it, in seconds; None for its own.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Trainer:
         """Trains to the end, with a preemption in each incarnation that the plan has one for.
 
         Args:
-            name: such as "undisturbed".
-            directory: below which the fits have their checkpoints.
-            plan: the preemptions.
-            cwd: the working directory; this process's own if None.
-            like: a run whose fits this one has to have too.
+            name: Such as "undisturbed".
+            directory: Below which the fits have their checkpoints.
+            plan: The preemptions.
+            cwd: The working directory; this process's own if None.
+            like: A run whose fits this one has to have too.
 
         Raises:
             NoVerdict: The run failed or was stopped, or was not preempted as planned.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.cli.doctor.finding import Finding
+from keras_preempt.cli.doctor.finding import Finding, Findings
 from keras_preempt.cli.main import main
 from keras_preempt.notices.platform import CLOUDS, SCHEDULERS
 from tests.cli.doctor.doctored import doctor
@@ -92,10 +92,10 @@ def test_a_gpu_without_determinism_is_told(tmp_path: Path) -> None:
 
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").touch()
-    told: list[Finding] = []
+    findings = Findings()
     train = tmp_path / "train.py"
     train.write_text("fit()")
-    check_determinism(told.append, ["python", str(train)], tmp_path)
+    check_determinism(findings, ["python", str(train)], tmp_path)
     train.write_text("tf.config.experimental.enable_op_determinism()")
-    check_determinism(told.append, ["python", str(train)], tmp_path)
-    assert [finding.level for finding in told] == ["warning", "ok"]
+    check_determinism(findings, ["python", str(train)], tmp_path)
+    assert [finding.level for finding in findings.all] == ["warning", "ok"]
