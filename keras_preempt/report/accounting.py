@@ -1,4 +1,4 @@
-"""Makes the account of a run out of its events. Pure."""
+"""Makes the account of a run from its events, with the steps that were lost. Pure."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def account(
 
     Args:
         events: From `keras_preempt.report.events.read`.
-        gaps: What is known to be missing of them, in sentences.
-        now: The present time, in seconds since 1970, up to which what has told no end is taken to run; None: nothing
-            runs any more.
-        is_alive: Says whether the process of that name lives; None if it cannot know. See `this_process`.
+        gaps: What is known to be missing in them, in sentences.
+        now: The present time in seconds since 1970, up to which a worker without an event of its end is taken to run.
+            None: nothing runs any more.
+        is_alive: Returns whether the process of that name is alive; None if it cannot know. See `this_process`.
 
     Returns:
-        None if nothing was told.
+        The account; None if there are no events of workers.
     """
     logs: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
     for event in events:
@@ -69,7 +69,7 @@ def account(
 def _lives(
     logs: _Logs, now: float | None, is_alive: Callable[[object], bool | None]
 ) -> tuple[list[Life], list[int]]:
-    """Returns all lives, and the workers of which it is only assumed that they still run."""
+    """Returns all lives, and the workers that are only assumed to run."""
     last = max((number for number, _ in logs), default=0)
     first_starts: dict[int, float] = {}
     for (number, _), log in logs.items():
@@ -134,10 +134,10 @@ def _incarnation(number: int, logs: _Logs, lives: Sequence[Life]) -> Incarnation
 
 
 def _decisive(lives: Sequence[Life], events: Sequence[Event]) -> End:
-    """What a start has come to: its workers may have ended differently.
+    """How a start ended, whose workers may have ended differently.
 
     One may be killed when the others have saved. The others fail when one was killed; but if one has failed by
-    itself, whoever has started them kills the others.
+    itself, the launcher kills the others.
     """
     order = [End.RUNNING, End.PREEMPTED, End.FINISHED, End.KILLED, End.SILENT, End.FAILED]
     if any(_is_own_error(event) for event in events):
@@ -183,7 +183,7 @@ def _workers(incarnations: Sequence[Incarnation], logs: _Logs) -> list[Worker]:
 
 
 def _had_done(log: Sequence[Event], step: int) -> float | None:
-    """The last time at which a worker is known to have had no more steps done than that."""
+    """Returns the last time at which a worker is known to have done no more than `step` steps."""
     times = [
         seconds(event, "began_at") or float(event["time"])
         for event in log
@@ -266,16 +266,16 @@ def _some(members: Sequence[int]) -> str:
 def with_losses(starts: Sequence[Incarnation], saves: Sequence[Save]) -> list[Incarnation]:
     """Returns the starts with what each has lost.
 
-    A start keeps the steps that no later one runs again: those before the step at which a later one began. The last
-    start, if it has ended before its time, keeps what is committed.
+    A start keeps the steps before the one at which a later start began, since no later start runs them again. The last
+    start, if it ended early, keeps what is committed.
 
     Args:
         starts: In order.
-        saves: Those that were committed.
+        saves: The committed checkpoints.
     """
     found: list[Incarnation] = []
     limit: int | None = None
-    pending = True  # No later start has come so far as to train.
+    pending = True  # No later start has trained.
     for start in reversed(starts):
         if start.first_step is None or start.last_step is None:
             found.append(start)

@@ -1,4 +1,8 @@
-"""One worker in one start of the job: what it did, how far it came, how it ended. Pure."""
+"""One worker in one start of the job: what its main thread did when, how far it came, how it ended. Pure.
+
+A worker does one thing at a time, and its events say when it turned to the next, so that its time falls into spans
+without gaps. Where the event that should have come before is missing, the time up to the next one is `UNACCOUNTED`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ MEANINGS = {
     UNTOLD: "no end was told: it trained on for a while, or was gone already",
     UNACCOUNTED: "events are missing",
 }
-"""What a worker's time can have gone into, in the order of display."""
+"""What a worker can have spent its time on, in the order of display."""
 
 _FITTING = frozenset({COMPILE, TRAIN})
 _OVER = "over"
@@ -56,13 +60,13 @@ class Span:
 
 
 class Timeline:
-    """Spans one after the other, without gaps and overlaps.
+    """Consecutive spans, without gaps and overlaps.
 
     Args:
         at: Where it begins, in seconds since 1970.
 
     Attributes:
-        at: Where it has come to.
+        at: Where it ends so far.
     """
 
     def __init__(self, at: float) -> None:
@@ -70,7 +74,7 @@ class Timeline:
         self._spans: list[Span] = []
 
     def until(self, moment: float, what: str) -> None:
-        """Everything up to a moment was that; does nothing if the timeline is past it, as clocks may go back."""
+        """Adds that everything up to a moment was `what`; does nothing if the timeline is past it: clocks go back."""
         if moment <= self.at:
             return
         began = self.at
@@ -81,13 +85,13 @@ class Timeline:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """What there is until now."""
+        """The spans so far."""
         return tuple(self._spans)
 
 
 @dataclass(frozen=True)
 class _Move:
-    """From `began` to `ended` it was `what`; before that what `expects` names; afterwards `then`."""
+    """From `began` to `ended` it was `what`, before that one of `expects`, afterwards `then`."""
 
     began: float
     ended: float
@@ -102,8 +106,8 @@ class Trace:
 
     Attributes:
         spans: Up to its last event.
-        doing: What it did when it told that.
-        over: Whether it has told that its fit is over.
+        doing: What it did at its last event.
+        over: Whether it has reported the end of its fit.
     """
 
     spans: tuple[Span, ...]
@@ -112,7 +116,7 @@ class Trace:
 
 
 def began_at(events: Sequence[Event]) -> float:
-    """When the process of these events was started, as far as they tell; there is at least one."""
+    """Returns when the process of these events was started, as far as they say; there is at least one event."""
     first: float = min(event["time"] for event in events)
     starts = [seconds(event, "started_at") for event in events if event["event"] == "start"]
     return min(first, *(start for start in starts if start is not None), first)
@@ -123,7 +127,7 @@ def trace(events: Sequence[Event], since: float | None = None) -> Trace:
 
     Args:
         events: Its events, in the order of their times; at least one.
-        since: When the start before was over in the same process or another; None for no such moment.
+        since: When the previous start was over, in the same process or another; None if there was none.
     """
     known = any(event["event"] == "start" for event in events)
     timeline = Timeline(max(began_at(events), since or 0.0))
@@ -144,7 +148,7 @@ def _moves(events: Sequence[Event]) -> Iterable[_Move]:
     for index, event in enumerate(events):
         kind, at = event["event"], float(event["time"])
         took = seconds(event, "seconds") or 0.0
-        # With a step done it trains, and if nothing tells since when, an event is missing.
+        # With a step done it trains; if no event says since when, one is missing.
         fitting = _FITTING if whole(event, "step") in (None, first) else frozenset({TRAIN})
         if kind == "start":
             read_at, read = seconds(event, "read_at"), seconds(event, "read_seconds") or 0.0
@@ -196,10 +200,10 @@ class Life:
         member: The number of the worker.
         spans: All its time, from the start of its process.
         end: How it ended.
-        why: More about that, in words; empty for nothing.
-        first_step: Optimizer steps done when its first step was next; None if it did not come so far.
-        last_step: Optimizer steps done when it last told.
-        exact: Whether it came exactly so far, and not possibly farther.
+        why: Details of that, in words; may be empty.
+        first_step: Optimizer steps done when its first step was next; None if it did not get there.
+        last_step: Optimizer steps done at its last event that says so.
+        exact: Whether it ended exactly there, and not possibly later.
     """
 
     incarnation: int
@@ -213,24 +217,24 @@ class Life:
 
     @property
     def began(self) -> float:
-        """When its process was started, as far as is known."""
+        """When its process was started, as far as known."""
         return self.spans[0].began
 
     @property
     def ended(self) -> float:
-        """The end of what is known of it."""
+        """When what is known of it ends."""
         return self.spans[-1].ended
 
     def seconds(self, what: str) -> float:
-        """How much of its time went into something."""
+        """Seconds that it spent on something."""
         return sum(span.seconds for span in self.spans if span.what == what)
 
     def useful_seconds(self, kept_until: int | None, saved_at: float | None) -> float:
-        """How long it trained steps that did not have to be run again.
+        """Seconds in which it trained steps that did not have to be run again.
 
         Args:
-            kept_until: The step from which a later start went on, if it is one that this one has done; else None.
-            saved_at: When this worker turned to the save of that step; None if it did not tell.
+            kept_until: The step from which a later start continued, if this one has done it; else None.
+            saved_at: When this worker began to save that step; None if that is unknown.
         """
         if kept_until is None or self.first_step is None or self.last_step is None:
             return self._trained_until(None)
@@ -262,13 +266,13 @@ def live(
     Args:
         incarnation: The number of the start.
         member: The number of the worker.
-        events: What it told there, in the order of the times.
-        since: When what is known of its start before ends.
+        events: Its events there, in the order of their times.
+        since: When what is known of its previous start ends.
         replaced_at: When the process of its next start began; None if there is none.
-        running_until: The present time, if it may still run and has not said that it is over.
+        running_until: The present time, if it may still run.
 
     Returns:
-        None if its events lie in the past of the start before, so that there is nothing to tell.
+        Its life; None if all its events lie before `since`.
     """
     told = trace(events, since)
     timeline = Timeline(told.spans[0].began if told.spans else max(events[-1]["time"], since or 0.0))
@@ -323,6 +327,6 @@ def _steps(events: Sequence[Event]) -> tuple[int | None, int | None, bool]:
         if event["event"] == "ready":
             first = step
         last = step if last is None else max(last, step)
-        exact = exact or event["event"] in ("finish", "end", "gone")  # A launcher tells only what it knows.
-    stopped = [event for event in events if event["event"] == "exit"]
-    return first, last, exact or bool(stopped)
+        # A "gone" of a launcher has a step only if it knows the last one.
+        exact = exact or event["event"] in ("finish", "end", "gone")
+    return first, last, exact or any(event["event"] == "exit" for event in events)

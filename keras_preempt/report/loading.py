@@ -1,4 +1,4 @@
-"""Reads what a run has told, and says what of it is missing."""
+"""Reads the events of a run, makes its account, and says what is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_STARTS_NAMED = 5
 
 
 class NothingTold(CheckpointError):
-    """The run has told nothing, so there is nothing to report."""
+    """The run has no events, so that there is nothing to report."""
 
 
 def load(store: Store, *, over: bool = False) -> Account:
@@ -53,7 +53,7 @@ def load(store: Store, *, over: bool = False) -> Account:
 
 
 def _silent(store: Store, told: list[dict[str, object]]) -> list[str]:
-    """Names the starts that were claimed and of which no event is there."""
+    """Names the starts that were claimed and have no events."""
     heard = {event["incarnation"] for event in told}
     last = incarnations.latest(store)
     if last - len(heard) > 1 << 16:  # A file name with an absurd number.

@@ -1,6 +1,6 @@
-"""A report as one page of HTML, which needs no script, no server and no network.
+"""A report as one page of HTML with a timeline in SVG, which needs no script, no server and no network.
 
-Everything that comes from events is escaped: a directory is data, and may be anybody's.
+Everything that comes from events is escaped: a directory is data, which anybody may have written.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def page(account: Account, directory: str) -> str:
     """Returns the page.
 
     Args:
-        account: What it shows.
-        directory: How the user calls the run's directory.
+        account: The account that it shows.
+        directory: The run's directory as the user names it.
     """
     title = escape(directory)
     tables = [starts(account), times(account), notices(account), saves(account)]
@@ -44,7 +44,7 @@ def page(account: Account, directory: str) -> str:
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
-        # Should anything slip through, a browser loads and runs none of it.
+        # If anything slips through, a browser still loads and runs none of it.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         f"<title>{title}: report</title><style>{STYLE}</style></head><body>",
         f"<h1>{title}</h1>",
@@ -119,7 +119,7 @@ def _gaps(account: Account) -> str:
 
 
 MOST_ROWS = 64
-"""Workers that get a row; more cannot be told apart."""
+"""Workers that get a row; more could not be distinguished."""
 
 _WIDTH, _LEFT, _RIGHT = 1000.0, 46.0, 14.0
 _ROW, _BAR = 30.0, 18.0
@@ -135,7 +135,7 @@ _WIDEST_STEP = 3650 * 86400.0
 
 
 def timeline(account: Account) -> str:
-    """Draws the timeline; colours and fonts are those of classes, which the page has."""
+    """Draws a row of spans for each worker, with notices and saves as marks; `STYLE` has the colours and fonts."""
     scale = _Scale(account.began, account.ended)
     workers = account.workers[:MOST_ROWS]
     rows = {worker.member: _TOP + index * _ROW for index, worker in enumerate(workers)}
@@ -155,7 +155,7 @@ def timeline(account: Account) -> str:
 
 
 class _Scale:
-    """Turns times into places on the picture."""
+    """Turns times into x coordinates."""
 
     def __init__(self, began: float, ended: float) -> None:
         self.began = began

@@ -1,4 +1,4 @@
-"""The tables of a report, as text: for the terminal and for the page alike."""
+"""The words and tables of a report, for the terminal and the page; and the report as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def clock(at: float, since: float) -> str:
 
 
 def length(seconds: float) -> str:
-    """A length of time, such as "5.36 s", "12:05" (minutes) or "3:07:12" (hours)."""
+    """A length of time, such as "5.36 s", "12 min 05 s" or "3 h 07 min"."""
     if seconds < 9.995:
         return f"{seconds:.2f} s"
     if seconds < 99.95:
@@ -38,7 +38,7 @@ def length(seconds: float) -> str:
 
 
 def percent(part: float) -> str:
-    """A part of one in percent, with one digit after the point."""
+    """A fraction in percent, with one decimal."""
     return f"{100 * part:.1f} %"
 
 
@@ -61,7 +61,7 @@ def lost(count: int, exactly: bool) -> str:
 
 
 def steps(start: Incarnation) -> str:
-    """From which step to which one a start has come."""
+    """The first and the last step of a start."""
     if start.first_step is None or start.last_step is None:
         return "-"
     open_end = "+" if start.end is not End.FINISHED and not any(life.exact for life in start.lives) else ""
@@ -69,7 +69,7 @@ def steps(start: Incarnation) -> str:
 
 
 def headline(account: Account) -> str:
-    """What has become of the run, in one line."""
+    """The state of the run in one line."""
     last = account.incarnations[-1]
     state = {
         End.FINISHED: "finished",
@@ -85,7 +85,7 @@ def headline(account: Account) -> str:
 
 
 def losses(account: Account) -> list[str]:
-    """Which steps were lost and why, one line for each start that lost some."""
+    """The steps that were lost and why, one line for each start that lost some."""
     lines = []
     for start in account.incarnations:
         if start.lost_why:
@@ -96,7 +96,7 @@ def losses(account: Account) -> list[str]:
 
 
 def used(account: Account) -> list[str]:
-    """Everything that some worker's time has gone into, in the order of display."""
+    """Everything that some worker spent time on, in the order of display."""
     there = {span.what for worker in account.workers for span in worker.spans}
     return [what for what in MEANINGS if what in there]
 
@@ -106,7 +106,7 @@ def _utc(at: float) -> datetime.datetime:
 
 
 _MOST_WORKERS = 4
-"""Workers that get a column of their own."""
+"""The most workers that get a column each."""
 
 _MOST_ROWS = 20
 
@@ -122,7 +122,7 @@ class Table:
 
 
 def summary(account: Account) -> list[str]:
-    """What matters most, in a few lines."""
+    """The most important figures, in a few lines."""
     wall = account.ended - account.began
     kept = account.steps_run - account.lost
     sure = "" if account.lost_exactly else "at least "
@@ -156,7 +156,7 @@ def _ended(start: Incarnation) -> str:
 
 
 def times(account: Account) -> Table:
-    """Where the wall time went, by worker; of many workers the mean and the largest."""
+    """Where the wall time went, by worker; of many workers the mean and the most."""
     workers = account.workers
     whats = used(account)
     wall = sum(worker.wall for worker in workers)
@@ -178,7 +178,7 @@ def times(account: Account) -> Table:
 
 
 def notices(account: Account) -> Table | None:
-    """The notices, if there were any."""
+    """The notices; None if there were none."""
     if not account.notices:
         return None
     rows = [
@@ -196,7 +196,7 @@ def notices(account: Account) -> Table | None:
 
 
 def saves(account: Account) -> Table | None:
-    """The committed checkpoints, if there are any."""
+    """The committed checkpoints; None if there are none."""
     if not account.saves:
         return None
     rows = [
@@ -222,7 +222,7 @@ def _shortened(table: Table) -> Table:
 
 
 def shares(worker: Worker) -> dict[str, float]:
-    """The seconds of a worker by what they went into, in the order of display; what it did not do is left out."""
+    """The seconds of a worker by what it spent them on, in the order of display, without what it did not do."""
     return {
         what: worker.seconds(what) for what in MEANINGS if any(span.what == what for span in worker.spans)
     }
