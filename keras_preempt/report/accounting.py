@@ -299,7 +299,7 @@ def _with_loss(start: Incarnation, limit: int | None, pending: bool) -> Incarnat
     lost = max(0, start.last_step - start.first_step - kept)
     if exact and not lost:
         return start
-    will = "a start now would go on" if pending else "the next one went on"
+    will = "a start now would continue" if pending else "the next one continued"
     if exact:
         why = f"{will} from step {limit}, and this one had done {start.last_step}"
     else:

@@ -39,7 +39,7 @@ from keras_preempt.training.schedule import parse_text
 _IDENTICAL, _DIFFERENT, _NO_SUCH_MOMENT = 0, 1, 4
 
 _OTHERS_END = 30.0
-"""Seconds that the others have to end by themselves when one was killed: they may be saving what they can."""
+"""Seconds that the other workers have to end by themselves when one was killed: they may still be saving."""
 
 
 class _NoSuchMoment(click.ClickException):
@@ -250,10 +250,10 @@ def drill(
 
 
 def checked_signal(name: str) -> str:
-    """Returns the full name of the signal that is the notice.
+    """Returns the full name of the signal that serves as the notice.
 
     Raises:
-        click.UsageError: It is none that a script can listen for.
+        click.UsageError: A script cannot listen for it.
     """
     if name.upper() in ("KILL", "SIGKILL", "9"):
         raise click.UsageError(
@@ -273,10 +273,10 @@ def check_combinations(
     faults: str | None,
     keep: str | None,
 ) -> None:
-    """Refuses options of a drill that exclude each other.
+    """Refuses options that exclude each other.
 
     Raises:
-        click.UsageError: They do; or the schedule of saves is none.
+        click.UsageError: They do, or the schedule of saves cannot be read.
     """
     if kill and grace is not None:
         raise click.UsageError(

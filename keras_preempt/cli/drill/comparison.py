@@ -1,4 +1,4 @@
-"""Compares what two runs of a drill ended with, fit by fit."""
+"""Compares two runs of a drill, fit by fit: their final states, and the steps that they recorded."""
 
 from __future__ import annotations
 
@@ -134,20 +134,20 @@ def explained_rows(files: Sequence[Mapping[str, str]], left: Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Parting:
-    """Where the second run is seen to differ from the first one for the first time.
+    """Where the second run first differs from the first one.
 
     Attributes:
-        member: The worker that shows it.
-        incarnation: Of the second run.
-        step: After how many training steps of the model.
-        epoch: In which epoch, from 0.
+        member: The worker whose record shows it.
+        incarnation: The incarnation of the second run.
+        step: How many training steps of the model were done.
+        epoch: The epoch, from 0.
         began_at: The step at which the fit began in that incarnation.
-        equal_until: The last step of it, after its beginning, that is known to be equal; None if there is none.
+        equal_until: The last step of that fit that is known to be equal; None if there is none.
         groups: What differs: weights, optimizer, metrics, random seeds, other state.
-        logs: Logs that differ, by name: of the first and of the second run.
-        fit: Which fit of the script, from 1.
-        fits: How many the script has.
-        continued: Whether the fit went on in that incarnation from what an earlier one had saved or begun.
+        logs: Logs that differ, by name: the value of the first and of the second run.
+        fit: The number of the fit in the script, from 1.
+        fits: How many fits the script has.
+        continued: Whether the fit continued from a checkpoint in that incarnation.
     """
 
     member: int
@@ -167,8 +167,8 @@ def find_parting(first: RunRecord, second: RunRecord) -> Parting | None:
     """Compares two runs step by step, each fit with itself; None if no recorded step differs.
 
     Args:
-        first: Of one incarnation.
-        second: Of any number.
+        first: A run of one incarnation.
+        second: A run of any number of incarnations.
     """
     names = [fit.name for fit in first.trained()]
     for incarnation, workers in enumerate(second.incarnations):

@@ -1,4 +1,4 @@
-"""Where the runs of a drill keep their checkpoints: in a temporary directory, or where the user wants them."""
+"""Where the runs of a drill work, and where they keep their checkpoints: a directory, or a bucket with faults."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ MIXES: Mapping[str, tuple[str, ...]] = {
         *("corrupted", "corrupted-upload"),
     ),
 }
-"""By name, what goes wrong; docs/testing.md says what each kind does."""
+"""The faults of each mix, by its name; docs/testing.md says what each kind does."""
 
 RATE = 0.1
-"""Share of all requests that meet a fault."""
+"""The fraction of all requests that meet a fault."""
 
 STALL_SECONDS = 2.0
 
@@ -101,7 +101,7 @@ _BUCKET = "drill"
 
 
 class DrillBucket:
-    """The running bucket.
+    """A running fake bucket with faults on demand.
 
     Attributes:
         place: Where in it the runs go.
@@ -114,11 +114,11 @@ class DrillBucket:
         self._faults = Faults(seed=seed, rate=RATE, kinds=MIXES[mix], stall_seconds=STALL_SECONDS)
 
     def begin_faults(self) -> None:
-        """From now on requests meet faults."""
+        """Makes requests meet faults from now on."""
         self._gcs.faults = self._faults
 
     def end_faults(self) -> None:
-        """From now on they do not."""
+        """Ends the faults."""
         self._gcs.faults = Faults()
 
     def summary(self) -> str:
@@ -131,7 +131,7 @@ class DrillBucket:
 
 @contextlib.contextmanager
 def drill_bucket(mix: str, seed: int) -> Iterator[DrillBucket]:
-    """Brings a bucket up, to which ``gs://`` leads in this process and the workers that it starts."""
+    """Runs a bucket to which ``gs://`` leads in this process and in the workers that it starts."""
     with contextlib.ExitStack() as stack:
         gcs = stack.enter_context(FakeGcs(buckets=(_BUCKET,)))
         before = {name: os.environ.get(name) for name in gcs.environment()}
@@ -149,12 +149,12 @@ def _put_back(before: Mapping[str, str | None]) -> None:
 
 
 MOST_FILES = 20_000
-"""Files that are looked at, at most: a drill must not take minutes to look around in a home directory."""
+"""The most files that are looked at: a drill must not take minutes to walk through a home directory."""
 
 LARGEST_COPY = 1 << 30
-"""Bytes of a working directory that is copied for each run, at most."""
+"""The most bytes of a working directory that is copied for each run."""
 
-_PASSED_OVER = frozenset(
+_SKIPPED = frozenset(
     {
         ".git",
         ".hg",
@@ -174,7 +174,7 @@ Snapshot = dict[str, tuple[int, int]]
 
 
 class WorkingDirectories:
-    """The working directory of each run of a drill; and what the first run wrote there, if they share it.
+    """The working directories of the runs of a drill, and what the first run wrote if they share one.
 
     Args:
         scratch: A folder of the drill, for copies.
@@ -194,7 +194,7 @@ class WorkingDirectories:
         self.written = ""
 
     def of(self, run: str) -> Path | None:
-        """Returns the working directory of a run; None for the present one.
+        """Returns the working directory of a run; None for the current one.
 
         Raises:
             click.UsageError: It cannot be copied.
@@ -202,7 +202,7 @@ class WorkingDirectories:
         return copy_of(self._here, self._scratch / f"{run}-copy", self._without) if self._isolate else None
 
     def tell_written(self, say: Callable[[str], None]) -> None:
-        """Says which files the first run has written here, where the second one will find them."""
+        """Says which files the first run has written where the second one will find them."""
         if self._isolate:
             return
         own = {str(path.relative_to(self._here)) for path in output_files() if self._here in path.parents}
@@ -225,7 +225,7 @@ def snapshot(directory: Path, without: Collection[Path] = ()) -> Snapshot | None
 
     Args:
         directory: Where to look.
-        without: Folders that are passed over, as absolute paths.
+        without: Folders to skip, as absolute paths.
     """
     found: Snapshot = {}
     for path in _files(directory, without):
@@ -240,14 +240,14 @@ def snapshot(directory: Path, without: Collection[Path] = ()) -> Snapshot | None
 
 
 def changed_files(before: Snapshot | None, after: Snapshot | None) -> list[str]:
-    """Names the files that were written between two looks; none where one look was given up."""
+    """Names the files that were written between two snapshots; none if one of those is missing."""
     if before is None or after is None:
         return []
     return sorted(name for name, status in after.items() if before.get(name) != status)
 
 
 def copy_of(directory: Path, target: Path, without: Collection[Path] = ()) -> Path:
-    """Copies a working directory, without what `_PASSED_OVER` names and the folders `without`, absolute paths.
+    """Copies a working directory, without the names in `_SKIPPED` and the folders `without`, absolute paths.
 
     Raises:
         click.UsageError: It is larger than `LARGEST_COPY`, or cannot be read.
@@ -269,7 +269,7 @@ def copy_of(directory: Path, target: Path, without: Collection[Path] = ()) -> Pa
             target,
             symlinks=True,
             ignore=lambda folder, names: [
-                name for name in names if name in _PASSED_OVER or Path(folder, name).resolve() in without
+                name for name in names if name in _SKIPPED or Path(folder, name).resolve() in without
             ],
         )
     except (OSError, shutil.Error) as error:
@@ -282,7 +282,7 @@ def copy_of(directory: Path, target: Path, without: Collection[Path] = ()) -> Pa
 def _files(directory: Path, without: Collection[Path]) -> Iterator[Path]:
     for folder, names, files in os.walk(directory):
         names[:] = [
-            name for name in names if name not in _PASSED_OVER and Path(folder, name).resolve() not in without
+            name for name in names if name not in _SKIPPED and Path(folder, name).resolve() not in without
         ]
         for name in files:
             yield Path(folder, name)
@@ -293,9 +293,9 @@ _PROCESSES = Path("/proc")
 
 
 def output_files() -> set[Path]:
-    """Returns the files that standard output and standard error end in: directly, or by a process that reads them.
+    """Returns the files that standard output and standard error are written to, as by ``> drill.log`` or ``| tee``.
 
-    Where the system has no ``/proc``, none can be told.
+    Where the system has no ``/proc``, it returns none.
     """
     found, pipes = set(), set()
     for stream in _STREAMS:
@@ -326,7 +326,7 @@ def _written_by_readers(pipes: set[str]) -> Iterator[Path]:
 
 
 def _opened(process: Path) -> Iterator[tuple[str, bool]]:
-    """What a process has open, and whether to write; nothing of one that is gone or another user's."""
+    """Yields what a process has open, and whether for writing; nothing for one that is gone or another user's."""
     try:
         links = list((process / "fd").iterdir())
     except OSError:

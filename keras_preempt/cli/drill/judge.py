@@ -1,4 +1,4 @@
-"""Whether what happened to the incarnations of a drill is what was planned for them."""
+"""Compares what happened to the incarnations of a drill with the plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keras_preempt.cluster.status import WorkerStatus
 
 
 class NoVerdict(click.ClickException):
-    """A run gave no final state to compare."""
+    """The drill cannot compare two runs as it should."""
 
     exit_code = 3
 
@@ -27,15 +27,15 @@ class NoVerdict(click.ClickException):
 
 
 class Judge:
-    """Compares what happened to the incarnations of a run with what was planned for them.
+    """Compares what happened to the incarnations of a run with the plan.
 
     Args:
-        plan: What was planned, by incarnation.
-        directory: Of the checkpoints of the run.
+        plan: The preemptions, by incarnation.
+        directory: Where the run keeps its checkpoints.
         killed: Workers that were killed at the end of their grace period, by incarnation; may still grow.
         struck: Incarnations in which a worker got its signal; may still grow.
         unheard: Signals that have not arrived, by incarnation; may still change.
-        grace: The grace period that the drill has given, in seconds; None if it has given none.
+        grace: The grace period that the drill gives, in seconds; None if it gives none.
 
     Attributes:
         lost: See `DrillRun`.
@@ -59,7 +59,7 @@ class Judge:
         self.lost: set[int] = set()
 
     def why_expected(self, incarnation: Incarnation) -> str | None:
-        """Says why a failure is none: the planned worker was killed, by itself or when its time was over."""
+        """Says why a failure was expected: the planned worker was killed, at once or after its grace period."""
         number = incarnation.number
         if number >= len(self._plan) or incarnation.verdict.cause is None or incarnation.timed_out:
             return None
@@ -74,7 +74,7 @@ class Judge:
         return f"w{cause.index} {how}; {_newest(self._directory, planned)}"
 
     def check_arrival(self, number: int) -> None:
-        """Raises NoVerdict if the signal of that incarnation was sent and never came to the training process."""
+        """Raises NoVerdict if the signal of that incarnation was sent and did not reach the training process."""
         lost = self._unheard.get(number)
         if lost is None or number >= len(self._plan):
             return
@@ -89,7 +89,7 @@ class Judge:
         )
 
     def check(self, report: SupervisorReport) -> None:
-        """Raises NoVerdict unless each preemption of the plan has happened, each in an incarnation of its own."""
+        """Raises NoVerdict unless each preemption of the plan happened, each in an incarnation of its own."""
         for number, planned in enumerate(self._plan):
             happened = number < len(report.incarnations) and (
                 report.incarnations[number].verdict.outcome is Outcome.PREEMPTED or number in self.lost
@@ -114,7 +114,7 @@ class Judge:
             raise NoVerdict("the undisturbed run was preempted from outside. Run the drill again.")
 
     def cure(self, report: SupervisorReport) -> str:
-        """Says what to do about a run that failed, where that is known; begins with a space if not empty."""
+        """Returns what to do about a run that failed, after a space; empty where that is not known."""
         last = report.incarnations[-1]
         cause, number = last.verdict.cause, last.number
         if number >= len(self._plan) or cause is None or cause.index != self._plan[number].member:

@@ -1,4 +1,4 @@
-"""Chooses when and whom a drill preempts."""
+"""Plans the preemptions of a drill: moments as the user names them, where they lie in a run, and chosen workers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import click
 _FORMS = "step:N, validation, validation:K, saving, saving:K, leaving or leaving:N"
 _MOMENT = re.compile(r"(step|validation|saving|leaving)(?::([0-9]{1,12}))?")
 
-#: At one step they come in this order: a validation follows the step, a save precedes the next one.
+# Moments at the same step come in this order: a validation follows the step, a save precedes the next one.
 _ORDER = {"validation": 0, "saving": 1, "train": 2, "leaving": 3}
 
 
 class NoSuchMoment(Exception):
-    """The script's run has no such moment; the message says what it has, and what to do."""
+    """The run has no such moment; the message says what it has, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def parse_moments(context: click.Context, option: click.Parameter, values: Seque
     """Reads the values of the option --at; a callback of click.
 
     Raises:
-        click.BadParameter: One is no moment.
+        click.BadParameter: One of them is not a moment.
     """
     return [_parse(value, context, option) for value in values]
 
@@ -61,11 +61,11 @@ def _parse(value: str, context: click.Context, option: click.Parameter) -> Momen
 
 @dataclass(frozen=True)
 class FitSpan:
-    """Where one fit lies in a run.
+    """Where a fit lies in a run.
 
     Attributes:
-        number: Which of the script's fits, from 1.
-        name: Its place below the directory of the drill.
+        number: Its number among the fits of the script, from 1.
+        name: Its directory below that of the drill.
         first: The steps of the run before it.
         end: The steps of the run after it.
         began_at: The steps of its model before it.
@@ -78,11 +78,11 @@ class FitSpan:
     began_at: int = 0
 
     def step_of_run(self, step: int) -> int:
-        """Turns a step of the model of this fit into one of the run."""
+        """Converts a step of this fit's model to one of the run."""
         return step - self.began_at + self.first
 
     def step_of_model(self, step: int) -> int:
-        """Turns a step of the run into one of the model of this fit."""
+        """Converts a step of the run to one of this fit's model."""
         return step - self.first + self.began_at
 
 
@@ -94,10 +94,10 @@ class RunShape:
         total_steps: Training steps.
         validations: For each validation, the steps done before it, and the number of its last batch.
         saves: The steps of the checkpoints that were written while training went on.
-        fits: The fits that it consists of; none is one that has no name.
-        boundaries: The steps before which it can be preempted; none means all.
+        fits: The fits that it consists of; empty for a single one without a name.
+        boundaries: The steps before which it can be preempted; empty for all.
 
-    Every step is counted from 0 over all fits.
+    Steps are counted from 0 over all fits.
     """
 
     total_steps: int
@@ -107,9 +107,9 @@ class RunShape:
     boundaries: Sequence[int] = ()
 
     def fit_of(self, target: Target) -> FitSpan | None:
-        """The fit in which a moment lies; None if fits have no names.
+        """Returns the fit in which a moment lies; None if fits have no names.
 
-        What comes after the last step of a fit, such as a validation, belongs to that fit and not to the next one.
+        A validation after the last step of a fit belongs to that fit, not to the next one.
         """
         for fit in self.fits:
             begins_before = fit.first < target.step or (fit.first == target.step and target.before_step)
@@ -120,7 +120,7 @@ class RunShape:
         return None
 
     def boundary_from(self, step: int) -> int | None:
-        """The first boundary before that step or a later one; None if there is none."""
+        """Returns the first step from this one on before which there is a boundary; None if there is none."""
         if not self.boundaries:
             return step
         return next((each for each in sorted(self.boundaries) if each >= step), None)
@@ -142,12 +142,12 @@ class Target:
 
     @property
     def before_step(self) -> bool:
-        """Whether it lies right before a step; else it is what follows one."""
+        """Whether it comes right before a step; otherwise it follows one."""
         return self.at in ("train", "leaving")
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Earlier moments come first."""
+        """Sorts moments by time."""
         return (self.step, _ORDER[self.at], self.batch)
 
 
@@ -155,7 +155,7 @@ def resolve(moment: Moment, shape: RunShape, chance: random.Random) -> Target:
     """Finds a moment in a run.
 
     Raises:
-        NoSuchMoment: The run has none.
+        NoSuchMoment: The run has no such moment.
     """
     number, total = moment.number, shape.total_steps
     if moment.kind in ("step", "leaving"):
@@ -185,7 +185,7 @@ def resolve(moment: Moment, shape: RunShape, chance: random.Random) -> Target:
             f"--at {moment}: the script writes no checkpoint while it trains. Give its PreemptionCallback "
             "save_every, or the drill --save-every; or choose --at leaving, the checkpoint that answers a signal."
         )
-    # The second, so that there is an older checkpoint to fall back on.
+    # The second save, so that there is an older checkpoint to fall back on.
     return Target("saving", _nth(moment, shape.saves, number or min(2, len(shape.saves)), "save"))
 
 
@@ -200,17 +200,18 @@ def _nth(moment: Moment, found: Sequence[Any], number: int, what: str) -> Any:
 
 @dataclass(frozen=True)
 class Preemption:
-    """One real signal.
+    """A preemption by a real signal.
 
     Attributes:
         member: The worker that gets it.
-        step: The training step before which it gets it, counted from 0 over the whole run; see
-            `keras_preempt.training.drill.Drill` for the other moments.
+        step: The training step before which it comes, counted from 0 over the whole run; see
+            `keras_preempt.training.drill.Drill` for other moments than "train".
         at: One of `keras_preempt.training.drill.MOMENTS`.
         batch: The batch of a validation.
         signal: The name of the signal that is the notice.
-        kill: Whether it is SIGKILL: without a notice, or after it if it is "leaving".
+        kill: Whether SIGKILL is sent, without a notice, or after it at "leaving".
         fit: The fit in which it comes; None for the only one.
+        fits: How many fits the run has.
     """
 
     member: int
@@ -226,8 +227,7 @@ class Preemption:
         """Returns the value of the drill's environment variable.
 
         Args:
-            tell: A named pipe into which the worker tells that the moment is there, for the signal to come from
-                whoever reads it.
+            tell: A named pipe in which the worker reports that its moment has come; the reader then sends the signal.
         """
         fields: dict[str, object] = {"member": self.member, "step": self.step}
         if self.fit is not None:
@@ -246,7 +246,7 @@ class Preemption:
 
     @property
     def unannounced(self) -> bool:
-        """Whether there is no notice, so that no checkpoint answers it."""
+        """Whether it comes without a notice, so that no checkpoint answers it."""
         return self.kill and self.at != "leaving"
 
     def __str__(self) -> str:
@@ -279,10 +279,10 @@ def plan_preemptions(
     signal: str = "SIGTERM",
     kill: bool = False,
 ) -> list[Preemption]:
-    """Finds the chosen moments in the run, draws ``count`` more, and a member for each; in the run's order.
+    """Finds the chosen moments in the run, and draws ``count`` more and a worker for each; in the order of the run.
 
-    Steps are drawn from 1 to ``total_steps - 1``, each once and none of those chosen. The same arguments give the
-    same plan.
+    Steps are drawn from 1 to ``total_steps - 1``, without repetition and none of those chosen. The same arguments give
+    the same plan.
 
     Raises:
         NoSuchMoment: The run has no such moment, or too few steps.

@@ -1,4 +1,4 @@
-"""What a drill prints: what was compared, what was lost, where time went, and the verdict."""
+"""Prints the findings of a drill: what was compared, what was lost, where time went, and the verdict."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from keras_preempt.cli.drill.findings import Findings
 from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.terminal import Terminal
+from keras_preempt.report.tables import counted
 
 _NAMED = 10  # differences that are listed one by one
 _KNOWN_PHASES = ("import and build", "startup", "restore", "train", "hold", "save", "exit")
@@ -21,9 +22,9 @@ def print_findings(terminal: Terminal, findings: Findings, bucket: str, keep: st
 
     Args:
         terminal: Where lines go.
-        findings: Of a drill whose runs are over.
-        bucket: What a bucket with faults did, in words; empty for none.
-        keep: Where the user has both runs kept.
+        findings: The findings of a drill whose runs are over.
+        bucket: What the bucket with faults did, in words; empty for none.
+        keep: Where the user keeps both runs; None for nowhere.
     """
     run, comparison, parting = findings.preempted, findings.comparison, findings.parting
     assert run is not None
@@ -72,17 +73,17 @@ def _print_comparison(terminal: Terminal, comparison: Comparison) -> None:
 
 
 def _weight(difference: TensorDifference) -> tuple[bool, float]:
-    # How far two states of a generator or of an iterator are from each other means nothing: they come last. What
-    # cannot be measured (another shape or type, one that is missing) comes first.
+    # The distance of two states of a generator or iterator means nothing: they come last. A difference that cannot be
+    # measured (another shape or type, a missing tensor) comes first.
     name = difference.name.rpartition(": ")[2]
     meaning = not name.startswith(("random/", "input/")) and "seed" not in name
     return meaning, float("inf") if difference.max_difference is None else difference.max_difference
 
 
 def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:
-    """Prints seconds by incarnation and phase: for each phase those of the worker that took longest.
+    """Prints the seconds of each incarnation by phase, of the worker that took longest.
 
-    The last column is what no worker accounts for: evaluation and the like after the fit, and Python's own end.
+    The last column is what no worker accounts for: evaluation and the like after the fit, and the end of Python.
     """
     named = [(run, incarnation) for run in runs for incarnation in run.report.incarnations]
     seen = {phase for _, inc in named for status in inc.statuses.values() for phase in status.timing}
@@ -102,7 +103,7 @@ def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:
 
 
 def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption]) -> None:
-    """Prints what each loss of a worker that had no time to save has cost, and what to do about it."""
+    """Prints what each loss of a worker without time to save has cost, and what to do about it."""
     record, lost_all = run.record, False
     for number, planned in enumerate(plan):
         if not planned.kill and number not in run.killed:
@@ -113,11 +114,11 @@ def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption
             continue
         how = "killed" if planned.kill else "killed at the end of its grace period"
         within = f" in fit {planned.fit.number}" if planned.fit is not None and planned.fits > 1 else ""
-        whence = f"went on from step {fit.first}" if fit.restored else "began anew"
+        whence = f"continued from step {fit.first}" if fit.restored else "started from the beginning"
         lost_all = lost_all or not fit.restored
+        done, again = counted(struck[1], "step"), counted(max(0, struck[1] - fit.first), "step")
         terminal.line(
-            f"Restart {number + 1}: w{planned.member} {how}, {_steps(struck[1])} done{within}; training {whence}: "
-            f"{_steps(max(0, struck[1] - fit.first))} run again."
+            f"Restart {number + 1}: w{planned.member} {how}, {done} done{within}; training {whence}: {again} run again."
         )
     if lost_all:
         terminal.line(
@@ -134,19 +135,19 @@ def verdict_line(
     lost_seconds: float,
     fits: int = 1,
 ) -> str:
-    """Returns the line that a drill ends with.
+    """Returns the last line of a drill.
 
     Args:
-        comparison: Of the final states.
+        comparison: The comparison of the final states.
         parting: Where the recorded steps part, if they do.
-        run: The preempted one.
-        plan: How it was preempted.
-        lost_seconds: How much longer it took than the undisturbed one.
+        run: The preempted run.
+        plan: Its preemptions.
+        lost_seconds: How much longer it took than the undisturbed run.
         fits: How many fits were compared.
     """
     unannounced = bool(run.killed) or any(preemption.kill for preemption in plan)
     twice = run.record.steps_run_again()
-    steps = f"{_steps(twice)} run again" if unannounced and twice else f"{twice} steps lost"
+    steps = f"{counted(twice, 'step')} run again" if unannounced and twice else f"{twice} steps lost"
     loss = f"{steps}, {lost_seconds:.1f} s lost"
     noun = "preemption" if len(plan) == 1 else "preemptions"
     told = [
@@ -173,7 +174,3 @@ def _sent(plan: Sequence[Preemption]) -> str:
         f"{way} ({', '.join(f'w{each.member} at step {each.step}' for each in plan if each.sent == way)})"
         for way in ways
     )
-
-
-def _steps(count: int) -> str:
-    return f"{count} step" if count == 1 else f"{count} steps"

@@ -1,4 +1,4 @@
-"""The runs of a drill: the same command, with directories, records and preemptions of their own."""
+"""Runs the drilled command, each time with directories, records and preemptions of its own."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from keras_preempt.report import events
 
 @dataclass(frozen=True)
 class DrillRun:
-    """A run that came to its end.
+    """A run that is over.
 
     Attributes:
         name: Such as "undisturbed".
-        directory: That in which the fits have theirs.
+        directory: Below which the fits have their directories.
         report: Its incarnations.
         record: Its steps.
         killed: Workers that were still there when their grace period was over, by incarnation.
-        lost: Incarnations that ended, as planned, by the end of a worker that had no time to save.
+        lost: Incarnations that ended as planned because a worker was killed.
     """
 
     name: str
@@ -52,11 +52,11 @@ class Trainer:
     Args:
         workers: Number of processes.
         command: Program and arguments.
-        policy: When to start again after a preemption.
+        policy: The rules for restarts.
         terminal: Where lines go.
         scratch: A local folder of this drill.
-        save_every: The schedule of saves to give the script; None for its own.
-        grace: The grace period to give it, in seconds; None for its own.
+        save_every: The schedule of saves for the script; None for its own.
+        grace: The grace period for the script, in seconds; None for its own.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class Trainer:
         cwd: Path | None = None,
         like: DrillRun | None = None,
     ) -> DrillRun:
-        """Trains to the end, with a preemption in each incarnation that the plan has one for.
+        """Trains to the end, with the preemptions of the plan, one in each incarnation.
 
         Args:
             name: Such as "undisturbed".
             directory: Below which the fits have their checkpoints.
             plan: The preemptions.
             cwd: The working directory; this process's own if None.
-            like: A run whose fits this one has to have too.
+            like: A run that must have the same fits.
 
         Raises:
             NoVerdict: The run failed or was stopped, or was not preempted as planned.
@@ -153,9 +153,9 @@ class Trainer:
 
 
 def substitutions(run: DrillRun) -> list[str]:
-    """Names the workers that went on from another one's part of a checkpoint, since their own was not written."""
+    """Names the workers that continued from another worker's part of a checkpoint, since their own was not written."""
     return [
-        f"w{event['member']} went on from the part of w{event['substituted_from']} in {event['checkpoint']}"
+        f"w{event['member']} continued from the part of w{event['substituted_from']} in {event['checkpoint']}"
         for name in run.record.names()
         for event in _events(run.place(name), optional=True)
         if event["event"] == "restore" and event.get("substituted_from") is not None
@@ -194,10 +194,10 @@ def shape_of(run: DrillRun) -> RunShape:
 
 
 def check_same_fits(undisturbed: DrillRun, preempted: DrillRun) -> None:
-    """Makes sure that every start of the script had its fits where the others had theirs.
+    """Checks that every start of the script had its fits in the same directories.
 
     Raises:
-        NoVerdict: A directory was another one, so that a restart finds nothing there.
+        NoVerdict: A directory differs, so that a restart finds nothing there.
     """
     known = {fit.name: fit.directory for fit in undisturbed.record.fits(0)}
     for fit in preempted.record.all_fits():
@@ -221,7 +221,7 @@ def _events(directory: str, *, optional: bool = False) -> list[dict[str, Any]]:
 
 
 def _trains_alone(run: DrillRun) -> bool:
-    """Whether a worker has claimed a start in which it trains alone, as one of several."""
+    """Whether one of several workers has claimed a start in which it trains alone."""
     return any(_claimed_alone(run.place(name)) for name in run.record.names())
 
 

@@ -13,7 +13,7 @@ def test_a_state_that_is_restored_wrongly_is_seen_at_the_restart_itself():
     assert result.returncode == 1, result.stdout + result.stderr
     assert "From step 7 on (epoch 0, w0) the runs differ: weights; loss" not in result.stdout
     assert "From step 7 on (epoch 0, w0) the runs differ: weights." in result.stdout
-    assert "right where it went on at step 7, restart 1 of 1" in result.stdout
+    assert "right where it continued, at step 7, restart 1 of 1" in result.stdout
     assert "something was not saved or not restored" in result.stdout
 
 
@@ -23,7 +23,7 @@ def test_training_that_drifts_after_a_restart_is_told_with_its_step_and_the_inpu
     )
     assert result.returncode == 1, result.stdout + result.stderr
     assert "After step 9 was equal, from step 10 on (epoch 0, w0) the runs differ: weights" in result.stdout
-    assert "3 steps after it went on at step 7, restart 1 of 1" in result.stdout
+    assert "3 steps after it continued at step 7, restart 1 of 1" in result.stdout
     assert f"Likely cause: the input. {UNSEEDED}" in result.stdout
     assert f"Other possible cause: {PYTHON}" in result.stdout
     assert "A second undisturbed run was identical" in result.stdout

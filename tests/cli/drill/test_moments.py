@@ -43,7 +43,7 @@ def test_a_kill_goes_on_from_the_last_periodic_checkpoint_and_says_what_was_run_
         "incarnation 0: w0 was killed as planned; the newest checkpoint is of step 10: starting again"
         in result.stdout
     )
-    assert "w0 killed, 13 steps done; training went on from step 10: 3 steps run again." in result.stdout
+    assert "w0 killed, 13 steps done; training continued from step 10: 3 steps run again." in result.stdout
     assert re.search(
         r"VERDICT: identical \(.*w0 killed at step 13; SIGKILL from outside; 3 steps run again, .* s lost\)",
         result.stdout,
@@ -54,7 +54,7 @@ def test_a_kill_without_a_checkpoint_begins_anew_and_says_what_to_do():
     result = drill("--kill", "--at", "step:13")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "there is no checkpoint yet: starting again" in result.stdout
-    assert "13 steps done; training began anew: 13 steps run again." in result.stdout
+    assert "13 steps done; training started from the beginning: 13 steps run again." in result.stdout
     assert "Give PreemptionCallback save_every, or try one with --save-every" in result.stdout
 
 
@@ -62,7 +62,7 @@ def test_a_kill_in_the_middle_of_a_save_goes_on_from_the_older_checkpoint():
     result = drill("--kill", "--at", "saving", "--save-every", "5")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "the newest checkpoint is of step 5: starting again" in result.stdout
-    assert "10 steps done; training went on from step 5: 5 steps run again." in result.stdout
+    assert "10 steps done; training continued from step 5: 5 steps run again." in result.stdout
 
 
 def test_a_notice_in_the_middle_of_a_save_loses_nothing():
@@ -76,7 +76,7 @@ def test_a_kill_while_the_answer_to_a_notice_is_saved_goes_on_from_the_older_che
     result = drill("--kill", "--at", "leaving:12", "--save-every", "5")
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.index("w0 gets SIGTERM now") < result.stdout.index("w0 gets SIGKILL now")
-    assert "12 steps done; training went on from step 10: 2 steps run again." in result.stdout
+    assert "12 steps done; training continued from step 10: 2 steps run again." in result.stdout
 
 
 def test_a_worker_that_stays_is_killed_at_the_end_of_its_grace_period_and_the_verdict_says_so():

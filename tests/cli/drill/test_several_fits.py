@@ -35,7 +35,7 @@ def test_a_difference_in_a_later_fit_is_found_and_named_with_it():
     assert "different: fit 2 (fine): weights: 1 of 6 values" in result.stdout
     assert "fit 1 (pre): weights" not in result.stdout
     assert "From step 6 on (fit 2 of 2, epoch 0, w0) the runs differ: weights." in result.stdout
-    assert "right where it went on at step 6, restart 1 of 1" in result.stdout
+    assert "right where it continued, at step 6, restart 1 of 1" in result.stdout
 
 
 def test_a_killed_worker_goes_on_from_the_checkpoint_of_the_fit_that_it_was_in():
@@ -44,7 +44,7 @@ def test_a_killed_worker_goes_on_from_the_checkpoint_of_the_fit_that_it_was_in()
     assert result.returncode == 0, result.stdout + result.stderr
     assert "the newest checkpoint of fit 2 is of step 10: starting again" in result.stdout
     assert (
-        "w0 killed, 13 steps done in fit 2; training went on from step 10: 3 steps run again."
+        "w0 killed, 13 steps done in fit 2; training continued from step 10: 3 steps run again."
         in result.stdout
     )
     assert "; 3 steps run again," in result.stdout.splitlines()[-1]

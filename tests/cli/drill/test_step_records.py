@@ -53,7 +53,7 @@ def test_runs_part_at_the_first_step_that_differs() -> None:
         "After step 5 was equal, from step 6 on (epoch 1, w0) the runs differ: weights; loss 6.0 and 6.25."
         in told
     )
-    assert "2 steps after it went on at step 4, restart 1 of 1" in told
+    assert "2 steps after it continued at step 4, restart 1 of 1" in told
 
 
 def test_the_worker_that_differs_first_is_named() -> None:
@@ -160,9 +160,9 @@ def test_a_worker_that_was_killed_while_it_saved_is_the_cause() -> None:
         part(lines(0, 4), lines(4, 10, wrong_from=4)),
         UNDISTURBED,
         None,
-        ["w0 went on from the part of w1 in x"],
+        ["w0 continued from the part of w1 in x"],
     )
-    assert told.startswith("Cause: w0 went on from the part of w1 in x")
+    assert told.startswith("Cause: w0 continued from the part of w1 in x")
 
 
 def write(
