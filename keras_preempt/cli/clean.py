@@ -1,4 +1,4 @@
-"""``keras-preempt clean``: removes what the next commit would remove anyway, after asking."""
+"""``keras-preempt clean``: asks, and removes what the next commit would remove anyway."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopp
     with opened_run(directory) as (store, _):
         newest = incarnations.latest(store)
         retention = _retention(store, newest, max_to_keep, keep_every)
-        # Of the last start, what is not committed may be on its way.
+        # What the last start has not committed may still be committed.
         below = newest + 1 if stopped else newest
         going = removable(store, retention, below)
         if not going:
@@ -77,7 +77,7 @@ def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopp
         if not yes and not _confirmed(f"Remove {counted(len(going), 'folder')}, {total}?"):
             terminal.line("Nothing was removed.")
             return _NOT_DONE
-        # A run that goes on may have fallen back meanwhile: what it needs now is not superseded any more.
+        # A running job may have fallen back meanwhile: what it needs now is no longer superseded.
         still = set(removable(store, retention, below))
         return _removed(terminal, store, [folder for folder in going if folder in still], total)
 

@@ -1,4 +1,4 @@
-"""``keras-preempt export``: the weights of a checkpoint as a file that Keras, or any reader of safetensors, loads."""
+"""``keras-preempt export``: writes the weights of a checkpoint to a file for Keras or for any reader of safetensors."""
 
 from __future__ import annotations
 

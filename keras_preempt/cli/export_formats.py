@@ -1,4 +1,4 @@
-"""Exports weights in the formats of Keras, for which the model is made: by the run's directory or by a program."""
+"""Writes exported weights: as safetensors without TensorFlow, or in Keras' formats, for which the model is made."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class CannotWrite(click.ClickException):
 
 @contextlib.contextmanager
 def written_whole(out: Path) -> Iterator[Path]:
-    """Gives the name of a file to write, which becomes `out` when the block ends without an exception.
+    """Yields the path of a file to write, which becomes `out` when the block ends without an exception.
 
     Raises:
-        CannotWrite: The disk is full, or gives no permission.
+        CannotWrite: The disk is full, or there is no permission.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=".tmp-export-", dir=out.parent) as folder:
@@ -57,7 +57,7 @@ def written_whole(out: Path) -> Iterator[Path]:
 
 
 def told(out: Path, step: int, directory: str, weights: Weights, left_out: Sequence[str] = ()) -> list[str]:
-    """Returns what to say of an export, in lines."""
+    """Returns the lines to print about an export."""
     size = sum(value.nbytes for value in weights.values.values())
     lines = [f"{out}: {len(weights.values)} weights ({shown_size(size)}) of step {step} in {directory}"]
     ways: dict[str, list[str]] = {}
@@ -75,7 +75,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def export_safetensors(store: Store, step: int | None, out: Path) -> list[str]:
-    """Writes the weights by the paths of their variables; returns what to say of it.
+    """Writes the weights by the paths of their variables; returns the lines to print about it.
 
     Raises:
         CheckpointError: They cannot be read.
@@ -102,13 +102,13 @@ def _strings(run: dict[str, object]) -> set[str]:
 
 
 def export_keras(store: Store, step: int | None, out: Path, model: str | None) -> list[str]:
-    """Makes the model, gives it the weights, and lets Keras write the file; returns what to say of it.
+    """Makes the model, gives it the weights, and lets Keras write the file; returns the lines to print about it.
 
     Args:
         store: The run's directory.
         step: Optimizer steps done; None for the newest.
         out: Ends with ".weights.h5" or ".keras".
-        model: What --model says; None to make the model from what the directory has.
+        model: The value of --model; None to make the model from what the directory holds.
 
     Raises:
         click.UsageError: The model cannot be made as --model says.
@@ -144,7 +144,7 @@ def _export(store: Store, step: int | None, out: Path, model: str | None) -> lis
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Keeps back what TensorFlow logs while it is loaded, whatever it is told; passes on all else at the end."""
+    """Holds back standard error, and drops what TensorFlow logs while it loads although it was told not to."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     level = os.environ["TF_CPP_MIN_LOG_LEVEL"]
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""``keras-preempt inspect``: what checkpoints a directory has, why they were made, and whether they are whole."""
+"""``keras-preempt inspect``: shows the checkpoints of a directory, why they were made, and whether they are whole."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ def _print_json(value: dict[str, Any]) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-_NAMED = 3  # notices, or workers, that a line names
+_NAMED = 3  # the most notices or workers that a line names
 
 
 def where(checkpoint: CheckpointSummary) -> tuple[str, str]:
-    """Returns the epoch, and where in it a checkpoint was saved."""
+    """Returns the epoch of a checkpoint, and the place in it."""
     epoch = "?" if checkpoint.epoch is None else str(checkpoint.epoch)
     batch = "?" if checkpoint.batch is None else str(checkpoint.batch)
     places = {"train": batch, "validation": f"val {batch}", "epoch": "begin", "end": "end"}
@@ -118,7 +118,7 @@ def where(checkpoint: CheckpointSummary) -> tuple[str, str]:
 
 
 def print_run(terminal: Terminal, run: RunSummary) -> None:
-    """Prints whose directory it is."""
+    """Prints what is known of the run."""
     terminal.line(
         f"{one_line(run.directory)}: run {one_line(run.run_id)[:32]} (format {run.format})", style="bold"
     )
@@ -139,7 +139,7 @@ def print_run(terminal: Terminal, run: RunSummary) -> None:
 
 
 def print_checkpoints(terminal: Terminal, checkpoints: Sequence[CheckpointSummary]) -> None:
-    """Prints a table of the checkpoints, and below it what is to be said of some of them."""
+    """Prints a table of the checkpoints, and below it notes on some of them."""
     if not checkpoints:
         terminal.line("No checkpoint yet.")
         return

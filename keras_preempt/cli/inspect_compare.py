@@ -1,4 +1,4 @@
-"""``keras-preempt inspect --compare``: two checkpoints, tensor by tensor."""
+"""``keras-preempt inspect --compare``: compares two checkpoints, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keras_preempt.cli.terminal import Terminal
 from keras_preempt.report.progress import transfer
 
 _NEWEST = "newest"
-_NAMED = 10  # differences of other state that are listed one by one
+_NAMED = 10  # the most differences of other state that are listed
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class ComparedTensor:
     """A tensor of one of the two checkpoints, or of both.
 
     Attributes:
-        name: Its name, with "w<member>: " before it if it is a worker's own.
-        shape: Type and shape; both of them, if they differ.
+        name: Its name, after "w<member>: " if it is a worker's own.
+        shape: Type and shape; of both, if they differ.
         difference: What differs, in words; None if every bit is the same.
         largest: The greatest absolute difference of numbers; None if it has no meaning.
     """
@@ -42,11 +42,11 @@ class ComparedTensor:
 
 @dataclass(frozen=True)
 class Compared:
-    """What came of a comparison.
+    """The result of a comparison.
 
     Attributes:
-        first: The folder of the one checkpoint, with its directory.
-        second: That of the other.
+        first: The folder of the first checkpoint, with its directory.
+        second: The folder of the second one.
         tensors: All tensors.
         state: Lines naming the places that differ in the JSON state, and both values.
     """
@@ -71,12 +71,12 @@ def compare_checkpoints(store: Store, first: str, second: str) -> Compared:
 
     Args:
         store: The run's directory.
-        first: A step, "newest", or another run's directory, with @STEP behind it or without for its newest.
-        second: The same of the other.
+        first: A step, "newest", or another run's directory, with @STEP or without for its newest.
+        second: The same for the second checkpoint.
 
     Raises:
         CheckpointError: One cannot be read.
-        ValueError: One is no place at all.
+        ValueError: One cannot be the name of a directory.
     """
     one, other = _read(store, first), _read(store, second)
     tensors = []
@@ -87,7 +87,7 @@ def compare_checkpoints(store: Store, first: str, second: str) -> Compared:
 
 
 def print_differences(terminal: Terminal, compared: Compared) -> None:
-    """Prints a row for each tensor, then what else differs, then the sum of it."""
+    """Prints a row for each tensor, then what else differs, then the verdict."""
     rows = []
     for tensor in compared.tensors:
         largest = "" if tensor.largest is None else f"{tensor.largest:.3g}"

@@ -1,4 +1,4 @@
-"""The ``keras-preempt`` command line. Nothing here imports TensorFlow, so that it starts at once."""
+"""The ``keras-preempt`` command line. It does not import TensorFlow, so that it starts quickly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COMMANDS = {
 
 
 class _LazyGroup(click.Group):
-    """Imports a command when it is asked for: ``run`` need not wait for what ``drill`` compares with."""
+    """Imports a command only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns its exit code.
 
     Args:
-        argv: Arguments without the program's name; those of this process if None.
+        argv: Arguments without the name of the program; those of this process if None.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     open_standard_descriptors()
@@ -92,15 +92,15 @@ _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def open_standard_descriptors() -> None:
-    """Opens what of 0, 1 and 2 is closed (``>&-``), so that no file that is opened later takes that number.
+    """Opens the standard descriptors that are closed (``>&-``), so that no file opened later takes their numbers.
 
-    Whatever writes to standard output, such as a library in C, would write into that file.
+    A library in C that writes to standard output would write into that file.
     """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # It gets the lowest number that is free: this one.
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number, which is this one.
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ def cleaning_up_on_signals() -> Iterator[None]:
 
     The status is 128 + n. SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are meant; Python turns SIGINT into an exception itself.
 
-    A signal that is ignored (nohup) stays ignored, and what somebody else handles is left to them.
+    Signals that are ignored (nohup) or have another handler are left alone.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""``keras-preempt report``: every start of a run, what was lost, and where the wall time went."""
+"""``keras-preempt report``: shows every start of a run, what was lost, and where the wall time went."""
 
 from __future__ import annotations
 
@@ -121,5 +121,5 @@ def _print(terminal: Terminal, account: Account, directory: str) -> None:
 
 
 def _without_meanings(table: Table) -> Table:
-    """Leaves out the last column, which a terminal has no room for; docs/report.md and the page have it."""
+    """Leaves out the last column, for which a terminal has no room; docs/report.md and the page have it."""
     return Table(table.title, table.columns[:-1], [row[:-1] for row in table.rows])

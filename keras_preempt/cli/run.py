@@ -1,4 +1,4 @@
-"""``keras-preempt run``: trains in local worker processes and restarts them after a preemption."""
+"""``keras-preempt run``: trains in local worker processes, and restarts them after a preemption."""
 
 from __future__ import annotations
 

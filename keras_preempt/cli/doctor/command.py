@@ -1,4 +1,4 @@
-"""``keras-preempt doctor``: what would lose work, before the job is started, and what to do about it."""
+"""``keras-preempt doctor``: finds what would lose work before the job is started, and says what to do about it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _COMMAND = "keras_preempt.doctor.command"
 
 
 class _WithCommand(click.Command):
-    """Takes what follows ``--`` as a command of its own, wherever the options before it stand."""
+    """Takes what follows ``--`` as the command to try, wherever the other options stand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -60,8 +60,8 @@ class _WithCommand(click.Command):
 
 
 @dataclass
-class _Wishes:
-    """What the command line says."""
+class _Options:
+    """The options of the command line."""
 
     directory: str | None
     command: list[str]
@@ -131,7 +131,7 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
       1  something would lose work; each PROBLEM says what, and how it is cured
       2  wrong usage
     """  # noqa: D301 - click's own mark for text that it must not wrap
-    wanted = _Wishes(command=list(ctx.meta.get(_COMMAND, ())), **wishes)
+    wanted = _Options(command=list(ctx.meta.get(_COMMAND, ())), **wishes)
     if wanted.command or wanted.workers < 1:
         checked_command(wanted.workers, tuple(wanted.command) or ("true",))
     try:
@@ -163,7 +163,7 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
 
 @contextlib.contextmanager
 def _nothing_new(folder: Path) -> Iterator[None]:
-    """Removes the folder, and those above it, afterwards if they were not there before and nobody else uses them."""
+    """Removes the folder and those above it afterwards, if they did not exist before and nobody else uses them."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
@@ -175,9 +175,9 @@ def _nothing_new(folder: Path) -> Iterator[None]:
 
 @dataclass
 class _Examination:
-    """All checks, in order; what one finds out, the next may need."""
+    """Runs all checks in order; one may need what another has found out."""
 
-    wanted: _Wishes
+    wanted: _Options
     job: Job | None
     store: Store | None
     printer: Printer
@@ -205,7 +205,7 @@ class _Examination:
             self._check_size(self.store, grace, size)
 
     def _meet(self, name: str | None) -> str | None:
-        """Returns a name that all workers of the job have in common; None if they do not share the directory."""
+        """Returns a name that all workers of the job share; None if they do not share the directory."""
         wanted, url = self.wanted, self.wanted.directory
         assert url is not None
         place = place_of(url, "meeting")
@@ -215,7 +215,7 @@ class _Examination:
                 return meeting.name if meeting.hold(self.findings) else None
         if wanted.workers > 1:
             with removed_afterwards(place):
-                return name if meet_here(self.findings, wanted.workers, place, url, wanted.wait, {}) else None
+                return name if meet_here(self.findings, wanted.workers, place, url, wanted.wait) else None
         self.findings.not_checked(
             "shared",
             "One worker. For a job of several, pass --workers N, or start this on all of them as "
@@ -224,14 +224,16 @@ class _Examination:
         return name
 
     def _try(self, grace: Grace, name: str) -> int:
-        """Runs the trial; returns the bytes of the checkpoint that it has saved."""
+        """Runs the trial; returns the size of the checkpoint that it has saved, in bytes."""
         wanted, job = self.wanted, self.job
         if not wanted.command:
             say_without_command(self.findings)
             return 0
         with contextlib.ExitStack() as stack:
             if wanted.directory is None:
-                root = str(stack.enter_context(scratch_directory("doctor")))  # Swept later if this is killed.
+                root = str(
+                    stack.enter_context(scratch_directory("doctor"))
+                )  # Removed later if this is killed.
             else:
                 root = place_of(wanted.directory, f"trial-{name}")
                 stack.enter_context(removed_afterwards(root))
@@ -250,7 +252,7 @@ class _Examination:
             seen = trial.run()
             size = seen.watched.size()
             if job is not None and wanted.directory is not None:
-                # The place is that of all workers: it goes when all have looked at it.
+                # All workers share the place: it is removed when all have looked at it.
                 place = place_of(wanted.directory, f"over-{name}")
                 store = stack.enter_context(removed_afterwards(place))
                 everybody = Job(job.index, job.workers, (), job.said_by)

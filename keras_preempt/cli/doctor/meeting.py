@@ -1,8 +1,8 @@
-"""Workers that look for each other: in their directory, on their ports, by their clocks.
+"""Workers that check whether they see each other: in their directory, on their ports, by their clocks.
 
-Each writes a file with a random name of its own, answers the files of the others, and is content when all have
-answered its own. An answer to a random name cannot be left over from an earlier time. Meanwhile it listens on its own
-address, says there which worker it is, and asks the others on theirs.
+Each writes a file with a random name, answers the files of the others, and is done when all have answered its own. An
+answer to a random name cannot be left over from an earlier meeting. Meanwhile each listens on its own address, where it
+says which worker it is, and asks the others on theirs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from keras_preempt.process.environment import TF_CONFIG
 
 _HELLO = re.compile(r"hello-(\d+)-([0-9a-f]{16})")
 _OVER = re.compile(r"over-(\d+)-([0-9a-f]{16})")
-_SMALL = 1 << 12  # bytes of such a file, at most
+_SMALL = 1 << 12  # the most bytes of such a file
 _GREETING = b"keras-preempt doctor, worker "
 _CONNECT = 1.0  # seconds
 _LEAVE = 10.0  # seconds for the others to see the last answers
@@ -38,7 +38,7 @@ class Meeting:
     """One worker among the workers of a job.
 
     Args:
-        store: A place of the doctor's own in the directory of the job; the same for all workers.
+        store: A place of the doctor in the directory of the job; the same for all workers.
         url: What the user calls that directory.
         job: Which worker this is.
         patience: Seconds to wait for the others.
@@ -58,11 +58,11 @@ class Meeting:
 
     @property
     def name(self) -> str:
-        """A name that all workers of this meeting have in common: that of worker 0, when it has answered."""
+        """A name that all workers of this meeting share: that of worker 0, once it has answered."""
         return self._own if self.job.index == 0 else str(self._answers.get(0, {}).get("from", self._own))
 
     def hold(self, findings: Findings) -> bool:
-        """Meets the others, and says what was found; returns whether all share the directory."""
+        """Meets the others, and adds findings; returns whether all share the directory."""
         try:
             with self._listening(findings):
                 met = self._meet()
@@ -104,7 +104,7 @@ class Meeting:
                 shared and (not self.job.addresses or everybody <= self._reached)
             ) or time.monotonic() > until:
                 return shared
-            time.sleep(pause)  # Files send no word.
+            time.sleep(pause)  # Files cannot be waited for.
             pause = min(2 * pause, self.store.look_again[1])
 
     def _answer_all(self) -> None:
@@ -119,14 +119,14 @@ class Meeting:
                 self._seen.add(key[0])
 
     def _wait_to_leave(self, met: bool) -> None:
-        """Stays until the others have what they need of this one, and takes the files away."""
+        """Stays until the others have all answers that they need from this worker."""
         self._write(f"over-{self.job.index}-{self._own}", {})
         wanted = {(other, str(answer["from"])) for other, answer in self._answers.items()}
         until = time.monotonic() + (_LEAVE if met else 0.0)
         while True:
             self._answer_all()
             over = {(int(m[1]), m[2]) for m in map(_OVER.fullmatch, self.store.children("")) if m}
-            # Whoever leaves first takes all away.
+            # The first worker to leave removes everything.
             if wanted <= over or (self.job.index, self._own) not in over or time.monotonic() > until:
                 return
             time.sleep(self.store.look_again[1])
@@ -241,13 +241,13 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Job:
-    """A worker among the workers of its job.
+    """One worker of a job.
 
     Attributes:
         index: Its number, from 0.
         workers: How many there are.
-        addresses: Where each listens, by number; none if the variables do not say.
-        said_by: The variables that say so.
+        addresses: Where each worker listens, by number; empty if the variables do not say.
+        said_by: The name of the variable that says so.
     """
 
     index: int
@@ -257,10 +257,10 @@ class Job:
 
 
 def job_of(variables: Mapping[str, str]) -> Job | None:
-    """Returns the job that this process belongs to; None if no variable speaks of more than one worker.
+    """Returns the job that this process belongs to; None if no variable names more than one worker.
 
     Raises:
-        ValueError: TF_CONFIG is not what TensorFlow can read, or this process is no worker in it.
+        ValueError: TensorFlow cannot read TF_CONFIG, or this process is not a worker in it.
     """
     if text := variables.get(TF_CONFIG):
         return _of_tf_config(text)

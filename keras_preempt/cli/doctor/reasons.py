@@ -1,4 +1,4 @@
-"""Why a trial has ended as it has, and what cures that."""
+"""Explains how a trial ended, and what to do about it."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Outcome:
 
     Attributes:
         command: The command.
-        grace: What there is.
+        grace: The grace period.
         codes: Exit statuses that ask for a restart.
-        patience: Seconds that training had to begin.
-        began_after: Seconds until it began, or until that was given up.
-        trains: Whether it began, and was not over yet.
+        patience: Seconds within which training had to begin.
+        began_after: Seconds until it began, or until the wait was over.
+        trains: Whether it began and was not over yet.
         as_pid_1: Whether the command is to be process 1 of a container.
-        dropped: Whether the kernel would have dropped the signal, since process 1 does not handle it.
+        dropped: Whether the kernel would have dropped the signal, because process 1 does not handle it.
         chain: The processes from the one that was started to the one that trains.
         found_training: Whether the last of them is the one that trains.
         signalled_at: When SIGTERM was sent, in seconds since 1970.
         in_time: Whether all workers ended within the grace.
-        seconds: From the signal to the end of the last worker.
+        seconds: Seconds from the signal to the end of the last worker.
         heard: Whether training heard of the signal in that time.
         saved: Checkpoints that were committed in that time.
-        watched: What the fits have told.
-        exits: Exit codes by worker, of those that ended by themselves.
+        watched: What the fits have reported.
+        exits: Exit codes by worker, of workers that ended by themselves.
         left: Processes that were left behind.
         last_lines: The end of the output.
-        ever_ignored: A Python that was seen with SIGTERM ignored.
+        ever_ignored: A Python process that was seen with SIGTERM ignored.
     """
 
     command: tuple[str, ...]
@@ -146,7 +146,7 @@ def _passed(seen: Outcome, findings: Findings) -> None:
 
 
 def _causes(seen: Outcome, findings: Findings) -> None:
-    """The most particular cause that explains it; then what is wrong besides."""
+    """Adds the most specific cause that explains the end, and then what else is wrong."""
     first = seen.chain[0] if seen.chain else None
     last = seen.chain[-1] if seen.chain and seen.found_training else None
     between = [process for process in seen.chain if process is not last]

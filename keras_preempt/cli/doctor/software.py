@@ -1,4 +1,4 @@
-"""Versions, the backend, and what makes results repeatable on a GPU. Imports neither Keras nor TensorFlow."""
+"""Checks versions, the backend, and what makes results repeatable on a GPU; imports neither Keras nor TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RANGES = (
 
 
 def check_versions(findings: Findings) -> None:
-    """Compares what is installed beside this command with what was verified."""
+    """Compares the installed versions with those that were verified."""
     for name, packages, oldest, newest in _RANGES:
         version = next(filter(None, map(_version, packages)), None)
         if version is None:
@@ -65,7 +65,7 @@ def check_versions(findings: Findings) -> None:
 
 
 def check_determinism(findings: Findings, command: Sequence[str], root: Path = Path("/")) -> None:
-    """Looks for what makes a GPU give the same bits twice."""
+    """Looks for the settings that make a GPU give the same bits twice."""
     kind, sign = machine_clues.accelerator(os.environ, root)
     if kind != "gpu":
         findings.ok("determinism", "No GPU is seen here, so its order of additions is no matter.")

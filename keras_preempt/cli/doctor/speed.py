@@ -1,4 +1,4 @@
-"""How long a save takes: as many bytes as the model has are written, the way in which a save writes them."""
+"""Measures how long a save takes, by writing as many bytes in the same way."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from keras_preempt.cli.terminal import shown_size
 from keras_preempt.training.grace import MARGIN, reserve
 
 _PIECE = 4 << 20  # bytes
-_LEAST_PATIENCE = 30.0  # seconds for what is on its way when time is up
-_LEAST = 0.01  # seconds; what is shorter is not measured by this
+_LEAST_PATIENCE = 30.0  # seconds for requests that are in flight when time is up
+_LEAST = 0.01  # seconds; shorter times are not measured
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Measured:
 
     Attributes:
         size: Bytes that were written.
-        seconds: How long that took, until they were durable.
-        whole: Whether that was all; otherwise time was up.
+        seconds: How long it took until they were durable.
+        whole: Whether all bytes were written in time.
     """
 
     size: int
@@ -34,9 +34,9 @@ class Measured:
 
 
 def measure(store: Store, size: int, limit: float) -> Measured:
-    """Writes `size` bytes below a place of the doctor's own, for at most `limit` seconds.
+    """Writes `size` bytes to a place of the doctor, for at most `limit` seconds.
 
-    The bytes are random, so that no file system or network makes them fewer.
+    The bytes are random, so that no file system or network can compress them.
 
     Raises:
         StoreUnavailable: The storage failed while there was time.
@@ -48,8 +48,8 @@ def measure(store: Store, size: int, limit: float) -> Measured:
     def time_is_up() -> bool:
         return time.monotonic() - began > limit
 
-    # Nothing is begun when time is up, and what is on its way is waited for: a request that is given up may be carried
-    # out after its object was removed, and leave it behind.
+    # Nothing is begun when time is up, and requests in flight are waited for: an abandoned one may still be carried out
+    # after its object was removed, and leave it behind.
     store.deadline = began + limit + max(limit, _LEAST_PATIENCE)
     each = store.file_size(size)
     try:
@@ -78,10 +78,10 @@ def check_save_fits(findings: Findings, store: Store, size: int, grace: Grace, s
 
     Args:
         findings: Collects findings.
-        store: A place of the doctor's own in the directory of the job.
+        store: A place of the doctor in the directory of the job.
         size: Bytes that this worker writes.
-        grace: What there is.
-        source: Who says that it is so many bytes.
+        grace: The grace period.
+        source: Where that number comes from.
     """
     try:
         measured = measure(store, size, grace.seconds)

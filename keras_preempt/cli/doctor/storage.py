@@ -1,4 +1,4 @@
-"""Whether a directory or bucket can be written, keeps what it is given, and has room."""
+"""Checks whether a directory or bucket can be written, is durable, and has room; and the doctor's own places in it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NEEDED_FOR = {
 
 
 def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
-    """Checks that a place can be used and keeps what it is given; returns whether it can be written."""
+    """Checks that a place can be written and is durable; returns whether it can be written."""
     if not isinstance(store, LocalStore):
         from keras_preempt.checkpoint.storage.gcs import (
             GcsStore,
@@ -78,7 +78,7 @@ def _check_durable(findings: Findings, store: LocalStore, platform: Platform) ->
 
 
 def _file_system(path: str) -> tuple[str, str]:
-    """Type and mount point of the file system of a path, as proc(5) says; empty if it does not."""
+    """Returns type and mount point of the file system of a path, by proc(5); empty if they are unknown."""
     device = os.stat(path).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     found = ("", "")
@@ -118,13 +118,13 @@ def _check_bucket(findings: Findings, store: GcsStore) -> bool:
 def check_room(
     findings: Findings, store: Store, size: int, keep: int, share: int, staging_dir: str | None
 ) -> bool:
-    """Checks that there is room for all checkpoints that are there at a time; returns whether there is.
+    """Checks that there is room for all checkpoints that exist at a time; returns whether there is.
 
     Args:
         findings: Collects findings.
         store: The directory; prepared.
         size: Bytes of one checkpoint.
-        keep: `max_to_keep`. While one more is written, the others are still there.
+        keep: `max_to_keep`. While one more is written, the others still exist.
         share: Bytes that this worker may have to stage on their way to a bucket.
         staging_dir: As the callback gets it.
     """
@@ -176,14 +176,14 @@ _NAME = "doctor"
 
 
 def place_of(directory: str, name: str) -> str:
-    """Names a place for the doctor's own files that no job takes for its own.
+    """Returns a place for the doctor's own files that no job takes for its own.
 
-    In a directory that is one of those that no listing shows, so that it may stand in an empty one and in that of a
+    In a directory it is a folder that listings leave out, so that it may stand in an empty directory and in that of a
     run. In a bucket it is beside the prefix: ``gs://bucket/run.doctor/...`` for ``gs://bucket/run``.
 
     Args:
-        directory: What the callback is given.
-        name: What to call it.
+        directory: The directory of the callback.
+        name: The name of the place.
     """
     store = open_store(directory)
     if isinstance(store, LocalStore):
@@ -194,7 +194,7 @@ def place_of(directory: str, name: str) -> str:
 
 @contextlib.contextmanager
 def removed_afterwards(url: str, staging_dir: str | None = None) -> Iterator[Store]:
-    """Gives the store of such a place, and removes the place when the block ends."""
+    """Yields the store of such a place, and removes the place when the block ends."""
     store = open_store(url, staging_dir=staging_dir)
     try:
         yield store
@@ -204,7 +204,7 @@ def removed_afterwards(url: str, staging_dir: str | None = None) -> Iterator[Sto
 
 
 def _remove(store: Store) -> None:
-    """Removes such a place, as far as that is permitted. Whether it is, is a check of its own."""
+    """Removes such a place, as far as permitted. Another check looks at the permissions."""
     store.deadline = None
     if isinstance(store, LocalStore):
         shutil.rmtree(store.path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The platform, the notices that will be heard on it, the grace that it gives, and how SIGTERM arrives there."""
+"""Checks the platform: its notices, its grace period, and how SIGTERM arrives there."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _GRACE = {
     "azure": (30.0, "Azure's for Spot machines"),
     GENERIC_NAME: (30.0, "what most platforms give; nothing is known of this one"),
 }
-"""Seconds from a notice to the end of the machine, by platform, and whose number that is."""
+"""Seconds from a notice to the end of the machine, by platform, and the source of that number."""
 
 UNBLOCK = "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])"
-"""What makes a process hear SIGTERM again that was started with it blocked."""
+"""Makes a process that was started with SIGTERM blocked hear it again."""
 
 RESET = "signal.signal(signal.SIGTERM, signal.SIG_DFL)"
-"""What makes a process hear SIGTERM again that was started with it ignored."""
+"""Makes a process that was started with SIGTERM ignored hear it again."""
 
 
 class Grace(NamedTuple):
-    """`seconds` from a notice to the end, and the `source` that says so."""
+    """The `seconds` from a notice to the end, and the `source` of that number."""
 
     seconds: float
     source: str
 
 
 def grace_of(given: float | None, platform: Platform) -> Grace:
-    """The time that a save can count on.
+    """Returns the time that a save can count on.
 
     Args:
-        given: What the user says, in seconds; None to take what the environment or the platform says.
+        given: What the user says, in seconds; None for what the environment or the platform says.
         platform: Where this is.
     """
     if given is not None:
@@ -59,7 +59,7 @@ def grace_of(given: float | None, platform: Platform) -> Grace:
 
 
 def check_platform(findings: Findings, given: float | None) -> tuple[Platform, Grace] | None:
-    """Says where this is, what is heard there, and how much time there is; None if a variable is wrong."""
+    """Adds the platform, its notices and its grace period; returns None if a variable is wrong."""
     try:
         platform = Detection().result()
         termination = complete(TerminationConfig(), platform)
@@ -90,7 +90,7 @@ def check_platform(findings: Findings, given: float | None) -> tuple[Platform, G
 
 
 def is_ignored() -> bool:
-    """Whether this process was started with SIGTERM ignored, as whatever it starts will be."""
+    """Whether this process was started with SIGTERM ignored, which its children inherit."""
     return signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
@@ -102,7 +102,7 @@ def is_blocked() -> bool:
 def check_sigterm(
     findings: Findings, ignored: Callable[[], bool] = is_ignored, blocked: Callable[[], bool] = is_blocked
 ) -> None:
-    """Looks at what became of SIGTERM before this process was started: the job's process inherits the same."""
+    """Checks whether this process was started with SIGTERM blocked or ignored, which the job inherits."""
     if blocked():
         findings.problem(
             "SIGTERM",
@@ -130,7 +130,7 @@ def check_sigterm(
 
 
 def say_without_command(findings: Findings) -> None:
-    """Says what only a command can show."""
+    """Adds what only a command can show."""
     findings.not_checked(
         "signal path",
         "Whether SIGTERM reaches the training process, and whether it saves in time. Add the job's own command: "

@@ -1,6 +1,6 @@
-"""Has the workers of a job look for each other: those of the cluster, or as many processes on this machine.
+"""Starts processes on this machine that look for each other as the workers of a job do.
 
-``python -m keras_preempt.cli.doctor.together PLACE DIR SECONDS`` is one of the latter; it prints findings as JSON.
+``python -m keras_preempt.cli.doctor.together PLACE DIR SECONDS`` is one of them; it prints findings as JSON.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 
 from keras_preempt.checkpoint.storage.store import open_store
@@ -21,29 +20,19 @@ _FINDING = "keras-preempt doctor finding: "
 _START = 60.0  # seconds for processes to start, on a busy machine, and to end
 
 
-def meet_here(
-    findings: Findings,
-    workers: int,
-    place: str,
-    url: str,
-    patience: float,
-    variables: Mapping[str, str | None],
-) -> bool:
-    """Starts processes as a job on this machine does, which look for each other; returns whether they share `url`.
+def meet_here(findings: Findings, workers: int, place: str, url: str, patience: float) -> bool:
+    """Starts the processes; returns whether they share `url`.
 
     Args:
         findings: Collects findings.
         workers: How many.
-        place: A place of the doctor's own in the directory.
+        place: A place of the doctor in the directory.
         url: The directory.
         patience: Seconds that each waits for the others.
-        variables: To set for them.
     """
     lines: list[tuple[int, str]] = []
     command = [sys.executable, "-m", __name__, place, url, str(patience)]
-    with LocalCluster(
-        workers, command, env=variables, log=lambda index, line: lines.append((index, line))
-    ) as cluster:
+    with LocalCluster(workers, command, log=lambda index, line: lines.append((index, line))) as cluster:
         try:
             exits = cluster.wait(timeout=patience + _START)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Starts the job's own command, ends it as the machine will, and looks at what is left."""
+"""Starts the job's own command, signals it as the machine will, and records what it does."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from keras_preempt.process.environment import DRILL_DIRECTORY, STATUS_DIR
 # Seconds between two looks at a directory, which sends no word; a bucket is looked at less often.
 _LOOK, _LOOK_AT_A_BUCKET = 0.25, 1.0
 _PID_LOOK = 0.1  # seconds between two looks at which workers have ended
-_IGNORED_FOR = 1.0  # seconds; a script may put it right in its first line, which takes a moment to come to
+_IGNORED_FOR = 1.0  # seconds; a script may correct it in its first line, which takes a moment
 _LAST_LINES = 15
 _SETTLED = 0.2  # seconds; less than the keeper waits
 _CLOCK = 0.1  # seconds by which the clock of a file and ours may differ on one machine
 
-# Started so, a command inherits what this process did: the keeper of a worker gives it the default.
+# Started by this, a command inherits an ignored SIGTERM as this process did; the keeper would reset it.
 _IGNORING = (
     "import os, signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     "os.execvp(sys.argv[1], sys.argv[1:])"
@@ -39,20 +39,20 @@ _IGNORING = (
 class Trial:
     """One start of a command.
 
-    The signal goes to the very process that was started, as kubelet, systemd or slurmstepd send it, and nothing helps
-    it further. Everything that the command has started is ended with the trial.
+    The signal goes to the process that was started, as kubelet, systemd or slurmstepd send it; nothing passes it on.
+    Everything that the command has started is ended with the trial.
 
     Args:
         command: The job's own command.
         workers: How many to start here. One of several gets the signal; all have to save.
         root: Where the directories of the script's callbacks are put.
-        grace: What there is.
+        grace: The grace period.
         patience: Seconds for training to begin.
         codes: Exit statuses that ask for a restart.
-        log: Given the number of a worker and a line of its output.
-        variables: To set for the command besides.
+        log: Called with the number of a worker and a line of its output.
+        variables: More variables for the command.
         as_pid_1: Whether the job's process is process 1 of a container.
-        sends: Whether this worker of a cluster is the one that gets the signal; the others hear of it.
+        sends: Whether this worker of a cluster gets the signal; the others then hear of it.
     """
 
     command: Sequence[str]
@@ -82,7 +82,7 @@ class Trial:
         cluster = LocalCluster(
             self.workers,
             command,
-            # Without a status directory the keeper knows of no training process that it could help.
+            # Without a status directory the keeper knows no training process to pass the signal to.
             env={STATUS_DIR: None, DRILL_DIRECTORY: self.root, **self.variables},
             log=self._line,
             on_exit=lambda index: self._ended.set(),
@@ -123,7 +123,7 @@ class Trial:
         return False
 
     def _note_ignoring(self, cluster: LocalCluster) -> None:
-        """Remembers a Python that has SIGTERM ignored, which fit puts right only for as long as it lasts."""
+        """Records Python processes that ignore SIGTERM, which fit corrects only while it lasts."""
         for started in cluster.pids:
             for pid in (started, *(descendants(started) or ())):
                 process = look(pid)
@@ -145,12 +145,12 @@ class Trial:
             trains = 0
         outcome.chain = tuple(chain(started, trains))
         outcome.found_training = bool(trains) and outcome.chain[-1:][0].pid == trains
-        outcome.ever_ignored = self._ignoring.get(trains)  # Not a helper, which may well ignore it.
+        outcome.ever_ignored = self._ignoring.get(trains)  # Not a helper process, which may ignore it.
         outcome.signalled_at = time.time()
         sent = time.monotonic()
         if self.sends:
             if self.as_pid_1 and outcome.chain and not outcome.chain[0].caught:
-                outcome.dropped = True  # What the kernel does to process 1, said by its rule.
+                outcome.dropped = True  # As the kernel does for process 1.
                 return
             cluster.signal_command(index, signal.SIGTERM)
         until = sent + self.grace.seconds
@@ -160,14 +160,14 @@ class Trial:
         ends = [exit.at for exit in cluster.exits]
         outcome.in_time = len(ends) == self.workers and max(ends) <= until
         outcome.seconds = max(ends, default=time.monotonic()) - sent
-        # The keeper ends what is left half a second after the command; what is saved then was saved with its help.
+        # The keeper ends what is left half a second after the command; a save after that had its help.
         over = outcome.signalled_at + outcome.seconds + _SETTLED
         self._watched.look()
         outcome.heard = self._watched.has("notice", outcome.signalled_at - _CLOCK, over)
         outcome.saved = self._watched.checkpoints(outcome.signalled_at - _CLOCK, over)
         if outcome.in_time:
             with contextlib.suppress(TimeoutError):
-                cluster.wait(timeout=self.grace.seconds)  # For the word of what was left behind.
+                cluster.wait(timeout=self.grace.seconds)  # For the line that names what was left behind.
 
     def _line(self, index: int, line: str) -> None:
         if line.startswith(LEFT_BEHIND):

@@ -1,4 +1,4 @@
-"""What a job that the doctor has started tells about its training, in the directory that it was given."""
+"""Reads what a job that the doctor started reports of its training, in the directory that it was given."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _T = TypeVar("_T")
 
 @dataclass
 class Watched:
-    """The runs below a place: one for each directory that the script passes to a callback.
+    """The runs below a place, one for each directory that the script passes to a callback.
 
     Attributes:
         root: The place.
-        told: All events, in the order of their times. Renewed by `look`.
+        told: All events, in the order of their times; `look` updates them.
     """
 
     root: str
     told: list[dict[str, Any]] = field(default_factory=list)
 
     def look(self) -> None:
-        """Reads what has been told. A storage that fails is read again next time."""
+        """Reads the events. A storage that fails is read again next time."""
         found = self._of_each_run(lambda store: events.read(store, lambda gap: None))
         self.told = sorted(found, key=lambda event: event["time"])
 
@@ -52,7 +52,7 @@ class Watched:
         return len(stepped) >= int(newest.get("members") or 1)
 
     def processes(self) -> dict[int, object]:
-        """Which process each member has named itself, by member."""
+        """The processes in which the members train, as they have named themselves, by member."""
         return {event["member"]: event.get("process") for event in self.told if event["event"] == "start"}
 
     def checkpoints(self, since: float, until: float) -> list[Manifest]:

@@ -204,7 +204,7 @@ def drill(
             )
             places.tell_written(terminal.say)
             shape = shape_of(undisturbed)
-            findings.trained(shape, undisturbed.record)
+            findings.shape, findings.record = shape, undisturbed.record
             try:
                 plan = plan_preemptions(chosen, count, shape, workers, moments, notice, kill)
             except NoSuchMoment as error:

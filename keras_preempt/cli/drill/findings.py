@@ -47,10 +47,6 @@ class Findings:
     uncovered: Sequence[str] = field(default_factory=list)
     seconds_lost: float | None = None
 
-    def trained(self, shape: RunShape, record: RunRecord) -> None:
-        """The undisturbed run is over."""
-        self.shape, self.record = shape, record
-
     @property
     def identical(self) -> bool:
         """Whether every fit ended with the same state, and no recorded step differs on the way there."""

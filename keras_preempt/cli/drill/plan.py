@@ -244,11 +244,6 @@ class Preemption:
             fields |= {"tell": tell, "outside": True}
         return json.dumps(fields)
 
-    @property
-    def unannounced(self) -> bool:
-        """Whether it comes without a notice, so that no checkpoint answers it."""
-        return self.kill and self.at != "leaving"
-
     def __str__(self) -> str:
         where = {
             "train": f"at step {self.step}",

@@ -126,8 +126,8 @@ class Strikes:
 
     def _arrived(self, incarnation: int) -> None:
         lost = self.lost.get(incarnation)
-        # A wrapper that the signal ends takes the machine, container or job step with it. The drill's launcher hands the
-        # signal on to what the wrapper left behind, but elsewhere nobody does.
+        # A wrapper that the signal ends takes the machine, container or job step with it. The drill's launcher hands
+        # the signal on to what the wrapper left behind, but elsewhere nobody does.
         if lost is not None and (lost.started == lost.training or _lives(lost.started)):
             del self.lost[incarnation]
 
