@@ -249,15 +249,15 @@ class _Examination:
                 as_pid_1=wanted.as_pid_1 or os.getpid() == 1,
                 sends=job is None or job.index == job.workers - 1,
             )
-            seen = trial.run()
-            size = seen.watched.size()
+            trial.run()
+            size = trial.watched.size()
             if job is not None and wanted.directory is not None:
                 # All workers share the place: it is removed when all have looked at it.
                 place = place_of(wanted.directory, f"over-{name}")
                 store = stack.enter_context(removed_afterwards(place))
                 everybody = Job(job.index, job.workers, (), job.said_by)
                 Meeting(store, wanted.directory, everybody, wanted.wait).hold(Findings())
-            explain(seen, self.findings)
+            explain(trial, self.findings)
             return size
 
     def _check_size(self, store: Store, grace: Grace, of_trial: int) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
 
-from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.cli.doctor.finding import Findings
-from keras_preempt.cli.doctor.processes import Process
-from keras_preempt.cli.doctor.surroundings import RESET, UNBLOCK, Grace
-from keras_preempt.cli.doctor.watched import Watched
+from keras_preempt.cli.doctor.surroundings import RESET, UNBLOCK
+from keras_preempt.cli.doctor.trial import Trial
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, signal_name
 from keras_preempt.training.grace import MARGIN
 
@@ -17,61 +14,7 @@ _PATH = "signal path"
 _EXEC = "Let the shell become the command: `exec python train.py` as its last line, or no shell at all."
 
 
-@dataclass
-class Outcome:
-    """What was seen of a trial.
-
-    Attributes:
-        command: The command.
-        grace: The grace period.
-        codes: Exit statuses that ask for a restart.
-        patience: Seconds within which training had to begin.
-        began_after: Seconds until it began, or until the wait was over.
-        trains: Whether it began and was not over yet.
-        as_pid_1: Whether the command is to be process 1 of a container.
-        dropped: Whether the kernel would have dropped the signal, because process 1 does not handle it.
-        chain: The processes from the one that was started to the one that trains.
-        found_training: Whether the last of them is the one that trains.
-        signalled_at: When SIGTERM was sent, in seconds since 1970.
-        in_time: Whether all workers ended within the grace.
-        seconds: Seconds from the signal to the end of the last worker.
-        heard: Whether training heard of the signal in that time.
-        saved: Checkpoints that were committed in that time.
-        watched: What the fits have reported.
-        exits: Exit codes by worker, of workers that ended by themselves.
-        left: Processes that were left behind.
-        last_lines: The end of the output.
-        ever_ignored: A Python process that was seen with SIGTERM ignored.
-    """
-
-    command: tuple[str, ...]
-    grace: Grace
-    codes: tuple[int, ...]
-    patience: float
-    began_after: float
-    trains: bool
-    as_pid_1: bool
-    dropped: bool = False
-    chain: tuple[Process, ...] = ()
-    found_training: bool = False
-    signalled_at: float = 0.0
-    in_time: bool = False
-    seconds: float = 0.0
-    heard: bool = False
-    saved: list[Manifest] = field(default_factory=list)
-    watched: Watched = field(default_factory=lambda: Watched(""))
-    exits: dict[int, int] = field(default_factory=dict)
-    left: tuple[str, ...] = ()
-    last_lines: tuple[str, ...] = ()
-    ever_ignored: Process | None = None
-
-    @property
-    def good_status(self) -> bool:
-        """Whether every worker has ended with a status that asks for a restart."""
-        return bool(self.exits) and all(code in self.codes for code in self.exits.values())
-
-
-def explain(seen: Outcome, findings: Findings) -> None:
+def explain(seen: Trial, findings: Findings) -> None:
     """Adds the findings of a trial: what was wrong, the cause first."""
     before = len(findings.all)
     ended_well = bool(seen.exits) and not any(seen.exits.values()) and not seen.left
@@ -89,7 +32,7 @@ def explain(seen: Outcome, findings: Findings) -> None:
             _without_a_cause(seen, findings)
 
 
-def _no_training(seen: Outcome, findings: Findings) -> None:
+def _no_training(seen: Trial, findings: Findings) -> None:
     status = ", ".join(_ended(code) for code in seen.exits.values())
     last = f" Its last lines: {' | '.join(seen.last_lines)}" if seen.last_lines else ""
     if seen.watched.has("finish"):
@@ -117,7 +60,7 @@ def _no_training(seen: Outcome, findings: Findings) -> None:
         )
 
 
-def _over(seen: Outcome, findings: Findings) -> None:
+def _over(seen: Trial, findings: Findings) -> None:
     findings.problem(
         "training",
         f"Training was over {seen.began_after:.0f} s after the start, before it could answer a signal: nothing is "
@@ -126,7 +69,7 @@ def _over(seen: Outcome, findings: Findings) -> None:
     )
 
 
-def _passed(seen: Outcome, findings: Findings) -> None:
+def _passed(seen: Trial, findings: Findings) -> None:
     step = max(manifest.step for manifest in seen.saved)
     statuses = ", ".join(sorted({str(code) for code in seen.exits.values()}))
     findings.ok(
@@ -145,7 +88,7 @@ def _passed(seen: Outcome, findings: Findings) -> None:
         )
 
 
-def _causes(seen: Outcome, findings: Findings) -> None:
+def _causes(seen: Trial, findings: Findings) -> None:
     """Adds the most specific cause that explains the end, and then what else is wrong."""
     first = seen.chain[0] if seen.chain else None
     last = seen.chain[-1] if seen.chain and seen.found_training else None
@@ -212,7 +155,7 @@ def _causes(seen: Outcome, findings: Findings) -> None:
         )
 
 
-def _ignored_outside_of_fit(seen: Outcome, findings: Findings) -> None:
+def _ignored_outside_of_fit(seen: Trial, findings: Findings) -> None:
     if seen.ever_ignored is not None:
         findings.problem(
             "SIGTERM",
@@ -223,7 +166,7 @@ def _ignored_outside_of_fit(seen: Outcome, findings: Findings) -> None:
         )
 
 
-def _without_a_cause(seen: Outcome, findings: Findings) -> None:
+def _without_a_cause(seen: Trial, findings: Findings) -> None:
     saved = f"saved step {max(m.step for m in seen.saved)}" if seen.saved else "saved nothing"
     when = f"ended with {_statuses(seen)} after {seen.seconds:.1f} s" if seen.exits else "did not end"
     findings.problem(
@@ -235,7 +178,7 @@ def _without_a_cause(seen: Outcome, findings: Findings) -> None:
     )
 
 
-def _statuses(seen: Outcome) -> str:
+def _statuses(seen: Trial) -> str:
     return ", ".join(_ended(code) for code in sorted(set(seen.exits.values())))
 
 

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.cli.doctor.processes import Process, chain, look, training_process
-from keras_preempt.cli.doctor.reasons import Outcome
 from keras_preempt.cli.doctor.surroundings import Grace, is_ignored
 from keras_preempt.cli.doctor.watched import Watched
 from keras_preempt.cluster import LocalCluster
@@ -37,7 +37,7 @@ _IGNORING = (
 
 @dataclass
 class Trial:
-    """One start of a command.
+    """One start of a command, and what was seen of it.
 
     The signal goes to the process that was started, as kubelet, systemd or slurmstepd send it; nothing passes it on.
     Everything that the command has started is ended with the trial.
@@ -51,8 +51,24 @@ class Trial:
         codes: Exit statuses that ask for a restart.
         log: Called with the number of a worker and a line of its output.
         variables: More variables for the command.
-        as_pid_1: Whether the job's process is process 1 of a container.
+        as_pid_1: Whether the command is to be process 1 of a container.
         sends: Whether this worker of a cluster gets the signal; the others then hear of it.
+
+    Attributes:
+        watched: What the fits have reported.
+        began_after: Seconds until training began, or until the wait was over.
+        trains: Whether training began and was not over yet.
+        dropped: Whether the kernel would have dropped the signal, because process 1 does not handle it.
+        chain: The processes from the one that was started to the one that trains.
+        found_training: Whether the last of them is the one that trains.
+        in_time: Whether all workers ended within the grace.
+        seconds: Seconds from the signal to the end of the last worker.
+        heard: Whether training heard of the signal in that time.
+        saved: Checkpoints that were committed in that time.
+        exits: Exit codes by worker, of workers that ended by themselves.
+        left: Processes that were left behind.
+        last_lines: The end of the output.
+        ever_ignored: A Python process that was seen with SIGTERM ignored.
     """
 
     command: Sequence[str]
@@ -65,17 +81,34 @@ class Trial:
     variables: Mapping[str, str | None] = field(default_factory=dict)
     as_pid_1: bool = False
     sends: bool = True
+    watched: Watched = field(init=False)
+    began_after: float = field(default=0.0, init=False)
+    trains: bool = field(default=False, init=False)
+    dropped: bool = field(default=False, init=False)
+    chain: list[Process] = field(default_factory=list, init=False)
+    found_training: bool = field(default=False, init=False)
+    in_time: bool = field(default=False, init=False)
+    seconds: float = field(default=0.0, init=False)
+    heard: bool = field(default=False, init=False)
+    saved: list[Manifest] = field(default_factory=list, init=False)
+    exits: dict[int, int] = field(default_factory=dict, init=False)
+    left: list[str] = field(default_factory=list, init=False)
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES), init=False)
+    ever_ignored: Process | None = field(default=None, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
-    _last: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES), init=False)
-    _left: list[str] = field(default_factory=list, init=False)
     _ignoring: dict[int, Process] = field(default_factory=dict, init=False)
     _ignoring_since: dict[int, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._watched = Watched(self.root)
+        self.watched = Watched(self.root)
 
-    def run(self) -> Outcome:
-        """Runs the command to its end, and returns what was seen of it."""
+    @property
+    def good_status(self) -> bool:
+        """Whether every worker has ended with a status that asks for a restart."""
+        return bool(self.exits) and all(code in self.codes for code in self.exits.values())
+
+    def run(self) -> None:
+        """Runs the command to its end."""
         command = list(self.command)
         if is_ignored():
             command = [sys.executable, "-I", "-S", "-c", _IGNORING, *command]
@@ -89,24 +122,12 @@ class Trial:
         )
         with cluster:
             began = time.monotonic()
-            trains = self._wait_for_training(cluster)
-            outcome = Outcome(
-                command=tuple(self.command),
-                grace=self.grace,
-                codes=tuple(self.codes),
-                patience=self.patience,
-                began_after=time.monotonic() - began,
-                trains=trains,
-                as_pid_1=self.as_pid_1,
-            )
-            if trains:
-                self._end(cluster, outcome)
-        self._watched.look()
-        outcome.watched = self._watched
-        outcome.exits = {exit.index: exit.code for exit in cluster.exits if not exit.by_launcher}
-        outcome.left = tuple(self._left)
-        outcome.last_lines = tuple(self._last)
-        return outcome
+            self.trains = self._wait_for_training(cluster)
+            self.began_after = time.monotonic() - began
+            if self.trains:
+                self._end(cluster)
+        self.watched.look()
+        self.exits = {exit.index: exit.code for exit in cluster.exits if not exit.by_launcher}
 
     def _wait_for_training(self, cluster: LocalCluster) -> bool:
         """Waits until every worker has done a step; False if they end before, or it takes too long."""
@@ -115,11 +136,11 @@ class Trial:
         while time.monotonic() < until:
             ended = self._ended.wait(pause)
             self._note_ignoring(cluster)
-            self._watched.look()
+            self.watched.look()
             if ended:
                 return False
-            if self._watched.trains():
-                return not self._watched.has("finish")
+            if self.watched.trains():
+                return not self.watched.has("finish")
         return False
 
     def _note_ignoring(self, cluster: LocalCluster) -> None:
@@ -134,23 +155,23 @@ class Trial:
                 ):
                     self._ignoring[pid] = process
 
-    def _end(self, cluster: LocalCluster, outcome: Outcome) -> None:
+    def _end(self, cluster: LocalCluster) -> None:
         index = self.workers - 1
         started = cluster.pids[index]
-        named = self._watched.processes()
+        named = self.watched.processes()
         for member in sorted(named, reverse=True):
             if trains := training_process(named[member], started):
                 break
         else:
             trains = 0
-        outcome.chain = tuple(chain(started, trains))
-        outcome.found_training = bool(trains) and outcome.chain[-1:][0].pid == trains
-        outcome.ever_ignored = self._ignoring.get(trains)  # Not a helper process, which may ignore it.
-        outcome.signalled_at = time.time()
+        self.chain = chain(started, trains)
+        self.found_training = bool(trains) and self.chain[-1:][0].pid == trains
+        self.ever_ignored = self._ignoring.get(trains)  # Not a helper process, which may ignore it.
+        signalled_at = time.time()
         sent = time.monotonic()
         if self.sends:
-            if self.as_pid_1 and outcome.chain and not outcome.chain[0].caught:
-                outcome.dropped = True  # As the kernel does for process 1.
+            if self.as_pid_1 and self.chain and not self.chain[0].caught:
+                self.dropped = True  # As the kernel does for process 1.
                 return
             cluster.signal_command(index, signal.SIGTERM)
         until = sent + self.grace.seconds
@@ -158,20 +179,20 @@ class Trial:
             self._ended.wait(_PID_LOOK)
             self._ended.clear()
         ends = [exit.at for exit in cluster.exits]
-        outcome.in_time = len(ends) == self.workers and max(ends) <= until
-        outcome.seconds = max(ends, default=time.monotonic()) - sent
+        self.in_time = len(ends) == self.workers and max(ends) <= until
+        self.seconds = max(ends, default=time.monotonic()) - sent
         # The keeper ends what is left half a second after the command; a save after that had its help.
-        over = outcome.signalled_at + outcome.seconds + _SETTLED
-        self._watched.look()
-        outcome.heard = self._watched.has("notice", outcome.signalled_at - _CLOCK, over)
-        outcome.saved = self._watched.checkpoints(outcome.signalled_at - _CLOCK, over)
-        if outcome.in_time:
+        over = signalled_at + self.seconds + _SETTLED
+        self.watched.look()
+        self.heard = self.watched.has("notice", signalled_at - _CLOCK, over)
+        self.saved = self.watched.checkpoints(signalled_at - _CLOCK, over)
+        if self.in_time:
             with contextlib.suppress(TimeoutError):
                 cluster.wait(timeout=self.grace.seconds)  # For the line that names what was left behind.
 
     def _line(self, index: int, line: str) -> None:
         if line.startswith(LEFT_BEHIND):
-            self._left.append(line.removeprefix(LEFT_BEHIND))
+            self.left.append(line.removeprefix(LEFT_BEHIND))
         else:
-            self._last.append(line)
+            self.last_lines.append(line)
         self.log(index, line)

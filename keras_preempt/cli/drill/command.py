@@ -18,7 +18,7 @@ from keras_preempt.cli.drill.directories import (
     run_directories,
 )
 from keras_preempt.cli.drill.findings import Findings
-from keras_preempt.cli.drill.plan import Moment, NoSuchMoment, parse_moments, plan_preemptions
+from keras_preempt.cli.drill.plan import Moment, parse_moments, plan_preemptions
 from keras_preempt.cli.drill.printing import print_findings, print_times
 from keras_preempt.cli.drill.runs import Trainer, shape_of, substitutions
 from keras_preempt.cli.options import (
@@ -36,14 +36,10 @@ from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.notices.signals import parse_signals
 from keras_preempt.training.schedule import parse_text
 
-_IDENTICAL, _DIFFERENT, _NO_SUCH_MOMENT = 0, 1, 4
+_IDENTICAL, _DIFFERENT = 0, 1
 
 _OTHERS_END = 30.0
 """Seconds that the other workers have to end by themselves when one was killed: they may still be saving."""
-
-
-class _NoSuchMoment(click.ClickException):
-    exit_code = _NO_SUCH_MOMENT
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -188,15 +184,7 @@ def drill(
             bucket = None if faults is None else stack.enter_context(drill_bucket(faults, chosen))
             directories = stack.enter_context(run_directories(keep, bucket))
             scratch = stack.enter_context(scratch_directory("drill")).resolve()
-            trainer = Trainer(
-                workers,
-                arguments,
-                policy=policy,
-                terminal=terminal,
-                scratch=scratch,
-                save_every=save_every,
-                grace=grace,
-            )
+            trainer = Trainer(workers, arguments, policy, terminal, scratch, save_every, grace)
             places = WorkingDirectories(scratch, directories.path, isolate=isolate)
             terminal.say("drill 1 of 2: undisturbed", style="bold")
             undisturbed = trainer.train(
@@ -205,10 +193,7 @@ def drill(
             places.tell_written(terminal.say)
             shape = shape_of(undisturbed)
             findings.shape, findings.record = shape, undisturbed.record
-            try:
-                plan = plan_preemptions(chosen, count, shape, workers, moments, notice, kill)
-            except NoSuchMoment as error:
-                raise _NoSuchMoment(str(error)) from None
+            plan = plan_preemptions(chosen, count, shape, workers, moments, notice, kill)
             planned = ", ".join(str(preemption) for preemption in plan)
             terminal.say(
                 f"drill 2 of 2: preempted: {planned} (of {shape.total_steps}, --seed {chosen})", style="bold"

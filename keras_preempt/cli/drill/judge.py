@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import click
 
@@ -26,6 +27,7 @@ class NoVerdict(click.ClickException):
         super().__init__(f"No verdict: {why}")
 
 
+@dataclass
 class Judge:
     """Compares what happened to the incarnations of a run with the plan.
 
@@ -41,42 +43,33 @@ class Judge:
         lost: See `DrillRun`.
     """
 
-    def __init__(
-        self,
-        plan: Sequence[Preemption],
-        directory: str,
-        killed: Mapping[int, int],
-        struck: Collection[int] = (),
-        unheard: Mapping[int, Lost] | None = None,
-        grace: float | None = None,
-    ) -> None:
-        self._plan = plan
-        self._directory = directory
-        self._killed = killed
-        self._struck = struck
-        self._unheard = {} if unheard is None else unheard
-        self._grace = grace
-        self.lost: set[int] = set()
+    plan: Sequence[Preemption]
+    directory: str
+    killed: Mapping[int, int]
+    struck: Collection[int] = ()
+    unheard: Mapping[int, Lost] = field(default_factory=dict)
+    grace: float | None = None
+    lost: set[int] = field(default_factory=set, init=False)
 
     def why_expected(self, incarnation: Incarnation) -> str | None:
         """Says why a failure was expected: the planned worker was killed, at once or after its grace period."""
         number = incarnation.number
-        if number >= len(self._plan) or incarnation.verdict.cause is None or incarnation.timed_out:
+        if number >= len(self.plan) or incarnation.verdict.cause is None or incarnation.timed_out:
             return None
-        planned, cause = self._plan[number], incarnation.verdict.cause
-        over = self._killed.get(number)
+        planned, cause = self.plan[number], incarnation.verdict.cause
+        over = self.killed.get(number)
         if cause.index != planned.member or cause.code != -signal.SIGKILL:
             return None
         if not planned.kill and over is None:
             return None
         self.lost.add(number)
         how = "was killed as planned" if over is None else "was killed at the end of its grace period"
-        return f"w{cause.index} {how}; {_newest(self._directory, planned)}"
+        return f"w{cause.index} {how}; {_newest(self.directory, planned)}"
 
     def check_arrival(self, number: int) -> None:
         """Raises NoVerdict if the signal of that incarnation was sent and did not reach the training process."""
-        lost = self._unheard.get(number)
-        if lost is None or number >= len(self._plan):
+        lost = self.unheard.get(number)
+        if lost is None or number >= len(self.plan):
             return
         if lost.started == lost.training:
             raise NoVerdict(_deaf(lost.member, lost.signal))
@@ -90,36 +83,36 @@ class Judge:
 
     def check(self, report: SupervisorReport) -> None:
         """Raises NoVerdict unless each preemption of the plan happened, each in an incarnation of its own."""
-        for number, planned in enumerate(self._plan):
+        for number, planned in enumerate(self.plan):
             happened = number < len(report.incarnations) and (
                 report.incarnations[number].verdict.outcome is Outcome.PREEMPTED or number in self.lost
             )
-            if not happened and number in self._struck and self._grace is not None:
+            if not happened and number in self.struck and self.grace is not None:
                 raise NoVerdict(
                     f"training came to its end in the grace period that began with {planned}, so that nothing had to "
                     "be restored. Shorten the grace period, choose an earlier moment (--at step:N), or train for "
                     "longer."
                 )
-            if not happened and number in self._struck:
+            if not happened and number in self.struck:
                 raise NoVerdict(
                     f"{planned.signal} came so late that training finished without having to stop: {planned}. Nothing "
                     "had to be restored. Choose an earlier moment (--at step:N), or train for longer."
                 )
             if not happened:
                 raise NoVerdict(
-                    f"expected {len(self._plan)} preemptions. Received: {number}; this one did not come: {planned}. "
+                    f"expected {len(self.plan)} preemptions. Received: {number}; this one did not come: {planned}. "
                     "Does the script train the same steps in every start, each fit with a PreemptionCallback?"
                 )
-        if not self._plan and report.count(Outcome.PREEMPTED) > 0:
+        if not self.plan and report.count(Outcome.PREEMPTED) > 0:
             raise NoVerdict("the undisturbed run was preempted from outside. Run the drill again.")
 
     def cure(self, report: SupervisorReport) -> str:
         """Returns what to do about a run that failed, after a space; empty where that is not known."""
         last = report.incarnations[-1]
         cause, number = last.verdict.cause, last.number
-        if number >= len(self._plan) or cause is None or cause.index != self._plan[number].member:
+        if number >= len(self.plan) or cause is None or cause.index != self.plan[number].member:
             return ""
-        planned = self._plan[number]
+        planned = self.plan[number]
         if (
             not planned.kill
             and cause.code == -signal.Signals[planned.signal]

@@ -18,8 +18,10 @@ _MOMENT = re.compile(r"(step|validation|saving|leaving)(?::([0-9]{1,12}))?")
 _ORDER = {"validation": 0, "saving": 1, "train": 2, "leaving": 3}
 
 
-class NoSuchMoment(Exception):
+class NoSuchMoment(click.ClickException):
     """The run has no such moment; the message says what it has, and what to do."""
+
+    exit_code = 4
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from keras_preempt.cli.compare import Comparison, TensorDifference
 from keras_preempt.cli.drill.cause import describe_parting
-from keras_preempt.cli.drill.comparison import Parting
 from keras_preempt.cli.drill.findings import Findings
 from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.runs import DrillRun
@@ -26,7 +25,7 @@ def print_findings(terminal: Terminal, findings: Findings, bucket: str, keep: st
         bucket: What the bucket with faults did, in words; empty for none.
         keep: Where the user keeps both runs; None for nowhere.
     """
-    run, comparison, parting = findings.preempted, findings.comparison, findings.parting
+    run, comparison = findings.preempted, findings.comparison
     assert run is not None
     assert comparison is not None
     _print_comparison(terminal, comparison)
@@ -35,16 +34,15 @@ def print_findings(terminal: Terminal, findings: Findings, bucket: str, keep: st
     _print_restarts(terminal, run, findings.plan)
     if not findings.identical:
         restarts = [run.record.began_at(number) for number in range(1, len(findings.plan) + 1)]
-        terminal.line(describe_parting(parting, restarts))
+        terminal.line(describe_parting(findings.parting, restarts))
         for line in findings.causes:
             terminal.line(line)
         kept = "Run it again with --keep DIR to look at both states." if keep is None else f"Kept: {keep}"
         terminal.line(f"{kept} docs/drill.md explains each cause.")
     for line in findings.uncovered:
         terminal.line(f"Not covered by this verdict: {line}.")
-    fits = 1 if findings.shape is None else len(findings.shape.fits)
-    verdict = verdict_line(comparison, parting, run, findings.plan, findings.seconds_lost or 0.0, fits)
-    terminal.line(verdict, style="bold green" if findings.identical else "bold red")
+    style = "bold green" if findings.identical else "bold red"
+    terminal.line(_verdict(findings, run, comparison), style=style)
 
 
 def _print_comparison(terminal: Terminal, comparison: Comparison) -> None:
@@ -127,36 +125,21 @@ def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption
         )
 
 
-def verdict_line(
-    comparison: Comparison,
-    parting: Parting | None,
-    run: DrillRun,
-    plan: Sequence[Preemption],
-    lost_seconds: float,
-    fits: int = 1,
-) -> str:
-    """Returns the last line of a drill.
-
-    Args:
-        comparison: The comparison of the final states.
-        parting: Where the recorded steps part, if they do.
-        run: The preempted run.
-        plan: Its preemptions.
-        lost_seconds: How much longer it took than the undisturbed run.
-        fits: How many fits were compared.
-    """
+def _verdict(findings: Findings, run: DrillRun, comparison: Comparison) -> str:
+    """Returns the last line of a drill."""
+    plan = findings.plan
+    fits = 1 if findings.shape is None else len(findings.shape.fits)
     unannounced = bool(run.killed) or any(preemption.kill for preemption in plan)
     twice = run.record.steps_run_again()
     steps = f"{counted(twice, 'step')} run again" if unannounced and twice else f"{twice} steps lost"
-    loss = f"{steps}, {lost_seconds:.1f} s lost"
-    noun = "preemption" if len(plan) == 1 else "preemptions"
+    loss = f"{steps}, {findings.seconds_lost or 0.0:.1f} s lost"
     told = [
         f"{preemption}{', killed at the end of its grace period' if number in run.killed else ''}"
         for number, preemption in enumerate(plan)
     ]
-    where = f"{len(plan)} {noun}: {', '.join(told)}; {_sent(plan)}"
+    where = f"{counted(len(plan), 'preemption')}: {', '.join(told)}; {_sent(plan)}"
     of_fits = f" of {fits} fits" if fits > 1 else ""
-    if comparison.identical and parting is None:
+    if findings.identical:
         return (
             f"VERDICT: identical ({comparison.tensors} tensors and all other state{of_fits}; {where}; {loss})"
         )

@@ -46,6 +46,7 @@ class DrillRun:
         return f"{self.directory}/{fit}" if fit else self.directory
 
 
+@dataclass(frozen=True)
 class Trainer:
     """Runs the drilled command.
 
@@ -59,28 +60,13 @@ class Trainer:
         grace: The grace period for the script, in seconds; None for its own.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        command: Sequence[str],
-        *,
-        policy: RestartPolicy,
-        terminal: Terminal,
-        scratch: Path,
-        save_every: str | None,
-        grace: float | None,
-    ) -> None:
-        self.workers = workers
-        self._command = command
-        self._policy = policy
-        self._terminal = terminal
-        self._scratch = scratch
-        self._settings: dict[str, str | None] = {}
-        if save_every is not None:
-            self._settings[SAVE_EVERY] = save_every
-        if grace is not None:
-            self._settings[GRACE_PERIOD] = f"{grace:g}"
-        self._grace = grace
+    workers: int
+    command: Sequence[str]
+    policy: RestartPolicy
+    terminal: Terminal
+    scratch: Path
+    save_every: str | None
+    grace: float | None
 
     def train(
         self,
@@ -102,10 +88,10 @@ class Trainer:
         Raises:
             NoVerdict: The run failed or was stopped, or was not preempted as planned.
         """
-        recorded = self._scratch / f"{name}-record"
+        recorded = self.scratch / f"{name}-record"
         recorded.mkdir()
-        with strikes(self._grace, self._terminal.say) as listening:
-            judge = Judge(plan, directory, listening.killed, listening.struck, listening.lost, self._grace)
+        with strikes(self.grace, self.terminal.say) as listening:
+            judge = Judge(plan, directory, listening.killed, listening.struck, listening.lost, self.grace)
 
             def environment(number: int) -> dict[str, str | None]:
                 listening.settle()
@@ -116,23 +102,27 @@ class Trainer:
                     drill = plan[number].to_json(listening.path)
                 else:
                     listening.expect_none()
-                own = {DRILL_DIRECTORY: directory, DRILL_RECORD: str(recorded), DRILL: drill}
-                return {**self._settings, **own}
+                settings = {DRILL_DIRECTORY: directory, DRILL_RECORD: str(recorded), DRILL: drill}
+                if self.save_every is not None:
+                    settings[SAVE_EVERY] = self.save_every
+                if self.grace is not None:
+                    settings[GRACE_PERIOD] = f"{self.grace:g}"
+                return settings
 
             supervisor = Supervisor(
                 self.workers,
-                self._command,
-                policy=self._policy,
-                say=self._terminal.say,
-                log=self._terminal.worker_line,
+                self.command,
+                policy=self.policy,
+                say=self.terminal.say,
+                log=self.terminal.worker_line,
                 environment=environment,
                 expected=judge.why_expected,
                 cwd=cwd,
-                stopping=self._terminal.hurry,
+                stopping=self.terminal.hurry,
             )
             report = supervisor.run()
             listening.settle()
-        self._terminal.say(f"{name} run {report.summary}")
+        self.terminal.say(f"{name} run {report.summary}")
         record = read_run_record(recorded, len(report.incarnations), self.workers)
         run = DrillRun(name, directory, report, record, dict(listening.killed), judge.lost)
         if self.workers > 1 and _trains_alone(run):
