@@ -17,7 +17,7 @@ def test_a_state_that_is_restored_wrongly_is_seen_at_the_restart_itself():
     assert "something was not saved or not restored" in result.stdout
 
 
-def test_training_that_drifts_after_a_restart_is_told_with_its_step_and_the_input_is_named():
+def test_training_that_drifts_after_a_restart_is_reported_with_its_step_and_the_input():
     result = drill(
         "--at", "step:7", "--twice", fault="drift", env={"FAKE_DOUBT": UNSEEDED, "FAKE_SOURCE": PYTHON}
     )
@@ -30,7 +30,7 @@ def test_training_that_drifts_after_a_restart_is_told_with_its_step_and_the_inpu
     assert "drill, once more: undisturbed again" in result.stdout
 
 
-def test_a_script_that_does_not_repeat_itself_is_told_so_without_a_third_run():
+def test_a_script_that_does_not_repeat_itself_is_found_without_a_third_run():
     result = drill("--at", "step:7", "--twice", fault="unrepeatable")
     assert result.returncode == 1, result.stdout + result.stderr
     assert "After step 0 was equal, from step 1 on (epoch 0, w0) the runs differ: weights" in result.stdout
@@ -40,7 +40,7 @@ def test_a_script_that_does_not_repeat_itself_is_told_so_without_a_third_run():
     assert "once more" not in result.stdout
 
 
-def test_a_difference_that_no_step_shows_is_told_apart():
+def test_a_difference_that_no_step_shows_is_distinguished():
     result = drill("--at", "step:7", fault="history")
     assert result.returncode == 1, result.stdout + result.stderr
     assert "All recorded steps are equal" in result.stdout

@@ -51,7 +51,7 @@ def test_requests_fail_between_the_beginning_and_the_end_of_the_faults(
     assert "GOOGLE_CLOUD_PROJECT" not in os.environ
 
 
-def test_every_mix_is_made_of_faults_that_there_are_and_the_last_has_them_all() -> None:
+def test_every_mix_consists_of_known_faults_and_the_last_has_all() -> None:
     assert {kind for kinds in MIXES.values() for kind in kinds} <= set(FAULT_KINDS)
     assert set(MIXES["all"]) == {kind for kinds in MIXES.values() for kind in kinds}
 

@@ -22,7 +22,9 @@ def ended(
     return Incarnation(number, (cause,), Verdict(outcome, cause, ()), 1.0, {}, timed_out=timed_out)
 
 
-def test_the_planned_death_is_forgiven_and_told_with_what_there_is_to_go_on_from(tmp_path: Path) -> None:
+def test_the_planned_death_is_forgiven_and_reported_with_the_checkpoint_to_continue_from(
+    tmp_path: Path,
+) -> None:
     judge = Judge([KILL], str(tmp_path), {})
     assert judge.why_expected(ended(-9)) == "w0 was killed as planned; there is no checkpoint yet"
     assert judge.lost == {0}

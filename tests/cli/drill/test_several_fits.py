@@ -38,7 +38,7 @@ def test_a_difference_in_a_later_fit_is_found_and_named_with_it():
     assert "right where it continued, at step 6, restart 1 of 1" in result.stdout
 
 
-def test_a_killed_worker_goes_on_from_the_checkpoint_of_the_fit_that_it_was_in():
+def test_a_killed_worker_continues_from_the_checkpoint_of_its_fit():
     options = ("--kill", "--save-every", "5", "--at", "step:33")
     result = drill(*options, env={"FAKE_FITS": "pre,fine"})
     assert result.returncode == 0, result.stdout + result.stderr
@@ -50,7 +50,7 @@ def test_a_killed_worker_goes_on_from_the_checkpoint_of_the_fit_that_it_was_in()
     assert "; 3 steps run again," in result.stdout.splitlines()[-1]
 
 
-def test_a_directory_that_is_another_one_in_each_start_is_told_with_the_cure(tmp_path: Path):
+def test_a_directory_that_changes_with_each_start_is_reported_with_the_cure(tmp_path: Path):
     result = drill("--at", "step:4", env={"FAKE_FITS": "run-TIME"}, tmp=tmp_path)
     assert result.returncode == 3, result.stdout + result.stderr
     assert "gives its PreemptionCallback another directory in each start: 'run-" in result.stderr
