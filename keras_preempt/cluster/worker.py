@@ -52,6 +52,7 @@ class WorkerProcess:
         cwd: Path | None = None,
     ):
         self.index = index
+        self.pid = 0  # Of the command, and also of its process group; 0 before the start.
         self.exit_code: int | None = None
         self.exited_at: float | None = None
         self.ended_by_launcher = False
@@ -61,17 +62,11 @@ class WorkerProcess:
         self._cwd = cwd
         self._on_line = on_line
         self._on_exit = on_exit
-        self._pid = 0
         self._keeper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._start_error: OSError | None = None
         self._started = threading.Event()
         self._attendant = threading.Thread(target=self._attend, name=f"worker-{index}", daemon=True)
-
-    @property
-    def pid(self) -> int:
-        """Process id of the command (also of its process group), or 0 before the start."""
-        return self._pid
 
     def start(self) -> None:
         """Starts the process.
@@ -163,7 +158,7 @@ class WorkerProcess:
             for word in words:
                 what, _, rest = word.decode("utf-8", "replace").strip().partition(" ")
                 if what == "started":
-                    self._pid = int(rest)
+                    self.pid = int(rest)
                     self._started.set()
                 elif what == "ended":
                     self._ended(int(rest))
