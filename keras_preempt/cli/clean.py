@@ -91,7 +91,9 @@ def _removed(terminal: Terminal, store: Store, folders: list[str], total: str) -
             raise CannotRemove(f"Removed {done} of {counted(len(folders), 'folder')}. {error}") from None
         done += 1
     terminal.line(
-        f"Removed {counted(done, 'folder')}, {total}." if done else "Others have removed all of it meanwhile."
+        f"Removed {counted(done, 'folder')}, {total}."
+        if done
+        else "Others have removed everything meanwhile."
     )
     return _DONE
 

@@ -48,7 +48,7 @@ _MADE = 0
     "taken as running until now.",
 )
 def report(directory: str, html_file: Path | None, as_json: bool, over: bool) -> int:
-    """Show what became of a run: every start, the steps that were lost, and where each second went.
+    """Show what happened in a run: every start, the steps that were lost, and where each second went.
 
     DIR is the directory that was given to PreemptionCallback: a path, or gs://bucket/prefix. Only the events in it are
     read, and nothing is written there, so the permission to read is enough, and the run may be going on.

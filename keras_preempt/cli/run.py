@@ -64,10 +64,10 @@ def run(
     Where a worker was killed without a notice (SIGKILL) and the others leave with 69, which says that they
     have lost it, the cluster is started again if there is a checkpoint.
 
-    SIGTERM, and SIGHUP when the terminal is closed, go on to the training process of every worker as SIGTERM,
-    also behind a shell script; they save and leave, and nothing is started again after that. So do SIGUSR1 and
-    SIGUSR2, which workers that listen for them get as they are. Ctrl-C goes on as it is, and a second one kills
-    them. Nothing that a worker has started outlives this command, even if it is
+    SIGTERM, and SIGHUP when the terminal is closed, are passed on to the training process of every worker as
+    SIGTERM, also behind a shell script; they save and leave, and nothing is started again after that. So do SIGUSR1 and
+    SIGUSR2, which workers that listen for them get as they are. Ctrl-C is passed on as it is, and a second one
+    kills them. Nothing that a worker has started outlives this command, even if it is
     killed itself. If standard output cannot be written, the output is dropped and the job goes on.
 
     \b

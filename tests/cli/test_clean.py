@@ -143,7 +143,7 @@ def test_folders_that_others_remove_meanwhile_are_no_error(
     monkeypatch.setattr(clean_module.click, "confirm", confirm)
     code, out, _ = run(capsys, "clean", str(directory))
     assert code == 0
-    assert "Others have removed all of it meanwhile." in out
+    assert "Others have removed everything meanwhile." in out
 
 
 def test_a_storage_failure_is_reported_with_what_was_removed(

@@ -109,10 +109,10 @@ class _Options:
 def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
     """Find out what would lose work, before the job is started.
 
-    Looks at the platform, the versions, DIR (writable, shared, durable, fast, with room), and says for each thing
-    that is wrong what cures it. With COMMAND it starts the job's own command, waits until it trains, sends SIGTERM to
-    the process that it has started, as the machine will, and looks whether it saves and leaves in time. COMMAND's
-    checkpoints go to a place of the doctor's own in DIR, which is removed.
+    Looks at the platform, the versions, DIR (writable, shared, durable, fast, with room), and says how to correct
+    each thing that is wrong. With COMMAND it starts the job's own command, waits until it trains, sends SIGTERM to the
+    process that it has started, as the machine will, and checks whether it saves and leaves in time. COMMAND's
+    checkpoints go to a place of the doctor in DIR, which is removed.
 
     \b
     Examples:
@@ -218,8 +218,8 @@ class _Examination:
                 return name if meet_here(self.findings, wanted.workers, place, url, wanted.wait) else None
         self.findings.not_checked(
             "shared",
-            "One worker. For a job of several, pass --workers N, or start this on all of them as "
-            "the job is started.",
+            "One worker. For a job of several, pass --workers N, or start this on all of them as the job is "
+            "started.",
         )
         return name
 

@@ -229,7 +229,7 @@ class Meeting:
 
     def _say_clocks(self, findings: Findings) -> None:
         if self._skew <= _CLOCKS:
-            findings.ok("clocks", f"No clock differs by more than {_CLOCKS:g} s, as far as files can tell.")
+            findings.ok("clocks", f"No clock differs by more than {_CLOCKS:g} s, as far as files show.")
         else:
             findings.warning(
                 "clocks",

@@ -160,8 +160,8 @@ def _ignored_outside_of_fit(seen: Trial, findings: Findings) -> None:
         findings.problem(
             "SIGTERM",
             f"SIGTERM is ignored when Python starts ({seen.ever_ignored}): only fit hears it. A notice before fit, or "
-            "after it while the script evaluates or exports, does nothing, and the process is killed at its work.",
-            f"Take the `trap '' TERM` (or what else ignores it) away from around the command, or begin the script with "
+            "after it while the script evaluates or exports, does nothing, and the process is killed.",
+            f"Remove the `trap '' TERM` (or what else ignores it) around the command, or begin the script with "
             f"`import signal; {RESET}`.",
         )
 

@@ -49,8 +49,8 @@ def check_versions(findings: Findings) -> None:
         elif Version(version) > Version(newest):
             findings.warning(
                 "versions",
-                f"{name} {version} is newer than {newest}, the newest verified. It works as long as what is relied "
-                "upon has not changed.",
+                f"{name} {version} is newer than {newest}, the newest verified. It works unless something that is "
+                "relied upon has changed.",
                 f"Drill the script once (keras-preempt drill), or install {name}=={newest}.",
             )
         else:
@@ -68,7 +68,7 @@ def check_determinism(findings: Findings, command: Sequence[str], root: Path = P
     """Looks for the settings that make a GPU give the same bits twice."""
     kind, sign = machine_clues.accelerator(os.environ, root)
     if kind != "gpu":
-        findings.ok("determinism", "No GPU is seen here, so its order of additions is no matter.")
+        findings.ok("determinism", "There is no GPU here whose order of additions could matter.")
         return
     if os.environ.get("TF_DETERMINISTIC_OPS", "").lower() in ("1", "true"):
         findings.ok("determinism", f"There is a GPU ({sign}), and TF_DETERMINISTIC_OPS is set.")
@@ -83,8 +83,8 @@ def check_determinism(findings: Findings, command: Sequence[str], root: Path = P
                 return
     findings.warning(
         "determinism",
-        f"There is a GPU ({sign}), and nothing is seen that makes its results repeatable. No work is lost by "
-        "that, but a resumed run is not bit-identical to an undisturbed one.",
+        f"There is a GPU ({sign}), and nothing that makes its results repeatable was found. No work is lost, "
+        "but a resumed run is not bit-identical to an undisturbed one.",
         "Call tf.config.experimental.enable_op_determinism() in the script, or set TF_DETERMINISTIC_OPS=1.",
     )
 

@@ -75,7 +75,7 @@ def check_platform(findings: Findings, given: float | None) -> tuple[Platform, G
     if platform.name == GENERIC_NAME:
         findings.ok(
             "notices",
-            "No cloud and no scheduler was recognised, so SIGTERM is the only notice that is heard. If this is a "
+            "No cloud and no scheduler was recognised, so SIGTERM is the only notice. If this is a "
             f"machine that its cloud takes back, set {environment.PLATFORM}: docs/termination.md has the names.",
         )
     if grace.source == "--grace":
@@ -115,7 +115,7 @@ def check_sigterm(
             "SIGTERM",
             "SIGTERM is ignored where this command was started, and so it is in every process started here until "
             "fit listens: before and after fit a notice does nothing, and the process is killed.",
-            "Take away the `trap '' TERM` (or nohup-like wrapper) around it, or start the script through "
+            "Remove the `trap '' TERM` (or nohup-like wrapper) around it, or start the script through "
             "`env --default-signal=TERM python train.py`.",
         )
     else:
@@ -133,6 +133,6 @@ def say_without_command(findings: Findings) -> None:
     """Adds what only a command can show."""
     findings.not_checked(
         "signal path",
-        "Whether SIGTERM reaches the training process, and whether it saves in time. Add the job's own command: "
+        "Whether SIGTERM reaches the training process and it saves in time. Add the job's own command: "
         "keras-preempt doctor DIR -- COMMAND.",
     )
