@@ -152,7 +152,7 @@ def run_of(store: Store, run: dict[str, Any]) -> RunSummary:
         # The variables of the model include metrics and seeds; strings are not parameters.
         weights = [v for v in run["model"] if is_weight(v["name"])]
         shapes = [v["shape"] for v in weights if v["dtype"] != "string"]
-        parameters = sum(_product(shape) for shape in shapes)
+        parameters = sum(math.prod(map(int, shape)) for shape in shapes)
         optimizer, setup, version = str(run["optimizer_class"]), run.get("setup"), int(run["format"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptCheckpoint("run.json", f"an unexpected structure ({error!r:.200})") from error
@@ -270,13 +270,6 @@ def _verify(store: Store, info: CheckpointInfo) -> str | None:
     except (CorruptCheckpoint, UnsupportedFormat, UnsafeName) as error:
         return str(error)
     return None
-
-
-def _product(shape: list[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= int(size)
-    return product
 
 
 def _whole(value: object) -> int | None:

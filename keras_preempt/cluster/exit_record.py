@@ -13,9 +13,9 @@ from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.store import open_store
 from keras_preempt.cluster.local import WorkerExit
+from keras_preempt.cluster.status import read_fit
 from keras_preempt.process.environment import DRILL_RECORD
 from keras_preempt.report import events
-from keras_preempt.report.status import fit_file
 
 _PATIENCE = 30.0
 """Seconds that writing the record may take."""
@@ -38,7 +38,7 @@ def record_exits(
     monotonic_to_unix = time.time() - time.monotonic()
     lines: defaultdict[tuple[str, int], list[bytes]] = defaultdict(list)
     for exit in exits:
-        fit = _fit(status_dir / fit_file(exit.index))
+        fit = read_fit(status_dir, exit.index)
         if fit is not None:
             done = steps(exit.index)
             known = {} if done is None else {"step": done}
@@ -76,14 +76,6 @@ def recorded_steps(environment: Mapping[str, str | None], incarnation: int) -> C
         return None
 
     return steps
-
-
-def _fit(file: Path) -> tuple[str, int] | None:
-    try:
-        told = json.loads(file.read_text("utf-8"))
-        return str(told["directory"]), int(told["incarnation"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None  # It has not begun a fit, or another version wrote the file.
 
 
 def _write(directory: str, incarnation: int, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Reads the files in which workers report to their launcher: ``worker-<index>.json`` and ``process-<index>.json``."""
+"""Reads the files in which workers report to their launcher: ``worker-0.json``, ``process-0.json``, ``fit-0.json``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keras_preempt.report.status import process_file
+from keras_preempt.report.status import fit_file, process_file
 
 
 @dataclass(frozen=True)
@@ -69,26 +69,29 @@ def read_statuses(directory: Path, workers: int) -> dict[int, WorkerStatus]:
 
     A worker whose file is absent or unreadable, because it was killed, is left out.
     """
-    statuses = {}
-    for index in range(workers):
-        try:
-            value = json.loads((directory / f"worker-{index}.json").read_text("utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(value, dict):
-            statuses[index] = WorkerStatus.from_json(value)
-    return statuses
+    found = {index: _read(directory / f"worker-{index}.json") for index in range(workers)}
+    return {index: WorkerStatus.from_json(value) for index, value in found.items() if value is not None}
 
 
 def read_listening(directory: Path, workers: int) -> dict[int, int]:
     """Returns the id of the process that listens for notices, by worker; a worker without one is left out."""
-    found = {}
-    for index in range(workers):
-        try:
-            found[index] = int(json.loads((directory / process_file(index)).read_text("utf-8"))["pid"])
-        except (OSError, ValueError, TypeError, KeyError):
-            continue
-    return found
+    found = {index: _read(directory / process_file(index)) or {} for index in range(workers)}
+    return {index: pid for index, value in found.items() if (pid := _integer(value.get("pid"))) is not None}
+
+
+def read_fit(directory: Path, index: int) -> tuple[str, int] | None:
+    """Reads the directory and the incarnation of the fit that a worker has begun; None if it has not said so."""
+    value = _read(directory / fit_file(index)) or {}
+    run, incarnation = value.get("directory"), _integer(value.get("incarnation"))
+    return (run, incarnation) if isinstance(run, str) and incarnation is not None else None
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _integer(value: object) -> int | None:
