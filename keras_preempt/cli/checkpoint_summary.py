@@ -1,49 +1,55 @@
-"""What `keras-preempt inspect` finds out about a directory: data for a table or for JSON. Reads, never writes."""
+"""Collects what `keras-preempt inspect` shows of a directory, as data for tables and JSON. Never writes."""
 
 from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.choosing import is_removed
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, UnsafeName, UnsupportedFormat
-from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, is_attempt, parse_attempt, parse_step
+from keras_preempt.checkpoint.layout import (
+    EVENTS,
+    MANIFEST,
+    attempt_directory,
+    is_attempt,
+    parse_attempt,
+    parse_step,
+)
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed, verify
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.report import events
 from keras_preempt.report.progress import transfer
 from keras_preempt.state.saved_weights import is_weight
-
-__all__ = ["CheckpointSummary", "LeftOver", "RunSummary", "checkpoints_of", "left_over_in", "run_of"]
 
 
 @dataclass(frozen=True)
 class CheckpointSummary:
-    """A checkpoint.
+    """What is known of a checkpoint.
 
     Attributes:
         step: Optimizer steps done.
         directory: Its folder in the run's directory.
         incarnation: Number of the start of the job that saved it.
-        epoch: Where in the training it was saved, counted from 0; None if it cannot be read, as all that follows.
-        phase: One of 'epoch' (at an epoch's begin), 'train', 'validation', 'end' (of the training).
-        batch: The batch that comes next in this phase, counted from 0.
+        epoch: The epoch in which it was saved, from 0. This and the next fields are None if the manifest is unreadable.
+        phase: 'epoch' (at the beginning of one), 'train', 'validation' or 'end' (of the training).
+        batch: The next batch of this phase, from 0.
         saved_at: When it was committed, in seconds since 1970.
         workers: How many workers there were.
         writers: Those that wrote the weights.
-        missing: Those whose own part is missing, since they were killed before they had written it.
+        missing: Workers whose part is missing, because they were killed before they had written it.
         kind: Why it was made: 'preempted', 'periodic', 'deadline' (a grace period is used up) or 'finished'.
         reason: The same in words.
-        finished: Whether the training was over.
+        finished: Whether training was finished.
         versions: Of the software that saved it.
         size: Bytes of all its files.
         files: How many files it has.
-        verified: Whether every byte is what was written; None if not all were read.
-        problem: Why it cannot be used; None if nothing is known against it.
-        notices: What the notices said that it was the answer to; empty if there were none, or no events tell.
+        verified: Whether every byte is as it was written; None if not all were read.
+        problem: Why it cannot be used; None if no problem is known.
+        notices: The notices that it was the answer to; empty if there were none, or the events do not say.
     """
 
     step: int
@@ -81,8 +87,8 @@ class LeftOver:
         incarnation: Number of the start of the job that made it.
         size: Bytes of its files.
         files: How many there are.
-        abandoned: Whether its start is over for sure, since a later one has claimed the directory. Else it may be on
-            its way to be committed.
+        abandoned: Whether its start is certainly over, since a later one has claimed the directory. Otherwise it may
+            still be committed.
     """
 
     step: int
@@ -95,7 +101,7 @@ class LeftOver:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Whose directory it is.
+    """What is known of the run of a directory.
 
     Attributes:
         directory: As the user names it.
@@ -106,7 +112,7 @@ class RunSummary:
         optimizer: Name of its class.
         setup: What the first start trained on: see `checkpoint.setup`; None if the run is older than that.
         starts: How often the job was started.
-        last_start_at: When it was started last, in seconds since 1970; None if that cannot be read.
+        last_start_at: When it was last started, in seconds since 1970; None if that cannot be read.
     """
 
     directory: str
@@ -125,7 +131,7 @@ class RunSummary:
 
 
 def utc(moment: float | None) -> str | None:
-    """Returns a moment as ISO 8601 in UTC, to the second; None for a time that is none."""
+    """Returns a time as ISO 8601 in UTC, to the second; None if it is not a time."""
     if moment is None:
         return None
     try:
@@ -136,17 +142,17 @@ def utc(moment: float | None) -> str | None:
 
 
 def run_of(store: Store, run: dict[str, Any]) -> RunSummary:
-    """Sums up run.json and the claims.
+    """Summarizes run.json and the claims.
 
     Raises:
-        CorruptCheckpoint: run.json has another structure than ours.
-        StoreUnavailable: the storage failed.
+        CorruptCheckpoint: The structure of run.json is not ours.
+        StoreUnavailable: The storage failed.
     """
     try:
-        # Metrics and seeds stand among the variables of the model; strings are no parameters.
+        # The variables of the model include metrics and seeds; strings are not parameters.
         weights = [v for v in run["model"] if is_weight(v["name"])]
         shapes = [v["shape"] for v in weights if v["dtype"] != "string"]
-        parameters = sum(_product(shape) for shape in shapes)
+        parameters = sum(math.prod(map(int, shape)) for shape in shapes)
         optimizer, setup, version = str(run["optimizer_class"]), run.get("setup"), int(run["format"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptCheckpoint("run.json", f"an unexpected structure ({error!r:.200})") from error
@@ -171,17 +177,17 @@ def run_of(store: Store, run: dict[str, Any]) -> RunSummary:
 def checkpoints_of(
     store: Store, *, verified: bool, tell: Callable[[str], object] = lambda line: None
 ) -> list[CheckpointSummary]:
-    """Sums up the checkpoints, the one that a restart uses first at the top.
+    """Summarizes the checkpoints, first the one that a restart tries first.
 
-    One that a running job removes meanwhile is left out.
+    A checkpoint that a running job removes meanwhile is left out.
 
     Args:
         store: The run's directory.
         verified: Whether to read every byte.
-        tell: Told what is read, in a line, before something large is.
+        tell: Called with a line before something large is read.
 
     Raises:
-        StoreUnavailable: the storage failed.
+        StoreUnavailable: The storage failed.
     """
     found = [_summary(store, info, verified, tell) for info in committed(store)]
     return [summary for summary in found if summary is not None]
@@ -197,7 +203,7 @@ def left_over_in(store: Store) -> list[LeftOver]:
             continue
         try:
             attempts = [name for name in store.children(folder) if is_attempt(name)]
-        except UnsafeName:  # a link that leads out of the directory: told of among the checkpoints
+        except UnsafeName:  # a link out of the directory, which is reported among the checkpoints
             continue
         for attempt in attempts:
             directory = attempt_directory(step, attempt)
@@ -266,12 +272,47 @@ def _verify(store: Store, info: CheckpointInfo) -> str | None:
     return None
 
 
-def _product(shape: list[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= int(size)
-    return product
-
-
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
+
+
+_ANSWERS = ("preempted", "deadline")
+_MOST_BYTES, _MOST_FILES = 16 << 20, 500  # of events; more take longer than this is worth
+
+
+def with_notices(store: Store, checkpoints: Sequence[CheckpointSummary]) -> list[CheckpointSummary]:
+    """Adds the notices to the checkpoints that answered them, as far as the events say.
+
+    Args:
+        store: The run's directory.
+        checkpoints: From `checkpoints_of`.
+
+    Raises:
+        StoreUnavailable: The storage failed.
+        UnsupportedFormat: The events were written in a newer format.
+    """
+    if not any(checkpoint.kind in _ANSWERS for checkpoint in checkpoints):
+        return list(checkpoints)
+    files = store.list(EVENTS)
+    if len(files) > _MOST_FILES or sum(file.size for file in files) > _MOST_BYTES:
+        return list(checkpoints)
+    told = events.read(store, on_gap=lambda gap: None)  # The report shows the gaps.
+    return [replace(checkpoint, notices=_answered(checkpoint, told)) for checkpoint in checkpoints]
+
+
+def _answered(checkpoint: CheckpointSummary, told: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    if checkpoint.kind not in _ANSWERS or checkpoint.saved_at is None:
+        return ()
+    standing: dict[str, None] = {}
+    for event in told:
+        # A notice of another start is not meant.
+        if event["incarnation"] != checkpoint.incarnation or event["event"] not in ("notice", "withdrawn"):
+            continue
+        if event["time"] > checkpoint.saved_at:
+            continue
+        notice = f"{event.get('reason')} on worker {event.get('member')}"
+        if event["event"] == "notice":
+            standing[notice] = None
+        else:
+            standing.pop(notice, None)
+    return tuple(standing)

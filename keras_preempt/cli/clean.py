@@ -1,4 +1,4 @@
-"""``keras-preempt clean``: removes what the next commit would remove anyway, after asking."""
+"""``keras-preempt clean``: asks, and removes what the next commit would remove anyway."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound
 from keras_preempt.checkpoint.retention import Retention, removable, remove
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.inspect_tables import bytes_in_words
-from keras_preempt.cli.opened_run import directory_argument, opened_run
-from keras_preempt.cli.terminal import Terminal
-
-__all__ = ["clean"]
+from keras_preempt.cli.options import directory_argument, opened_run
+from keras_preempt.cli.terminal import Terminal, shown_size
+from keras_preempt.report.tables import counted
 
 _DONE, _NOT_DONE = 0, 1
 
@@ -63,7 +61,7 @@ def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopp
     with opened_run(directory) as (store, _):
         newest = incarnations.latest(store)
         retention = _retention(store, newest, max_to_keep, keep_every)
-        # Of the last start, what is not committed may be on its way.
+        # What the last start has not committed may still be committed.
         below = newest + 1 if stopped else newest
         going = removable(store, retention, below)
         if not going:
@@ -73,13 +71,13 @@ def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopp
         terminal.table(
             f"To be removed from {store.url} ({_in_words(retention)})",
             ["folder", "size"],
-            [[folder, bytes_in_words(size)] for folder, size in sizes.items()],
+            [[folder, shown_size(size)] for folder, size in sizes.items()],
         )
-        total = bytes_in_words(sum(sizes.values()))
-        if not yes and not _confirmed(f"Remove {_folders(len(going))}, {total}?"):
+        total = shown_size(sum(sizes.values()))
+        if not yes and not _confirmed(f"Remove {counted(len(going), 'folder')}, {total}?"):
             terminal.line("Nothing was removed.")
             return _NOT_DONE
-        # A run that goes on may have fallen back meanwhile: what it needs now is not superseded any more.
+        # A running job may have fallen back meanwhile: what it needs now is no longer superseded.
         still = set(removable(store, retention, below))
         return _removed(terminal, store, [folder for folder in going if folder in still], total)
 
@@ -90,10 +88,12 @@ def _removed(terminal: Terminal, store: Store, folders: list[str], total: str) -
         try:
             remove(store, folder)
         except CheckpointError as error:
-            raise CannotRemove(f"Removed {done} of {_folders(len(folders))}. {error}") from None
+            raise CannotRemove(f"Removed {done} of {counted(len(folders), 'folder')}. {error}") from None
         done += 1
     terminal.line(
-        f"Removed {_folders(done)}, {total}." if done else "Others have removed all of it meanwhile."
+        f"Removed {counted(done, 'folder')}, {total}."
+        if done
+        else "Others have removed everything meanwhile."
     )
     return _DONE
 
@@ -111,10 +111,6 @@ def _confirmed(question: str) -> bool:
         if sys.stdin.isatty():  # Ctrl-C
             raise
         raise CannotRemove("Expected an answer. Received: none. Nothing was removed; pass --yes.") from None
-
-
-def _folders(count: int) -> str:
-    return f"{count} folder{'' if count == 1 else 's'}"
 
 
 def _retention(store: Store, newest: int, max_to_keep: int | None, keep_every: str | None) -> Retention:

@@ -1,11 +1,11 @@
 """Compares two final training states: bytes of tensors, and the JSON state around them. Pure.
 
-What decides is what training saw and became. Two things in a state are neither, and are told without deciding:
+What training saw and became decides. Two things in a state are neither, and are reported without deciding:
 
-- The bytes of an input iterator. TensorFlow writes into them what its threads had drawn ahead by then and how often
-  iterators were made, which differs between two runs that hand out the same batches. Where the input stands is
-  compared by its position (iterators made, batches drawn), and what it gave by the training that came of it.
-- The rows of a log file that both runs wrote into, or several workers.
+- The bytes of an input iterator. TensorFlow writes into them what its threads had drawn ahead and how often iterators
+  were made, which differs between two runs that hand out the same batches. The position of the input (iterators made,
+  batches drawn) is compared, and its batches by the training that came of them.
+- The rows of a log file that both runs wrote to, or several workers.
 """
 
 from __future__ import annotations
@@ -17,21 +17,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "VOLATILE_KEYS",
-    "Comparison",
-    "MemberState",
-    "TensorDifference",
-    "combined",
-    "compare_json",
-    "compare_states",
-    "compare_tensors",
-]
-
-#: Keys of the JSON state that tell when or how fast something happened, never what was trained.
+# Keys of the JSON state that say when or how fast something happened, never what was trained.
 VOLATILE_KEYS = frozenset({"timing"})
 
-#: Tensors that hold the bytes of an iterator, and the place that tells whether a checkpoint has them.
+# Tensors that hold the bytes of an iterator, and the place that says whether a checkpoint has them.
 ITERATOR_BYTES = frozenset({"input/state", "input/untouched"})
 _ITERATOR_WAY = "/input/way"
 
@@ -41,8 +30,8 @@ class MemberState:
     """What one member of a cluster would resume from.
 
     Attributes:
-        mirrored: tensors that every member has alike.
-        local: tensors that only this member has.
+        mirrored: Tensors that are equal on all members.
+        local: Tensors that only this member has.
         state: JSON value: callback state, History, random state, input position.
     """
 
@@ -56,9 +45,9 @@ class TensorDifference:
     """One tensor that differs.
 
     Attributes:
-        name: its name, with "w<member>: " before it if it is local to a member.
-        reason: what differs.
-        max_difference: greatest absolute difference of numbers, or None if it has no meaning.
+        name: Its name, after "w<member>: " if it is local to a member.
+        reason: What differs.
+        max_difference: Greatest absolute difference of numbers; None if it has no meaning.
     """
 
     name: str
@@ -75,12 +64,12 @@ class Comparison:
     """All that was compared, and all that differs.
 
     Attributes:
-        members: cluster members compared.
-        tensors: tensors compared.
-        compared_bytes: bytes of them.
-        tensor_differences: those that differ.
-        state_differences: lines naming the place in the JSON state and both values.
-        set_aside: lines about what differs and does not decide.
+        members: Cluster members compared.
+        tensors: Tensors compared.
+        compared_bytes: Bytes of them.
+        tensor_differences: The tensors that differ.
+        state_differences: Lines naming the place in the JSON state and both values.
+        set_aside: Lines about differences that do not decide.
     """
 
     members: int = 0
@@ -92,17 +81,17 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """True if something was compared and nothing differs."""
+        """Whether something was compared and nothing differs."""
         return self.tensors > 0 and not self.tensor_differences and not self.state_differences
 
     @property
     def history_equal(self) -> bool:
-        """True if no difference lies in a History."""
+        """Whether no difference lies in a History."""
         return not any("/callbacks/history" in line.lower() for line in self.state_differences)
 
 
 def combined(named: Sequence[tuple[str, Comparison]]) -> Comparison:
-    """Puts the comparisons of several fits into one, each with its name before what differs in it."""
+    """Joins the comparisons of several fits, with the name of the fit before each difference."""
 
     def of(name: str, difference: TensorDifference) -> TensorDifference:
         return TensorDifference(f"{name}{difference.name}", difference.reason, difference.max_difference)
@@ -127,10 +116,10 @@ def compare_states(
     Mirrored tensors are the same stored bytes for every member, so they are compared once, for the first.
 
     Args:
-        left: Of the undisturbed run.
-        right: Of the preempted run.
-        set_aside: Given a member, the name of a local tensor that differs, and the bytes of both: says in words why
-            that does not decide; None if it does.
+        left: The states of the undisturbed run.
+        right: The states of the preempted run.
+        set_aside: Called with a member, the name of a local tensor that differs, and the bytes of both; returns in
+            words why that does not decide, or None if it does.
     """
     tensors: list[TensorDifference] = []
     state: list[str] = []
@@ -213,7 +202,7 @@ def _json_differences(left: Any, right: Any, path: str, names: tuple[str, str]) 
                 yield from _json_differences(left[key], right[key], inner, names)
     elif isinstance(left, list) and isinstance(right, list):
         if len(left) != len(right):
-            # Entries of lists of unequal length do not belong together: comparing them would only be noise.
+            # Entries of lists of unequal length do not correspond to each other.
             yield f"{path}: {len(left)} and {len(right)} entries"
             return
         for index, (one, other) in enumerate(zip(left, right, strict=True)):

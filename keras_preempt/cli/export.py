@@ -1,4 +1,4 @@
-"""``keras-preempt export``: the weights of a checkpoint as a file that Keras, or any reader of safetensors, loads."""
+"""``keras-preempt export``: writes the weights of a checkpoint to a file for Keras or for any reader of safetensors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 
 import click
 
-from keras_preempt.cli.opened_run import directory_argument, opened_run
-
-__all__ = ["export"]
+from keras_preempt.cli.options import directory_argument, opened_run
 
 _SUFFIXES = (".weights.h5", ".keras", ".safetensors")
 
@@ -79,11 +77,11 @@ def export(directory: str, out: Path, step: int | None, model: str | None, force
         if out.name.endswith(".safetensors"):
             if model is not None:
                 raise click.UsageError("Expected no --model for .safetensors, which holds weights alone.")
-            from keras_preempt.cli.export_safetensors import export_safetensors
+            from keras_preempt.cli.export_formats import export_safetensors
 
             lines = export_safetensors(store, step, out)
         else:
-            from keras_preempt.cli.export_keras import export_keras
+            from keras_preempt.cli.export_formats import export_keras
 
             lines = export_keras(store, step, out, model)
     for line in lines:

@@ -1,7 +1,8 @@
-"""``keras-preempt inspect --compare``: two checkpoints, tensor by tensor."""
+"""``keras-preempt inspect --compare``: compares two checkpoints, tensor by tensor."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,10 +19,8 @@ from keras_preempt.cli.compare import compare_json, compare_tensors
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.report.progress import transfer
 
-__all__ = ["Compared", "compare_checkpoints", "print_differences"]
-
 _NEWEST = "newest"
-_NAMED = 10  # differences of other state that are listed one by one
+_NAMED = 10  # the most differences of other state that are listed
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,8 @@ class ComparedTensor:
     """A tensor of one of the two checkpoints, or of both.
 
     Attributes:
-        name: Its name, with "w<member>: " before it if it is a worker's own.
-        shape: Type and shape; both of them, if they differ.
+        name: Its name, after "w<member>: " if it is a worker's own.
+        shape: Type and shape; of both, if they differ.
         difference: What differs, in words; None if every bit is the same.
         largest: The greatest absolute difference of numbers; None if it has no meaning.
     """
@@ -43,11 +42,11 @@ class ComparedTensor:
 
 @dataclass(frozen=True)
 class Compared:
-    """What came of a comparison.
+    """The result of a comparison.
 
     Attributes:
-        first: The folder of the one checkpoint, with its directory.
-        second: That of the other.
+        first: The folder of the first checkpoint, with its directory.
+        second: The folder of the second one.
         tensors: All tensors.
         state: Lines naming the places that differ in the JSON state, and both values.
     """
@@ -72,12 +71,12 @@ def compare_checkpoints(store: Store, first: str, second: str) -> Compared:
 
     Args:
         store: The run's directory.
-        first: A step, "newest", or another run's directory, with @STEP behind it or without for its newest.
-        second: The same of the other.
+        first: A step, "newest", or another run's directory, with @STEP or without for its newest.
+        second: The same for the second checkpoint.
 
     Raises:
         CheckpointError: One cannot be read.
-        ValueError: One is no place at all.
+        ValueError: One cannot be the name of a directory.
     """
     one, other = _read(store, first), _read(store, second)
     tensors = []
@@ -88,7 +87,7 @@ def compare_checkpoints(store: Store, first: str, second: str) -> Compared:
 
 
 def print_differences(terminal: Terminal, compared: Compared) -> None:
-    """Prints a row for each tensor, then what else differs, then the sum of it."""
+    """Prints a row for each tensor, then what else differs, then the verdict."""
     rows = []
     for tensor in compared.tensors:
         largest = "" if tensor.largest is None else f"{tensor.largest:.3g}"
@@ -125,12 +124,9 @@ def _read(store: Store, which: str) -> _Content:
     directory, _, step = which.rpartition("@")
     if not directory or not (step == _NEWEST or step.isdecimal()):
         directory, step = which, _NEWEST
-    other = open_store(directory)
-    try:
+    with contextlib.closing(open_store(directory)) as other:
         read_run(other)
         return _content(other, None if step == _NEWEST else int(step))
-    finally:
-        other.close()
 
 
 def _content(store: Store, step: int | None) -> _Content:

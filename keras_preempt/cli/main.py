@@ -1,17 +1,19 @@
-"""The ``keras-preempt`` command line. Nothing here imports TensorFlow, so that it starts at once."""
+"""The ``keras-preempt`` command line. It does not import TensorFlow, so that it starts quickly."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 import click
 
 from keras_preempt import __version__
-from keras_preempt.cli.surroundings import cleaning_up_on_signals, open_standard_descriptors
-
-__all__ = ["cli", "main"]
 
 # In the order in which the help shows them.
 _COMMANDS = {
@@ -26,7 +28,7 @@ _COMMANDS = {
 
 
 class _LazyGroup(click.Group):
-    """Imports a command when it is asked for: ``run`` need not wait for what ``drill`` compares with."""
+    """Imports a command only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns its exit code.
 
     Args:
-        argv: arguments without the program's name; those of this process if None.
+        argv: Arguments without the name of the program; those of this process if None.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     open_standard_descriptors()
@@ -84,6 +86,47 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo("Interrupted.", err=True)
         return 130
     return code if isinstance(code, int) else 0
+
+
+_LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def open_standard_descriptors() -> None:
+    """Opens the standard descriptors that are closed (``>&-``), so that no file opened later takes their numbers.
+
+    A library in C that writes to standard output would write into that file.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number, which is this one.
+
+
+@contextlib.contextmanager
+def cleaning_up_on_signals() -> Iterator[None]:
+    """Makes a signal that would kill this process an exit like any other, so that temporary directories are removed.
+
+    The status is 128 + n. SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are meant; Python turns SIGINT into an exception itself.
+
+    Signals that are ignored (nohup) or have another handler are left alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours = [number for number in _LEAVING if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, _leave)
+    try:
+        yield
+    finally:
+        for number in ours:
+            if signal.getsignal(number) is _leave:
+                signal.signal(number, signal.SIG_DFL)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,58 +1,114 @@
-"""Options and checks that several commands share."""
+"""Options, arguments and checks that several commands share."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import click
 
+from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.run_directory import read_run
+from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.cluster import RestartPolicy
 from keras_preempt.process.exit_codes import RESTART_CODES
-
-__all__ = ["checked_command", "command_argument", "restart_code_option", "workers_option"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+CANNOT_READ = 3
+"""Exit code: the directory, or what was asked for in it, cannot be read."""
 
-def workers_option(function: _Command) -> _Command:
-    """Adds --workers."""
-    return click.option(
-        "--workers",
-        "-n",
-        type=int,
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Worker processes on this machine. Two or more get TF_CONFIG; one is a plain job without it.",
-    )(function)
+workers_option = click.option(
+    "--workers",
+    "-n",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Worker processes on this machine. Two or more get TF_CONFIG; one is a plain job without it.",
+)
+
+restart_code_option = click.option(
+    "--restart-code",
+    "restart_codes",
+    type=int,
+    multiple=True,
+    default=RESTART_CODES,
+    show_default=True,
+    metavar="CODE",
+    help="Exit code by which a worker says that it was preempted. Can be given more than once.",
+)
+
+command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+"""The command to run, everything after ``--``."""
+
+directory_argument = click.argument("directory", metavar="DIR")
+"""A path, or ``gs://bucket/prefix``."""
 
 
-def restart_code_option(function: _Command) -> _Command:
-    """Adds --restart-code."""
-    return click.option(
-        "--restart-code",
-        "restart_codes",
-        type=int,
-        multiple=True,
-        default=RESTART_CODES,
-        show_default=True,
-        metavar="CODE",
-        help="Exit code by which a worker says that it was preempted. Can be given more than once.",
-    )(function)
+def seconds_option(
+    name: str, *, help: str, default: float | None = None, zero: bool = False
+) -> Callable[[_Command], _Command]:
+    """Adds an option that is a number of seconds.
+
+    Args:
+        name: Its name, such as "--timeout".
+        help: What it says in the command's help.
+        default: Its value where it is not given.
+        zero: Whether it may be 0.
+    """
+    seconds = click.FloatRange(min=0, min_open=not zero)
+    shown = default is not None
+    return click.option(name, type=seconds, default=default, show_default=shown, metavar="SECONDS", help=help)
 
 
-def command_argument(function: _Command) -> _Command:
-    """Adds the command to run, everything after ``--``."""
-    return click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")(function)
+def json_option(help: str) -> Callable[[_Command], _Command]:
+    """Adds --json."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg]
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Returns bytes."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(value).strip())
+        if found is None or found[2].upper() not in _UNITS or float(found[1]) <= 0:
+            self.fail(f"Expected a size such as 2GB, 500MB or 1.5GiB. Received: {value!r}.", param, ctx)
+        return round(float(found[1]) * _UNITS[found[2].upper()])
+
+
+SIZE = _Size()
+"""The type of an option that is a number of bytes."""
+
+
+def restart_policy(**fields: Any) -> RestartPolicy:
+    """Returns the policy with these fields.
+
+    Raises:
+        click.UsageError: A restart code is not a status that a process can exit with.
+    """
+    try:
+        return RestartPolicy(**fields)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def checked_command(workers: int, command: tuple[str, ...]) -> list[str]:
     """Returns the command as a list.
 
     Raises:
-        click.UsageError: fewer than one worker, no command, or a command or script that does not exist.
+        click.UsageError: There is less than one worker, no command, or a command or script that does not exist.
     """
     if workers < 1:
         raise click.UsageError(f"Expected --workers of at least 1. Received: {workers}.")
@@ -88,3 +144,36 @@ def _script_of(command: tuple[str, ...]) -> str | None:
         elif word.startswith(("-c", "-m")) or word == "-":
             return None
     return None
+
+
+class CannotRead(click.ClickException):
+    """The directory, or what was asked for in it, cannot be read."""
+
+    exit_code = CANNOT_READ
+
+
+def store_of(directory: str, staging_dir: str | None = None) -> Store:
+    """Returns the store of a directory.
+
+    Raises:
+        click.UsageError: It cannot be the name of a directory.
+    """
+    try:
+        return open_store(directory, staging_dir=staging_dir)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+@contextlib.contextmanager
+def opened_run(directory: str) -> Iterator[tuple[Store, dict[str, Any]]]:
+    """Opens the directory of a run, and yields its store and run.json; nothing is written.
+
+    Raises:
+        click.UsageError: It cannot be the name of a directory.
+        CannotRead: It is not the directory of a run, it cannot be read, or the block has raised a `CheckpointError`.
+    """
+    with contextlib.closing(store_of(directory)) as store:
+        try:
+            yield store, read_run(store)
+        except CheckpointError as error:
+            raise CannotRead(str(error)) from None

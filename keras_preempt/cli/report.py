@@ -1,7 +1,8 @@
-"""``keras-preempt report``: every start of a run, what was lost, and where the wall time went."""
+"""``keras-preempt report``: shows every start of a run, what was lost, and where the wall time went."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -9,17 +10,22 @@ from pathlib import Path
 import click
 
 from keras_preempt.checkpoint.errors import CheckpointError, one_line
-from keras_preempt.checkpoint.storage.store import open_store
-from keras_preempt.cli.opened_run import CannotRead, directory_argument
+from keras_preempt.cli.options import CannotRead, directory_argument, json_option, store_of
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.report.account import Account
-from keras_preempt.report.as_json import as_json
 from keras_preempt.report.loading import load
 from keras_preempt.report.page import page
-from keras_preempt.report.tables import Table, notices, saves, starts, summary, times
-from keras_preempt.report.wording import headline, losses
-
-__all__ = ["report"]
+from keras_preempt.report.tables import (
+    Table,
+    account_as_json,
+    headline,
+    losses,
+    notices,
+    saves,
+    starts,
+    summary,
+    times,
+)
 
 _MADE = 0
 
@@ -34,15 +40,15 @@ _MADE = 0
     help="Write a page with the timeline as a picture to FILE: one file that needs no server, no network and no "
     "script, and can be sent to anybody. An existing FILE is replaced.",
 )
-@click.option("--json", "wants_json", is_flag=True, help="Print everything as JSON, for programs.")
+@json_option("Print everything as JSON, for programs.")
 @click.option(
     "--over",
     is_flag=True,
     help="Nothing of the run is going on any more. Without it, workers on other machines that have told no end are "
     "taken as running until now.",
 )
-def report(directory: str, html_file: Path | None, wants_json: bool, over: bool) -> int:
-    """Show what became of a run: every start, the steps that were lost, and where each second went.
+def report(directory: str, html_file: Path | None, as_json: bool, over: bool) -> int:
+    """Show what happened in a run: every start, the steps that were lost, and where each second went.
 
     DIR is the directory that was given to PreemptionCallback: a path, or gs://bucket/prefix. Only the events in it are
     read, and nothing is written there, so the permission to read is enough, and the run may be going on.
@@ -67,8 +73,8 @@ def report(directory: str, html_file: Path | None, wants_json: bool, over: bool)
     account = _load(directory, over)
     if html_file is not None:
         _write(html_file, page(account, directory))
-    if wants_json:
-        click.echo(json.dumps(as_json(account, directory), indent=2))
+    if as_json:
+        click.echo(json.dumps(account_as_json(account, directory), indent=2))
         return _MADE
     _print(Terminal(), account, directory)
     if html_file is not None:
@@ -77,16 +83,11 @@ def report(directory: str, html_file: Path | None, wants_json: bool, over: bool)
 
 
 def _load(directory: str, over: bool) -> Account:
-    try:
-        store = open_store(directory)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    try:
-        return load(store, over=over)
-    except CheckpointError as error:
-        raise CannotRead(str(error)) from None
-    finally:
-        store.close()
+    with contextlib.closing(store_of(directory)) as store:
+        try:
+            return load(store, over=over)
+        except CheckpointError as error:
+            raise CannotRead(str(error)) from None
 
 
 def _write(file: Path, text: str) -> None:
@@ -120,5 +121,5 @@ def _print(terminal: Terminal, account: Account, directory: str) -> None:
 
 
 def _without_meanings(table: Table) -> Table:
-    """Leaves out the last column, which a terminal has no room for; docs/report.md and the page have it."""
+    """Leaves out the last column, for which a terminal has no room; docs/report.md and the page have it."""
     return Table(table.title, table.columns[:-1], [row[:-1] for row in table.rows])

@@ -1,14 +1,19 @@
-"""``keras-preempt run``: trains in local worker processes and restarts them after a preemption."""
+"""``keras-preempt run``: trains in local worker processes, and restarts them after a preemption."""
 
 from __future__ import annotations
 
 import click
 
-from keras_preempt.cli.options import checked_command, command_argument, restart_code_option, workers_option
+from keras_preempt.cli.options import (
+    checked_command,
+    command_argument,
+    restart_code_option,
+    restart_policy,
+    seconds_option,
+    workers_option,
+)
 from keras_preempt.cli.terminal import Terminal
-from keras_preempt.cluster import RestartPolicy, Supervisor
-
-__all__ = ["run"]
+from keras_preempt.cluster import Supervisor
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -30,12 +35,10 @@ __all__ = ["run"]
     metavar="M",
     help="Crashes after which the cluster is started again all the same.",
 )
-@click.option(
+@seconds_option(
     "--failure-grace",
-    type=click.FloatRange(min=0),
     default=10.0,
-    show_default=True,
-    metavar="SECONDS",
+    zero=True,
     help="Time for the other workers to end by themselves once one has crashed.",
 )
 @command_argument
@@ -61,9 +64,10 @@ def run(
     Where a worker was killed without a notice (SIGKILL) and the others leave with 69, which says that they
     have lost it, the cluster is started again if there is a checkpoint.
 
-    SIGTERM, and SIGHUP when the terminal is closed, go on to the training process of every worker as SIGTERM,
-    also behind a shell script; they save and leave, and nothing is started again after that. Ctrl-C goes on as
-    it is, and a second one kills them. Nothing that a worker has started outlives this command, even if it is
+    SIGTERM, and SIGHUP when the terminal is closed, are passed on to the training process of every worker as
+    SIGTERM, also behind a shell script; they save and leave, and nothing is started again after that. So do SIGUSR1 and
+    SIGUSR2, which workers that listen for them get as they are. Ctrl-C is passed on as it is, and a second one
+    kills them. Nothing that a worker has started outlives this command, even if it is
     killed itself. If standard output cannot be written, the output is dropped and the job goes on.
 
     \b
@@ -75,19 +79,17 @@ def run(
       1    it gave up: several restarts in a row without progress
       2    wrong usage
       130  stopped by Ctrl-C
-      143  stopped by SIGTERM (129: SIGHUP) before training had begun: nothing saved, nothing lost
+      143  stopped by SIGTERM before training had begun: nothing saved, nothing lost
+           (129: SIGHUP, 138: SIGUSR1, 140: SIGUSR2)
       else the exit code of the worker that failed first; 128 + n if signal n ended it
     """  # noqa: D301 - click's own mark for text that it must not wrap
     arguments = checked_command(workers, command)
-    try:
-        policy = RestartPolicy(
-            restart_codes=restart_codes,
-            max_restarts_without_progress=max_restarts_without_progress,
-            max_failures=max_failures,
-            failure_grace=failure_grace,
-        )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    policy = restart_policy(
+        restart_codes=restart_codes,
+        max_restarts_without_progress=max_restarts_without_progress,
+        max_failures=max_failures,
+        failure_grace=failure_grace,
+    )
     terminal = Terminal(job=True)
     supervisor = Supervisor(
         workers,

@@ -1,4 +1,4 @@
-"""What the commands print: coloured on a terminal, plain text everywhere else."""
+"""Prints the output of the commands: in colour on a terminal, as plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -18,46 +18,51 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from keras_preempt.cli.output import Output
-
-__all__ = ["OutputLost", "Terminal"]
-
 _WORKER_COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
-_PLAIN_WIDTH = 200  # columns of a table in a file or a pipe, where nothing has to fit on a screen
+_PLAIN_WIDTH = 200  # columns of a table in a file or pipe, which has to fit on no screen
 
 
 _UNREADY = re.compile(r"I0000 \d\d:\d\d:\d+\.\d+|WARNING: All log messages before absl::InitializeLog")
 
 
 def is_silenced(line: str, level: str) -> bool:
-    """Whether TensorFlow was told not to write a line that it wrote all the same.
+    """Whether TF_CPP_MIN_LOG_LEVEL silences a line that TensorFlow wrote all the same.
 
-    Its libraries log a few lines while they load, before they look at TF_CPP_MIN_LOG_LEVEL.
+    Its libraries log a few lines while they load, before they read that variable.
 
     Args:
-        line: What a worker wrote.
-        level: The value of TF_CPP_MIN_LOG_LEVEL; 1 and above silence information.
+        line: A line of a worker.
+        level: The value of the variable; 1 and above silence information.
     """
     return level in ("1", "2", "3") and _UNREADY.match(line) is not None
 
 
+def shown_size(size: float) -> str:
+    """Returns a size such as "1.2 MB"; units of a thousand."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
+
+
 class OutputLost(click.ClickException):
-    """What a command was asked to print cannot be printed."""
+    """The output of a command cannot be written."""
 
 
 class Terminal:
     """Writes workers' lines, the launcher's own lines and tables to one stream, from any thread.
 
-    A reader that goes away (``keras-preempt report ... | head``) ends nothing: the output is dropped. So it is with any
-    other error of the output of a job, such as a full disk or a terminal that is gone, which is then told on standard
-    error; without a job, the output is what the command is for, and such an error ends it.
+    If the reader goes away (``keras-preempt report ... | head``), the output is dropped. So it is with any other output
+    error of a job, such as a full disk or a terminal that is gone, which is then reported on standard error. Without a
+    job, the command exists for its output, and such an error ends it.
 
     Args:
-        stream: Where to; None for standard output, which may be closed.
+        stream: The stream; None for standard output, which may be closed.
         job: Whether a job runs that is worth more than its output.
 
     Raises:
-        OutputLost: By any of its methods, see above.
+        OutputLost: Any of its methods may raise it; see above.
     """
 
     def __init__(self, stream: IO[str] | None = None, *, job: bool = False):
@@ -84,18 +89,18 @@ class Terminal:
             self._console.width = _PLAIN_WIDTH
 
     def hurry(self) -> None:
-        """From now on drops what no reader takes at once: the job was told to stop. Safe in a signal handler."""
+        """Drops from now on what no reader takes at once, since the job was told to stop. Safe in a signal handler."""
         if self._output is not None:
             self._output.hurry()
 
     def worker_line(self, index: int, line: str) -> None:
-        """Writes a worker's line after its prefix; of a line rewritten in place, only its last state."""
+        """Writes a worker's line after its prefix; of a line that is rewritten in place, only the last state."""
         if is_silenced(line, os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0")):
             return
         self._print(Text(f"[w{index}] ", style=_WORKER_COLOURS[index % len(_WORKER_COLOURS)]), _visible(line))
 
     def say(self, line: str, style: str = "") -> None:
-        """Writes one of the launcher's own lines."""
+        """Writes a line of the launcher."""
         self._print(Text("[keras-preempt] ", style="bold"), line, style)
 
     def line(self, line: str, style: str = "") -> None:
@@ -148,13 +153,13 @@ class Terminal:
                 self._stream.flush()
                 encoding = getattr(self._stream, "encoding", None) or "utf-8"
                 self._output.write(text.encode(encoding, "backslashreplace"))
-        except (OSError, ValueError) as error:  # A ValueError: somebody has closed it.
+        except (OSError, ValueError) as error:  # ValueError: the stream was closed.
             self._lose(str(getattr(error, "strerror", None) or error), isinstance(error, BrokenPipeError))
 
     def _lose(self, why: str, unread: bool = False) -> None:
         self._closed = True
         if self._stream is not None:
-            # What is still buffered has to go somewhere when the interpreter flushes it at exit.
+            # The interpreter flushes what is still buffered at exit, and must not fail then.
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
         if self._job:
@@ -177,3 +182,58 @@ def _tell(text: str) -> None:
 def _visible(line: str) -> str:
     shown = [piece for piece in line.split("\r") if piece]
     return shown[-1] if shown else ""
+
+
+_PIECE = 512  # bytes; a pipe that is ready takes as many without blocking (POSIX's least PIPE_BUF)
+_HURRIED = 0.2  # seconds that a reader has to take a piece once the job was told to stop
+
+
+class Output:
+    """Writes to a descriptor as fast as its reader reads, until `hurry` is called.
+
+    A slow reader, such as a pager, slows down the writer. That is right while a job trains, and fatal when it has to
+    save: its workers would wait for ever in the middle of a line of output. After `hurry`, what cannot be written
+    within a moment is dropped.
+
+    Args:
+        descriptor: An open file descriptor. It may be non-blocking.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_writer, False)
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+        self._poll.register(self._wake_reader, select.POLLIN)
+        self._hurried = self._dropping = False
+
+    def hurry(self) -> None:
+        """Stops waiting for readers. Safe in a signal handler, and from any thread."""
+        with contextlib.suppress(BlockingIOError):  # It was called often, and the pipe is full.
+            os.write(self._wake_writer, b"!")
+
+    def write(self, data: bytes) -> None:
+        """Writes all of it, or drops the rest if that takes too long.
+
+        Raises:
+            OSError: There is no reader any more, the disk is full, the terminal is gone, and the like.
+        """
+        left = memoryview(data)
+        while left and self._is_ready():
+            with contextlib.suppress(BlockingIOError):
+                left = left[os.write(self._descriptor, left[:_PIECE]) :]
+
+    def _is_ready(self) -> bool:
+        while True:
+            patience = None if not self._hurried else 0 if self._dropping else int(1000 * _HURRIED)
+            ready = dict(self._poll.poll(patience))
+            if self._descriptor in ready:  # Also if it is closed or broken, which the write then reports.
+                self._dropping = False
+                return True
+            if self._wake_reader in ready:
+                self._poll.unregister(self._wake_reader)
+                self._hurried = True
+                continue
+            self._dropping = True
+            return False

@@ -1,14 +1,20 @@
-"""Worker processes on this machine: start them, end them, restart them. Workers on a cluster: who is where."""
+"""Starts, ends and restarts worker processes on this machine; describes the workers of a cluster to TensorFlow."""
 
 from __future__ import annotations
 
-from keras_preempt.cluster.jobset import tf_config_from_jobset
 from keras_preempt.cluster.local import LocalCluster, WorkerExit, default_prefix
-from keras_preempt.cluster.outcome import Outcome, Verdict, exit_status, judge
-from keras_preempt.cluster.slurm import tf_config_from_slurm
+from keras_preempt.cluster.outcome import (
+    Incarnation,
+    Outcome,
+    RestartPolicy,
+    SupervisorReport,
+    Verdict,
+    exit_status,
+    judge,
+)
 from keras_preempt.cluster.status import WorkerStatus, read_statuses
-from keras_preempt.cluster.supervisor import Incarnation, RestartPolicy, Supervisor, SupervisorReport
-from keras_preempt.cluster.tf_config import tf_config_from_hosts
+from keras_preempt.cluster.supervisor import Supervisor
+from keras_preempt.cluster.tf_config import tf_config_from_hosts, tf_config_from_jobset, tf_config_from_slurm
 
 __all__ = [
     "Incarnation",

@@ -1,4 +1,4 @@
-"""How the processes of a run have ended, written beside their own events: a process that is killed says nothing."""
+"""Records in the events of a run how its processes ended, since a process that is killed cannot."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.store import open_store
 from keras_preempt.cluster.local import WorkerExit
+from keras_preempt.cluster.status import read_fit
 from keras_preempt.process.environment import DRILL_RECORD
 from keras_preempt.report import events
-from keras_preempt.report.status import fit_file
-
-__all__ = ["record_exits", "recorded_steps"]
 
 _PATIENCE = 30.0
-"""Seconds that a bucket has to take the record."""
+"""Seconds that writing the record may take."""
 
 
 def record_exits(
@@ -32,15 +30,15 @@ def record_exits(
     """Writes the end of each worker that has begun a fit to the events of that fit.
 
     Args:
-        status_dir: Where the workers have left word of their fits.
+        status_dir: Where the workers have named the fits that they began.
         exits: How they ended.
-        say: Told in one line what could not be written. That changes nothing but the report.
+        say: Called with one line about what could not be written. Only the report suffers from that.
         steps: Returns how many steps of optimizers a worker is known to have done, or None.
     """
     monotonic_to_unix = time.time() - time.monotonic()
     lines: defaultdict[tuple[str, int], list[bytes]] = defaultdict(list)
     for exit in exits:
-        fit = _fit(status_dir / fit_file(exit.index))
+        fit = read_fit(status_dir, exit.index)
         if fit is not None:
             done = steps(exit.index)
             known = {} if done is None else {"step": done}
@@ -54,11 +52,11 @@ def record_exits(
 
 
 def recorded_steps(environment: Mapping[str, str | None], incarnation: int) -> Callable[[int], int | None]:
-    """Returns what tells the steps that a worker has done, from the record that it writes of every step in a drill.
+    """Returns a function that reads how many steps a worker has done, from the record that it writes in a drill.
 
     Args:
-        environment: What the workers were given.
-        incarnation: How many times the launcher had started them before.
+        environment: The variables that the workers were given.
+        incarnation: How often the launcher had started them before.
     """
     folder = environment.get(DRILL_RECORD)
 
@@ -80,19 +78,11 @@ def recorded_steps(environment: Mapping[str, str | None], incarnation: int) -> C
     return steps
 
 
-def _fit(file: Path) -> tuple[str, int] | None:
-    try:
-        told = json.loads(file.read_text("utf-8"))
-        return str(told["directory"]), int(told["incarnation"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None  # It has not begun a fit, or with another version.
-
-
 def _write(directory: str, incarnation: int, data: bytes) -> None:
     store = open_store(directory)
     store.deadline = time.monotonic() + _PATIENCE
     try:
-        if store.children(EVENTS):  # Not a directory that somebody has removed meanwhile.
+        if store.children(EVENTS):  # Otherwise somebody has removed the directory meanwhile.
             store.create(events.launcher_log_name(incarnation), data)
     finally:
         store.close()

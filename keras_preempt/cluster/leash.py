@@ -1,19 +1,19 @@
-"""Keeps one worker: starts its command, hands signals on to it, and lets nothing that it has started outlive it.
+"""The keeper of one worker: starts its command, passes signals on, and ends everything that the command started.
 
-Run as a script that imports nothing from the package: ``python -I -S leash.py <control socket>``. It stands between the
-launcher and the command as a small init does in a container, because some things can only be done from there:
+It runs as a script that imports nothing from the package: ``python -I -S leash.py <control socket>``. It stands between
+the launcher and the command as a small init does in a container, because some things can only be done from there:
 
 - When the launcher is gone, even after a SIGKILL that no handler of the launcher could see, the socket ends and the
   keeper kills whatever the command has started. If the keeper itself is killed, the kernel kills the command
   (prctl(2), PR_SET_PDEATHSIG) and the launcher the rest of the session.
-- The keeper is the reaper of its descendants (PR_SET_CHILD_SUBREAPER). A process that leaves the group or the session
-  (setsid, a daemon's double fork) becomes its child and is found. No other process is ever signalled.
+- The keeper is the reaper of its descendants (PR_SET_CHILD_SUBREAPER): a process that leaves the group or the session
+  (setsid, a daemon's double fork) becomes its child and can be found. No other process is ever signalled.
 - The process that listens for notices need not be the one that was started: in ``sh -c 'python train.py; echo over'``
-  the shell would die of a SIGTERM and the training process would never hear of it. That process names itself in a
-  file (`keras_preempt.report.status`), and the signal goes to it. Until it has done so, the signal goes to the command.
+  the shell would die of a SIGTERM and the training process would never get it. That process names itself in a file
+  (`keras_preempt.report.status`), and the signal goes to it. Until it has done so, the signal goes to the command.
 
-The whole group is not signalled, because it contains processes that training needs until it is saved, such as the
-workers of a data loader.
+The other processes of the group get no signal, because training needs them until it has saved: the workers of a data
+loader, for example.
 
 Both prctl options exist on Linux only. Elsewhere only the process group of the command is ended with it.
 """
@@ -31,10 +31,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-__all__ = ["KILL_ALL", "TO_COMMAND", "descendants", "of_session"]
-
 KILL_ALL = 255
-"""Sent by the launcher instead of the number of a signal: end everything at once."""
+"""Sent by the launcher instead of the number of a signal: kill everything at once."""
 
 TO_COMMAND = 128
 """Added by the launcher to the number of a signal that goes to the command itself, as a machine would send it."""
@@ -42,28 +40,29 @@ TO_COMMAND = 128
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
 _SETTLE = (
-    0.5  # seconds in which helpers of a process that has ended (multiprocessing has some) end by themselves
+    0.5  # seconds for the helpers of a process that has ended (multiprocessing has some) to end by themselves
 )
-_WRAP_UP = 10.0  # seconds for a shell script to end once the training process, told to stop, has ended
+_WRAP_UP = 10.0  # seconds for a shell script to end after the training process that was told to stop
 _SAVING = 600.0  # seconds for a training process whose shell has died to save
-_TELLINGS = 2  # training processes, one after the other, that are told to end and waited for
+_TELLINGS = 2  # training processes, one after the other, that are told to stop and waited for
 _TERMINATED = 5.0  # seconds between SIGTERM and SIGKILL for what is left
-_AGAIN = 0.1  # seconds between two looks while something is being waited for that sends no word
-_UNKILLABLE = 20.0  # seconds after SIGKILL: what still exists hangs in the kernel, and nobody can end it
+_AGAIN = 0.1  # seconds between two looks at what cannot be waited for
+_UNKILLABLE = 20.0  # seconds after SIGKILL: a process that still exists hangs in the kernel
 
-_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_NOT_THE_KEEPERS = (*_ENDING, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_USERS = (signal.SIGUSR1, signal.SIGUSR2)  # A scheduler's notice, if training listens for it.
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *_USERS)
+_NOT_THE_KEEPERS = (*_ENDING, signal.SIGQUIT)
 
 
 class _Keeper:
     def __init__(self, control: socket.socket, command: list[str], listening: str) -> None:
         self._control = control
         self._listening = listening
-        self._killing: float | None = None  # Since when, as all the times below.
+        self._killing: float | None = None  # Since when; so are all the times below.
         self._terminating: float | None = None
         self._main_ended: float | None = None
         self._main_code = 0
-        self._told = 0  # The training process that was told to end; 0: none.
+        self._told = 0  # The training process that was told to stop; 0: none.
         self._told_at = 0.0
         self._tellings = 0
         self._told_gone: float | None = None
@@ -71,7 +70,7 @@ class _Keeper:
         self._wanted = 0  # A signal that came before a training process was known.
         self._orphans: dict[int, int] = {}
         self._reported = False
-        # Set before the command starts: none of its descendants can be missed.
+        # Before the command starts, so that none of its descendants is missed.
         if sys.platform == "linux":
             _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         inherited = {number: signal.getsignal(number) for number in _NOT_THE_KEEPERS}
@@ -87,12 +86,12 @@ class _Keeper:
         self._main = os.fork()
         if self._main == 0:
             _become(command, inherited, keeper)
-        with contextlib.suppress(OSError):  # In both, so that it is done whoever comes first.
+        with contextlib.suppress(OSError):  # In both processes, whichever comes first.
             os.setpgid(self._main, self._main)
         self._say(f"started {self._main}")
 
     def run(self) -> None:
-        """Returns when the command and all that it has started are gone."""
+        """Returns when the command and everything that it has started are gone."""
         while self._reap():
             patience = self._advance()
             if self._killing is not None and time.monotonic() - self._killing > _UNKILLABLE:
@@ -115,20 +114,24 @@ class _Keeper:
                 self._obey(number)
 
     def _obey(self, number: int) -> None:
+        command = self._main if self._main_ended is None else 0
         if number in (KILL_ALL, signal.SIGKILL):
             self._killing = self._killing or time.monotonic()
-            _send(self._main if self._main_ended is None else 0, signal.SIGKILL)
+            _send(command, signal.SIGKILL)
             return
         if number > TO_COMMAND:
-            _send(self._main if self._main_ended is None else 0, number - TO_COMMAND)
+            _send(command, number - TO_COMMAND)
             return
         trainer = self._trainer()
+        target = trainer or command
+        if number in _USERS and not _handles(target, number):
+            number = signal.SIGTERM  # It would be killed without having saved.
         if number in _ENDING:
             self._wanted = number
         if trainer and number in _ENDING:
             self._tell(trainer, number)
         else:
-            _send(trainer or (self._main if self._main_ended is None else 0), number)
+            _send(target, number)
 
     def _tell(self, trainer: int, number: int) -> None:
         if trainer != self._told:
@@ -137,7 +140,7 @@ class _Keeper:
         _send(trainer, number)
 
     def _advance(self) -> float | None:
-        """Does what is due, and returns how long nothing else is; None for as long as nobody says anything."""
+        """Does what is due; returns the seconds until something else is, None to wait for a message or an exit."""
         now = time.monotonic()
         if self._killing is not None:
             self._send_all(signal.SIGKILL)
@@ -149,23 +152,21 @@ class _Keeper:
         return self._after(now)
 
     def _beside_the_command(self, now: float) -> float | None:
-        """The command runs. If it is the wrapper of a training process that was told to end, it has to end soon."""
+        """While the command runs: if it wraps a training process that was told to stop, it has to end soon after it."""
         if not self._wanted:
             return None
         trainer = self._trainer()
         if trainer == self._main:
             return None
         if trainer and not self._told:
-            self._tell(trainer, self._wanted)  # The shell has kept the signal to itself.
-        if trainer and trainer == self._told:
-            return _AGAIN
-        if not self._told:
+            self._tell(trainer, self._wanted)  # The shell has not passed the signal on.
+        if not self._told or trainer == self._told:
             return _AGAIN
         self._told_gone = self._told_gone or now
         return self._after(now) if now >= self._told_gone + _WRAP_UP else _AGAIN
 
     def _after(self, now: float) -> float:
-        """Ends what is left: the training process saves first, and keeps its own children for that long."""
+        """Ends what is left. The training process saves first, and keeps its children until then."""
         if self._main_ended is None and not self._wrapper_told:
             self._wrapper_told = True
             _send(self._main, signal.SIGTERM)  # It may be a loop that starts the training again and again.
@@ -196,7 +197,7 @@ class _Keeper:
         return [f"{name} ({pid})" for pid, name in found.items() if pid != self._main]
 
     def _trainer(self) -> int:
-        """The process that has said that it listens, if it is a descendant that lives; otherwise 0."""
+        """Returns the process that said that it listens, if it is a living descendant; otherwise 0."""
         if not self._listening:
             return 0
         try:
@@ -215,7 +216,7 @@ class _Keeper:
         return pid if process is not None else 0
 
     def _reap(self) -> bool:
-        """Collects what has ended; returns whether anything is left."""
+        """Reaps processes that have ended; returns whether any are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -232,25 +233,25 @@ class _Keeper:
                 self._orphans[pid] = code
 
     def _report(self) -> None:
-        """Says how the worker has ended: as its command, or as the training process that has outlived the command."""
+        """Reports how the worker ended: as its command, or as the training process that outlived the command."""
         if self._main_ended is None or self._reported:
             return
         self._reported = True
         self._say(f"ended {self._orphans.get(self._told, self._main_code)}")
 
     def _say(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # The launcher is gone; that is noticed elsewhere.
+        with contextlib.suppress(OSError):  # The launcher is gone, which is noticed elsewhere.
             self._control.sendall(f"{line}\n".encode())
 
 
 def descendants(root: int) -> dict[int, str] | None:
-    """Returns the processes that a process has started, and those that they have, and so on; without zombies.
+    """Returns the descendants of a process, without zombies.
 
     Args:
         root: A process id.
 
     Returns:
-        Their names by process id; None where the system does not say (it has no /proc).
+        Their names by process id; None where the system has no /proc.
     """
     if _look(os.getpid()) is None:
         return None
@@ -268,7 +269,7 @@ def descendants(root: int) -> dict[int, str] | None:
 
 
 def of_session(session: int) -> list[int]:
-    """Returns the processes of a session, without zombies; none where the system does not say."""
+    """Returns the processes of a session, without zombies; none where the system has no /proc."""
     return [pid for pid, process in _processes() if process.session == session and process.state != "Z"]
 
 
@@ -285,12 +286,22 @@ class _Process(NamedTuple):
 def _look(pid: int) -> _Process | None:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The name stands in brackets, and may hold spaces and brackets itself.
+            # The name stands in parentheses, and may contain spaces and parentheses itself.
             head, _, rest = file.read().rpartition(")")
         fields = rest.split()
         return _Process(head.partition("(")[2], fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; False where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            caught = next(line for line in file if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+    except (OSError, ValueError, IndexError, StopIteration):
+        return False
 
 
 def _processes() -> Iterator[tuple[int, _Process]]:
@@ -320,11 +331,11 @@ def _become(command: list[str], inherited: Mapping[signal.Signals, object], keep
         os.setpgid(0, 0)
         if sys.platform == "linux":
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:  # It died before the bond was made.
+        if os.getppid() != keeper:  # The keeper died before prctl was called.
             os._exit(128 + signal.SIGKILL)
         signal.set_wakeup_fd(-1)
         for number, handler in inherited.items():
-            # A launcher in a shell's background ignores SIGINT, and exec would hand that on to the worker. A SIGHUP
+            # A launcher in a shell's background ignores SIGINT, and exec would pass that on to the worker. A SIGHUP
             # that is ignored (nohup) stays ignored.
             ignored = handler is signal.SIG_IGN and number not in (signal.SIGINT, signal.SIGTERM)
             signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
@@ -338,7 +349,7 @@ def _become(command: list[str], inherited: Mapping[signal.Signals, object], keep
 
 
 def main(argv: list[str]) -> None:
-    """Keeps the worker that the launcher describes on the socket whose descriptor is ``argv[1]``."""
+    """Keeps the worker that the launcher describes on the socket with the descriptor ``argv[1]``."""
     descriptor = int(argv[1])
     os.set_inheritable(descriptor, False)
     control = socket.socket(fileno=descriptor)

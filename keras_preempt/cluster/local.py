@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from keras_preempt.cluster.ports import find_free_ports
+from keras_preempt.cluster.tf_config import tf_config_of
 from keras_preempt.cluster.worker import WorkerProcess
 from keras_preempt.process.environment import TF_CONFIG
 from keras_preempt.process.exit_codes import RESTART_CODES
 
 _OUTPUT_TAIL = 10.0  # seconds for a worker whose keeper was killed
-
-__all__ = ["LocalCluster", "WorkerExit", "default_prefix"]
 
 _ADDRESS_IN_USE = re.compile(
     r"address (is )?already in use|EADDRINUSE|could not start grpc server", re.IGNORECASE
@@ -28,7 +29,7 @@ _ADDRESS_IN_USE = re.compile(
 
 
 def default_prefix(index: int) -> str:
-    """Returns what stands before each line of worker ``index`` in a log file."""
+    """Returns the prefix of each line of worker ``index`` in a log file."""
     return f"[w{index}] "
 
 
@@ -37,9 +38,9 @@ class WorkerExit:
     """How one worker ended.
 
     Attributes:
-        index: the worker's number, from 0.
-        code: exit code; negative for the signal that ended it, as in ``subprocess``.
-        at: when it ended, in seconds of ``time.monotonic``.
+        index: The worker's number, from 0.
+        code: Exit code; negative for the signal that ended it, as in ``subprocess``.
+        at: When it ended, in seconds of ``time.monotonic``.
         by_launcher: True if the launcher ended it after another worker had failed, or to clean up.
     """
 
@@ -53,30 +54,30 @@ class LocalCluster:
     """Starts ``workers`` processes that see each other through ``TF_CONFIG``, and always ends them.
 
     Two or more workers get TensorFlow's cluster description with free ports of 127.0.0.1; one worker gets
-    none, and none that it would inherit: it is a plain job of one process. Use it as a context manager: on
-    the way out, whatever still runs is ended. The workers end, too, when this process is killed.
+    none, nor does it inherit one: it is a plain job of one process. Use it as a context manager: when the block
+    ends, whatever still runs is ended. The workers also end when this process is killed.
 
     Example:
         >>> with LocalCluster(2, ["python", "train.py"], log=sys.stdout) as cluster:
         ...     codes = [exit.code for exit in cluster.wait(timeout=600)]
 
     Args:
-        workers: number of processes, at least 1.
-        command: program and arguments, the same for all.
-        env: environment variables on top of this process's own; None as a value removes one.
-        worker_env: the same for single workers, by index.
-        log: a callable given (index, line) from reader threads, one at a time; or a text file, written with
-            ``prefix`` before each line; None to drop the output.
-        on_exit: called with the index of each worker that has ended and whose output was read, from a thread.
-        prefix: gives the prefix of a worker's lines in a log file.
-        cwd: working directory; this process's own if None.
+        workers: Number of processes, at least 1.
+        command: Program and arguments, the same for all.
+        env: Environment variables on top of this process's own; None as a value removes one.
+        worker_env: More of them for single workers, by index.
+        log: Called with (index, line) from reader threads, one at a time; or a text file, which gets ``prefix`` before
+            each line; None to drop the output.
+        on_exit: Called from a thread with the index of each worker that has ended, once its output was read.
+        prefix: Returns the prefix of a worker's lines in a log file.
+        cwd: Working directory; this process's own if None.
 
     Raises:
-        ValueError: fewer than one worker, or an empty command.
+        ValueError: There is less than one worker, or the command is empty.
     """
 
     worker_type = WorkerProcess
-    """What starts and ends one worker."""
+    """The class that starts and ends one worker."""
 
     def __init__(
         self,
@@ -118,10 +119,10 @@ class LocalCluster:
         self.kill_all(grace=0)
 
     def start(self) -> None:
-        """Starts all workers; if one cannot be started, ends the others.
+        """Starts all workers. If one cannot be started, the others are ended.
 
         Raises:
-            OSError: the operating system cannot start a process.
+            OSError: The operating system cannot start a process.
         """
         try:
             for worker in self._workers:
@@ -144,7 +145,7 @@ class LocalCluster:
 
     @property
     def exits(self) -> list[WorkerExit]:
-        """The workers that have ended so far, in the order in which they did."""
+        """The exits of the workers that have ended so far, in that order."""
         found = [
             WorkerExit(worker.index, worker.exit_code, worker.exited_at, worker.ended_by_launcher)
             for worker in self._workers
@@ -153,10 +154,11 @@ class LocalCluster:
         return sorted(found, key=lambda exit: exit.at)
 
     def signal(self, index: int, number: int) -> bool:
-        """Sends a signal to the process of one worker that trains; returns False if the worker is gone already.
+        """Sends a signal to the training process of one worker; returns False if the worker is gone already.
 
-        It goes to the command until another process of the worker listens for notices (behind a shell), and not to
-        other processes, except SIGKILL, which ends them all.
+        Until some process of the worker listens for notices, which may be behind a shell, the signal goes to the
+        command. SIGUSR1 and SIGUSR2 go as SIGTERM to a process that has no handler for them. SIGKILL ends all processes
+        of the worker.
         """
         return self._workers[index].signal(number)
 
@@ -165,7 +167,7 @@ class LocalCluster:
         return self._workers[index].signal_command(number)
 
     def signal_all(self, number: int) -> None:
-        """Sends a signal to every worker that still runs. Safe in a signal handler of the main thread."""
+        """Sends a signal to every worker that still runs; see `signal`. Safe in a signal handler of the main thread."""
         for worker in self._workers:
             worker.signal(number)
 
@@ -180,17 +182,17 @@ class LocalCluster:
         """Waits until every worker has ended.
 
         Args:
-            timeout: seconds; None waits for as long as it takes.
-            failure_grace: once a worker has failed (an exit code other than 0 and ``restart_codes``), the
+            timeout: Seconds; None waits for as long as it takes.
+            failure_grace: Once a worker has failed (an exit code other than 0 and ``restart_codes``), the
                 others have this many seconds to end by themselves, then they are terminated. None: no limit.
-            restart_codes: exit codes that are not failures.
-            kill_grace: seconds between SIGTERM and SIGKILL for those that are terminated.
+            restart_codes: Exit codes that are not failures.
+            kill_grace: Seconds between SIGTERM and SIGKILL for those that are terminated.
 
         Returns:
             The exits, in the order in which the workers ended.
 
         Raises:
-            TimeoutError: some still run after ``timeout`` seconds (they go on running).
+            TimeoutError: Some still run after ``timeout`` seconds. They go on running.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -253,10 +255,9 @@ class LocalCluster:
     def _environment(self, index: int, *changes: Mapping[str, str | None]) -> dict[str, str]:
         environment = dict(os.environ)
         environment.pop(TF_CONFIG, None)
-        environment.setdefault("PYTHONUNBUFFERED", "1")  # A line is worth most while it is new.
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # So that lines are shown as they are written.
         if self.addresses:
-            cluster = {"cluster": {"worker": self.addresses}, "task": {"type": "worker", "index": index}}
-            environment[TF_CONFIG] = json.dumps(cluster)
+            environment[TF_CONFIG] = json.dumps(tf_config_of(self.addresses, index))
         for change in changes:
             for name, value in change.items():
                 if value is None:
@@ -264,3 +265,42 @@ class LocalCluster:
                 else:
                     environment[name] = value
         return environment
+
+
+# Below Linux's default range for outgoing connections (32768 to 60999), so that no connection opened between
+# the probe and the worker's own bind can take the port away.
+_LOWEST, _HIGHEST = 15_000, 32_000
+_ATTEMPTS = 200
+
+_random = random.SystemRandom()
+
+
+def find_free_ports(count: int) -> list[int]:
+    """Returns ``count`` distinct ports of 127.0.0.1 that nobody listens on at the moment.
+
+    Another process can still take one before it is used: callers start over with new ports if a worker
+    reports "address already in use".
+
+    Raises:
+        OSError: The machine has no free ports left.
+    """
+    with contextlib.ExitStack() as held:
+        return [_probe(held) for _ in range(count)]
+
+
+def _probe(held: contextlib.ExitStack) -> int:
+    """Binds one port and keeps it bound until ``held`` is closed, so that no port is handed out twice."""
+    for attempt in range(_ATTEMPTS):
+        # The last attempt leaves the choice to the kernel, which fails only when there is nothing left.
+        port = 0 if attempt == _ATTEMPTS - 1 else _random.randrange(_LOWEST, _HIGHEST)
+        probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            probe.close()
+            if port == 0:
+                raise
+            continue
+        held.callback(probe.close)
+        return int(probe.getsockname()[1])
+    raise AssertionError("unreachable: the last attempt returns or raises")

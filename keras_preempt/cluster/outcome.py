@@ -1,4 +1,4 @@
-"""Why a cluster ended: finished, preempted or failed. Pure: exits in, verdict out."""
+"""What a start of a cluster came to, and when it is started again. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.cluster.status import WorkerStatus
-from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
-
-__all__ = ["KILLED_BY_TERM", "Outcome", "Verdict", "as_told", "exit_status", "judge"]
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, RESTART_CODES, signal_name
 
 #: SIGTERM reached a worker that did not handle it yet (or a shell that reports it as 128 + 15).
 KILLED_BY_TERM = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM})
@@ -27,14 +25,14 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome, the exit that decided it, and one line for each worker that failed.
+    """Why a start of the cluster ended.
 
     Attributes:
-        outcome: what it came to.
-        cause: the exit that explains the others, or None if the launcher ended all of them.
-        notes: lines for the log, such as "w1 failed (exit code 1) after w0 was killed".
-        lost: it failed by nothing but the loss of workers: they were killed, or could not be reached any more, and
-            one that was left says so by its exit code (69).
+        outcome: Finished, preempted or failed.
+        cause: The exit that explains the others; None if nobody failed, or the launcher ended them all.
+        notes: Lines for the log, such as "w1 failed (exit code 1) after w0 was killed".
+        lost: Whether it failed only because workers were lost: they were killed or could not be reached any more, and
+            a survivor says so by its exit code (69).
     """
 
     outcome: Outcome
@@ -46,19 +44,19 @@ class Verdict:
 def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdict:
     """Decides why a cluster ended.
 
-    A failure that follows another worker's death is that death's consequence, since collectives fail when a
+    A failure that follows the death of another worker is a consequence of it, since collectives fail when a
     peer is gone. So the first exit by itself that is neither a success nor a restart code decides: SIGTERM
     before the callback listened is a preemption, like a restart code; another code is a failure. SIGKILL is
     the end of a grace period if some worker left with a restart code, else a failure (often: out of memory).
-    A worker that says that it has lost another one never decides, as long as another exit is there that can.
+    An exit that says "another worker was lost" decides only if there is no other exit that can.
 
     Args:
-        exits: all exits, in the order in which the workers ended.
-        restart_codes: exit codes that ask for a restart.
+        exits: All exits, in the order in which the workers ended.
+        restart_codes: Exit codes that ask for a restart.
     """
     asked = [e for e in exits if e.code in restart_codes and not e.by_launcher]
     own = [e for e in exits if e.code != 0 and e.code not in restart_codes and not e.by_launcher]
-    # Also where the launcher did not wait for it: that one is gone is noticed after seconds.
+    # Also where the launcher did not wait for it: it takes seconds to notice that a worker is gone.
     lost = [e for e in exits if e.code == EXIT_WORKER_LOST]
     losses = (-signal.SIGKILL, EXIT_WORKER_LOST)
     if asked:
@@ -74,34 +72,31 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
         return Verdict(Outcome.PREEMPTED, asked[0], tuple(_describe(e, asked[0]) for e in ended))
     if all(e.code == 0 for e in exits):
         return Verdict(Outcome.FINISHED, None, ())
-    # Only what the launcher itself ended is left: it gave up on the incarnation.
+    # The launcher has ended all that did not end well: it gave up on the incarnation.
     return Verdict(Outcome.FAILED, None, tuple(_describe(e, None) for e in ended))
 
 
 def as_told(
     exits: Sequence[WorkerExit], told: Mapping[int, WorkerStatus], wrapped: Collection[int]
 ) -> tuple[WorkerExit, ...]:
-    """Puts the status that a preempted training process has left with in place of that of its wrapper.
+    """Replaces the exit code of a wrapper by the status that its preempted training process has left with.
 
-    A shell script that goes on after its training (``python train.py; echo over``) ends with 0, ``make`` with 2
-    whatever has failed, and a shell that gets the signal itself may die of it. None of that says how training has
-    ended, but the training process does. The status of its own process stands, unless it is 0 or the signal, which
-    that process cannot have meant.
+    A shell script that goes on after its training (``python train.py; echo over``) ends with 0, ``make`` ends with 2
+    whatever has failed, and a shell that gets the signal itself may die of it. None of that says how training
+    ended, but the training process does. Where the command is the training process itself, its exit code stands,
+    unless it is 0 or a death by SIGTERM, which contradict what it has said.
 
     Args:
-        exits: How the commands have ended.
-        told: What the training processes have said last, by worker.
+        exits: How the commands ended.
+        told: What the training processes said last, by worker.
         wrapped: Workers whose training process is not the command itself.
     """
     result = []
     for exit in exits:
         status = told.get(exit.index)
-        preempted = status is not None and status.exit_code is not None and not status.finished
-        if preempted and (exit.index in wrapped or exit.code == 0 or exit.code in KILLED_BY_TERM):
-            assert status is not None
-            assert status.exit_code is not None
-            exit = replace(exit, code=status.exit_code)
-        result.append(exit)
+        preempted = None if status is None or status.finished else status.exit_code
+        replaced = exit.index in wrapped or exit.code == 0 or exit.code in KILLED_BY_TERM
+        result.append(exit if preempted is None or not replaced else replace(exit, code=preempted))
     return tuple(result)
 
 
@@ -112,12 +107,7 @@ def exit_status(code: int) -> int:
 
 def _describe(exit: WorkerExit, cause: WorkerExit | None) -> str:
     name = f"w{exit.index}"
-    how = f"exit code {exit.code}"
-    if exit.code < 0:
-        try:
-            how = signal.Signals(-exit.code).name
-        except ValueError:
-            how = f"signal {-exit.code}"
+    how = f"exit code {exit.code}" if exit.code >= 0 else signal_name(-exit.code)
     if exit.by_launcher:
         return f"{name} was ended by the launcher ({how})"
     if exit.code < 0 or exit.code in KILLED_BY_TERM:
@@ -128,3 +118,110 @@ def _describe(exit: WorkerExit, cause: WorkerExit | None) -> str:
         verb = "was killed" if cause.code < 0 or cause.code in KILLED_BY_TERM else "ended"
         return f"{name} failed ({how}) after w{cause.index} {verb}: a consequence"
     return f"{name} failed ({how})"
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """The rules by which a cluster is started again.
+
+    Attributes:
+        restart_codes: Exit codes by which a worker asks for a restart. The supervisor itself exits with the first when
+            it was told to stop.
+        max_restarts_without_progress: Restarts in a row that may save no later step.
+        max_failures: Crashes after which the cluster is still started again.
+        failure_grace: Seconds that the others have to end by themselves once a worker has failed.
+        incarnation_timeout: Seconds that one incarnation may take; None for no limit.
+    """
+
+    restart_codes: tuple[int, ...] = RESTART_CODES
+    max_restarts_without_progress: int = 3
+    max_failures: int = 0
+    failure_grace: float = 10.0
+    incarnation_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.restart_codes or not all(0 < code < 256 for code in self.restart_codes):
+            raise ValueError(f"Expected restart codes from 1 to 255. Received: {list(self.restart_codes)}.")
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """One start of the cluster, from the first process to the last exit.
+
+    Attributes:
+        number: From 0.
+        exits: In the order in which the workers ended.
+        verdict: Why it ended.
+        seconds: Wall time.
+        statuses: What the workers said last, by index; workers that were killed are missing.
+        listened: Workers whose training process listened for notices, so that they may have run steps.
+        address_in_use: Whether a worker reported that its port was taken.
+        timed_out: Whether it was ended because it ran for too long.
+    """
+
+    number: int
+    exits: tuple[WorkerExit, ...]
+    verdict: Verdict
+    seconds: float
+    statuses: Mapping[int, WorkerStatus]
+    listened: frozenset[int] = frozenset()
+    address_in_use: bool = False
+    timed_out: bool = False
+
+    @property
+    def safe_step(self) -> int:
+        """The step from which the next incarnation can continue; 0 if no worker said that one was saved."""
+        return max((status.safe_step for status in self.statuses.values()), default=0)
+
+    @property
+    def directory(self) -> str:
+        """The run directory in which that step was saved. A script may train several models."""
+        furthest = max(self.statuses.values(), key=lambda status: status.safe_step, default=None)
+        return "" if furthest is None else furthest.directory
+
+    @property
+    def saved(self) -> bool:
+        """Whether a worker said that the checkpoint of its exit is committed."""
+        return any(status.saved for status in self.statuses.values())
+
+    @property
+    def silent(self) -> list[int]:
+        """Workers whose training process was killed: it listened, and did not say how its training ended."""
+        return sorted(self.listened - self.statuses.keys())
+
+
+@dataclass(frozen=True)
+class SupervisorReport:
+    """All incarnations, and the exit code for the whole job.
+
+    Attributes:
+        incarnations: In order.
+        exit_code: 0 if the job finished.
+        reason: One line that says why no further one was started.
+        expected: Numbers of the incarnations that ended by a failure that was expected.
+    """
+
+    incarnations: tuple[Incarnation, ...]
+    exit_code: int
+    reason: str
+    expected: tuple[int, ...] = ()
+
+    def count(self, outcome: Outcome) -> int:
+        """Returns how many incarnations came to ``outcome``."""
+        return sum(incarnation.verdict.outcome is outcome for incarnation in self.incarnations)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all incarnations together."""
+        return sum(incarnation.seconds for incarnation in self.incarnations)
+
+    @property
+    def summary(self) -> str:
+        """One line: incarnations, preemptions, failures, exit code."""
+        expected = len(self.expected)
+        return (
+            f"{self.reason}: incarnations={len(self.incarnations)}"
+            f" preemptions={self.count(Outcome.PREEMPTED)}{f' killed={expected}' if expected else ''}"
+            f" failures={self.count(Outcome.FAILED) - expected}"
+            f" seconds={self.seconds:.1f} exit code={self.exit_code}"
+        )

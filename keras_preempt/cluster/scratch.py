@@ -1,4 +1,4 @@
-"""Temporary directories of the launcher and the drill. What a killed one has left goes at the next start."""
+"""Temporary directories of the commands. The next start removes those that a killed process left behind."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from pathlib import Path
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
 
-__all__ = ["scratch_directory"]
-
 
 @contextlib.contextmanager
 def scratch_directory(purpose: str) -> Iterator[Path]:
-    """Makes a directory in the system's temporary directory, and removes it at the end.
+    """Makes a directory in the system's temporary directory, and removes it when the block ends.
 
-    It is locked for as long as this process lives, which tells it from one that a dead process has left.
+    It is locked while this process lives, which distinguishes it from one that a dead process has left.
 
     Args:
         purpose: A word for its name: lower-case letters.

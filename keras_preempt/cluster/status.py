@@ -1,4 +1,4 @@
-"""What workers tell their launcher about the fit that they just ended: ``worker-<index>.json``."""
+"""Reads the files in which workers report to their launcher: ``worker-0.json``, ``process-0.json``, ``fit-0.json``."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keras_preempt.report.status import process_file
-
-__all__ = ["WorkerStatus", "read_listening", "read_statuses"]
+from keras_preempt.report.status import fit_file, process_file
 
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """A worker's last word; a field that it did not write has the value that promises nothing.
+    """What a worker reported at the end of its last fit. A field that it did not write has the most cautious value.
 
     Attributes:
-        directory: the run directory of its last fit, of several in one script; empty if it did not say.
-        step: training steps that the saved (or finished) state contains.
-        saved: True if this worker's part of that state was saved.
-        committed: name of the committed checkpoint, or None.
-        finished: True if training came to its end.
-        last_saved: the step of the last checkpoint that it knows of, also one of an earlier start.
-        exit_code: the status that it was about to leave with after a preemption, or None.
-        steps_run: training steps that this worker executed since it started, or None if it did not say.
-        timing: seconds by phase, such as startup, restore, train, hold, save, exit.
+        directory: The run directory of its last fit; empty if it did not say.
+        step: Training steps in the state that was saved or finished.
+        saved: Whether this worker's part of that state was saved.
+        committed: Name of the committed checkpoint; None if there is none.
+        finished: Whether training finished.
+        last_saved: The step of the last checkpoint that it knows of, possibly from an earlier start.
+        exit_code: The status with which it was about to exit after a preemption; None if there was none.
+        steps_run: Training steps that it has run since it started; None if it did not say.
+        timing: Seconds by phase, such as startup, restore, train, hold, save, exit.
     """
 
     directory: str = ""
@@ -41,13 +39,13 @@ class WorkerStatus:
 
     @property
     def safe_step(self) -> int:
-        """The step from which the next incarnation can go on; 0 if nothing was saved."""
+        """The step from which the next incarnation can continue; 0 if nothing was saved."""
         known = self.step if self.saved or self.finished or self.committed is not None else 0
         return max(known, self.last_saved)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> WorkerStatus:
-        """Takes the known fields of the right type; ignores everything else."""
+        """Takes the known fields that have the right type, and ignores everything else."""
         timing = value.get("timing")
         return cls(
             directory=value["directory"] if isinstance(value.get("directory"), str) else "",
@@ -69,28 +67,31 @@ class WorkerStatus:
 def read_statuses(directory: Path, workers: int) -> dict[int, WorkerStatus]:
     """Reads what workers 0 to ``workers - 1`` left in a directory.
 
-    A file that is absent or unreadable (its worker was killed) is left out: no information, not an error.
+    A worker whose file is absent or unreadable, because it was killed, is left out.
     """
-    statuses = {}
-    for index in range(workers):
-        try:
-            value = json.loads((directory / f"worker-{index}.json").read_text("utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(value, dict):
-            statuses[index] = WorkerStatus.from_json(value)
-    return statuses
+    found = {index: _read(directory / f"worker-{index}.json") for index in range(workers)}
+    return {index: WorkerStatus.from_json(value) for index, value in found.items() if value is not None}
 
 
 def read_listening(directory: Path, workers: int) -> dict[int, int]:
-    """Reads which process of each worker has listened for notices, by worker; one that has not is left out."""
-    found = {}
-    for index in range(workers):
-        try:
-            found[index] = int(json.loads((directory / process_file(index)).read_text("utf-8"))["pid"])
-        except (OSError, ValueError, TypeError, KeyError):
-            continue
-    return found
+    """Returns the id of the process that listens for notices, by worker; a worker without one is left out."""
+    found = {index: _read(directory / process_file(index)) or {} for index in range(workers)}
+    return {index: pid for index, value in found.items() if (pid := _integer(value.get("pid"))) is not None}
+
+
+def read_fit(directory: Path, index: int) -> tuple[str, int] | None:
+    """Reads the directory and the incarnation of the fit that a worker has begun; None if it has not said so."""
+    value = _read(directory / fit_file(index)) or {}
+    run, incarnation = value.get("directory"), _integer(value.get("incarnation"))
+    return (run, incarnation) if isinstance(run, str) and incarnation is not None else None
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _integer(value: object) -> int | None:

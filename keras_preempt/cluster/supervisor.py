@@ -1,4 +1,4 @@
-"""Starts a cluster again and again until its job is done."""
+"""Runs a cluster, and restarts it until its job is done."""
 
 from __future__ import annotations
 
@@ -11,41 +11,51 @@ from types import FrameType
 from typing import TextIO
 
 from keras_preempt.cluster.exit_record import record_exits, recorded_steps
-from keras_preempt.cluster.incarnation import Incarnation, RestartPolicy, SupervisorReport
 from keras_preempt.cluster.local import LocalCluster, default_prefix
-from keras_preempt.cluster.outcome import KILLED_BY_TERM, Outcome, Verdict, as_told, exit_status, judge
+from keras_preempt.cluster.outcome import (
+    KILLED_BY_TERM,
+    Incarnation,
+    Outcome,
+    RestartPolicy,
+    SupervisorReport,
+    Verdict,
+    as_told,
+    exit_status,
+    judge,
+)
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.status import read_listening, read_statuses
 from keras_preempt.process.environment import INCARNATION, STATUS_DIR
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED
 
-__all__ = ["Incarnation", "RestartPolicy", "Supervisor", "SupervisorReport"]
-
-_ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # As nohup does; those stay ignored.
 _PORT_ATTEMPTS = 3
 _TIMED_OUT = 124  # as timeout(1) does
 
 
 class Supervisor:
-    """Runs a command in a local cluster until it finishes, fails, or stops getting anywhere.
+    """Runs a command in a local cluster until it finishes, fails, or makes no more progress.
 
     SIGTERM and SIGINT that reach this process while ``run`` is in progress go on to all workers and end the
     job with the running incarnation; a second SIGINT kills the workers. SIGHUP, which says that the terminal is gone,
-    goes on as SIGTERM, for which workers listen; where it was ignored before (nohup), it stays ignored. ``run`` has to
-    be called from the main thread, as Python requires for signal handlers.
+    goes on as SIGTERM, for which workers listen. So do SIGUSR1 and SIGUSR2, with which a scheduler may announce the end
+    (Slurm's ``--signal=USR1@300``), but to workers that listen for them they go on as they are. Where one of these
+    three was ignored before (nohup), it stays ignored. ``run`` has to be called from the main thread, as Python
+    requires for signal handlers.
 
     Args:
-        workers: number of processes.
-        command: program and arguments.
-        policy: when to start again.
-        say: given one line about what the supervisor sees and does.
-        log: as in ``LocalCluster``.
-        prefix: as in ``LocalCluster``.
-        environment: given the number of an incarnation, returns the variables to set for it.
-        expected: given an incarnation that was ended by a failure, says in words why that was to be expected;
-            it is then started again, and the failure does not count. None: it was not.
-        cwd: as in ``LocalCluster``.
-        stopping: called once when the job is told to stop, from a signal handler.
+        workers: Number of processes.
+        command: Program and arguments.
+        policy: The rules for restarts.
+        say: Called with one line about what the supervisor sees and does.
+        log: As in ``LocalCluster``.
+        prefix: As in ``LocalCluster``.
+        environment: Returns the variables to set for an incarnation, by its number.
+        expected: Called with an incarnation that ended by a failure; returns in words why that was expected, and the
+            job is then restarted without counting the failure. None: it was not expected.
+        cwd: As in ``LocalCluster``.
+        stopping: Called once, from a signal handler, when the job is told to stop.
     """
 
     def __init__(
@@ -81,15 +91,15 @@ class Supervisor:
         """Runs the job to its end.
 
         Args:
-            last: Nothing but the exit of this process comes after it: the signals are ignored from then on, so that a
-                second one cannot replace the status of the job by that of a process that was killed.
+            last: Whether this process exits right afterwards. The signals are then ignored to the end, so that a second
+                one cannot kill this process and replace the status of the job.
 
         Raises:
-            OSError: a process cannot be started.
-            ValueError: not called from the main thread, or arguments that ``LocalCluster`` refuses.
+            OSError: A process cannot be started.
+            ValueError: This is not the main thread, or ``LocalCluster`` refuses the arguments.
         """
         previous = {number: signal.getsignal(number) for number in _ANSWERED}
-        answered = [n for n in _ANSWERED if not (n is signal.SIGHUP and previous[n] is signal.SIG_IGN)]
+        answered = [n for n in _ANSWERED if not (n in _MAY_BE_IGNORED and previous[n] is signal.SIG_IGN)]
         for number in answered:
             signal.signal(number, self._on_signal)
         try:
@@ -101,9 +111,9 @@ class Supervisor:
                 signal.signal(number, signal.SIG_IGN if last else previous[number] or signal.SIG_DFL)
 
     def send(self, index: int, number: int) -> int:
-        """Sends a signal to the command of a worker, from any thread, as a machine would.
+        """Sends a signal to the command of a worker as a machine would. May be called from any thread.
 
-        A SIGKILL ends all that the command has started, as the end of the machine does.
+        SIGKILL ends everything that the command has started, as the end of a machine does.
 
         Returns:
             The id of the process of the command; 0 if it is gone already.
@@ -207,17 +217,17 @@ class Supervisor:
         )
 
     def _stopped_code(self, incarnation: Incarnation, best_step: int) -> int:
-        """The status of a job that was told to stop: that of a preemption only if a checkpoint is committed."""
+        """The exit code of a job that was told to stop: that of a preemption only if a checkpoint is committed."""
         assert self._stop is not None
         if self._stop is not signal.SIGINT and incarnation.verdict.outcome is Outcome.FINISHED:
-            return EXIT_NOT_SAVED  # The training process was killed by the signal, and its shell ended well.
+            return EXIT_NOT_SAVED  # The signal killed the training process, and its shell ended with 0.
         if incarnation.verdict.outcome is Outcome.PREEMPTED:
             cause = incarnation.verdict.cause
             asked = cause is not None and cause.code in self._policy.restart_codes
             # A shell says 143 for a process that SIGTERM has killed, and Compute Engine's status is the same.
             if cause is not None and asked and (incarnation.saved or cause.code not in KILLED_BY_TERM):
                 return cause.code
-            # They were killed by the signal: before they listened, or after they had saved.
+            # The signal killed them, before they listened or after they had saved.
             if incarnation.saved or (best_step > 0 and not incarnation.listened):
                 return self._policy.restart_codes[0]
             return EXIT_NOT_SAVED if incarnation.listened else 128 + self._stop
@@ -236,7 +246,7 @@ class Supervisor:
         self._deliver()
 
     def _deliver(self) -> None:
-        """Hands signals on; those that come while the workers are being started wait until they all are."""
+        """Hands signals on to the workers. Signals that come while workers are being started wait for all of them."""
         while self._cluster is not None and self._pending:
             received = self._pending.popleft()
             if received is signal.SIGINT and self._interrupts > 1:

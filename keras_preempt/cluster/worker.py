@@ -1,4 +1,4 @@
-"""One worker process of a local cluster, with the two threads that read its output and follow it to its end."""
+"""One worker process of a local cluster, with the threads that read its output and wait for its end."""
 
 from __future__ import annotations
 
@@ -19,28 +19,26 @@ from keras_preempt.cluster.leash import KILL_ALL, TO_COMMAND, of_session
 from keras_preempt.process.environment import STATUS_DIR
 from keras_preempt.report.status import process_file
 
-__all__ = ["WorkerProcess"]
-
 _LEASH = Path(__file__).with_name("leash.py")
-_LONGEST_LINE = 1 << 16  # bytes; a longer line is handed on in pieces, so that memory stays bounded
+_LONGEST_LINE = 1 << 16  # bytes; a longer line is passed on in pieces, so that memory stays bounded
 LEFT_BEHIND = "keras-preempt: ending what the command has left behind: "
-"""Begins the line in which the keeper names the processes that it ends, after the worker's own output."""
+"""The beginning of the line that names the processes that the keeper ends, after the worker's own output."""
 
-_OUTPUT_TAIL = 5.0  # seconds for the last lines to come through once the process is gone
+_OUTPUT_TAIL = 5.0  # seconds to read the last lines once the process is gone
 
 
 class WorkerProcess:
-    """A command in a session of its own that ends, with all that it has started, no later than its launcher.
+    """A command in a session of its own, which ends with everything that it has started when its launcher ends.
 
     Between the launcher and the command stands a small keeper process, see `keras_preempt.cluster.leash`.
 
     Args:
-        index: the worker's number, from 0.
-        command: program and arguments.
-        env: the complete environment of the process.
-        on_line: called with (index, line without its newline) for each line of stdout or stderr.
-        on_exit: called with the worker once its exit code is known and its output was read.
-        cwd: working directory; the launcher's own if None.
+        index: The worker's number, from 0.
+        command: Program and arguments.
+        env: The complete environment of the process.
+        on_line: Called with (index, line without its newline) for each line of stdout or stderr.
+        on_exit: Called with the worker once its exit code is known and its output has been read.
+        cwd: Working directory; the launcher's own if None.
     """
 
     def __init__(
@@ -54,32 +52,27 @@ class WorkerProcess:
         cwd: Path | None = None,
     ):
         self.index = index
+        self.pid = 0  # Of the command, and also of its process group; 0 before the start.
         self.exit_code: int | None = None
         self.exited_at: float | None = None
         self.ended_by_launcher = False
-        self.finished = False  # The exit code is known AND the output was read.
+        self.finished = False  # The exit code is known and the output has been read.
         self._command = list(command)
         self._env = dict(env)
         self._cwd = cwd
         self._on_line = on_line
         self._on_exit = on_exit
-        self._pid = 0
         self._keeper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._start_error: OSError | None = None
         self._started = threading.Event()
         self._attendant = threading.Thread(target=self._attend, name=f"worker-{index}", daemon=True)
 
-    @property
-    def pid(self) -> int:
-        """Process id of the command (also of its process group), or 0 before the start."""
-        return self._pid
-
     def start(self) -> None:
         """Starts the process.
 
         Raises:
-            OSError: the operating system cannot start one.
+            OSError: The operating system cannot start one.
         """
         self._attendant.start()
         self._started.wait()
@@ -87,19 +80,19 @@ class WorkerProcess:
             raise self._start_error
 
     def signal(self, number: int) -> bool:
-        """Sends a signal to the process of the worker that trains; returns False if the worker is gone already.
+        """Sends a signal to the training process; returns False if the worker is gone already.
 
-        That is the one that listens for notices, also where the command is a shell that has started it. As long as none
-        does, it is the command. SIGKILL ends the command and all that it has started. Safe in a signal handler.
+        That is the process that listens for notices, also behind a shell. While there is none, it is the command.
+        SIGKILL ends the command and everything that it has started. Safe in a signal handler.
         """
         return self.exit_code is None and self._send(number)
 
     def signal_command(self, number: int) -> bool:
-        """Sends a signal to the command itself, whatever it has started; returns False if that is gone already."""
+        """Sends a signal to the command itself and to nothing else; returns False if it is gone already."""
         return self.exit_code is None and self._send(TO_COMMAND + number)
 
     def kill_all(self) -> None:
-        """Kills the command and all that it has started, also if the command itself has ended."""
+        """Kills the command and everything that it has started, even if the command itself has ended."""
         self._send(KILL_ALL)
 
     def join(self, timeout: float) -> bool:
@@ -109,12 +102,12 @@ class WorkerProcess:
         return not self._attendant.is_alive()
 
     def abandon(self) -> None:
-        """Kills the keeper, which does not answer: the kernel then kills the command."""
+        """Kills the keeper, if it does not answer. The kernel then kills the command."""
         if self._keeper is not None:
             self._keeper.kill()
 
     def _send(self, number: int) -> bool:
-        # One byte in one call: nothing that a signal handler could interrupt half-way.
+        # One byte in one call, which no signal handler can interrupt half-way.
         if self._control is None:
             return False
         try:
@@ -155,7 +148,7 @@ class WorkerProcess:
         self._on_exit(self)
 
     def _follow(self, keeper: subprocess.Popen[bytes], control: socket.socket) -> None:
-        """Takes the keeper's word until it ends."""
+        """Reads what the keeper says until it ends."""
         folder = self._env.get(STATUS_DIR)
         listening = str(Path(folder, process_file(self.index))) if folder else ""
         request = {"command": self._command, "listening": listening}
@@ -165,7 +158,7 @@ class WorkerProcess:
             for word in words:
                 what, _, rest = word.decode("utf-8", "replace").strip().partition(" ")
                 if what == "started":
-                    self._pid = int(rest)
+                    self.pid = int(rest)
                     self._started.set()
                 elif what == "ended":
                     self._ended(int(rest))
@@ -173,8 +166,7 @@ class WorkerProcess:
                     self._on_line(self.index, f"{LEFT_BEHIND}{rest}")
         os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
         if self.exit_code is None:
-            # It was killed itself, and the command with it. It is not collected yet, so the number of the session is
-            # still its own.
+            # The keeper was killed, and the command with it. It has not been reaped: the session id is still its own.
             for pid in of_session(keeper.pid):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)

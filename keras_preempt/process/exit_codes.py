@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 EXIT_RESTART = 75
 """EX_TEMPFAIL of sysexits.h: below 128, so never mistaken for a signal; systemd and LSF recipes use it."""
 
@@ -19,3 +21,11 @@ EXIT_RESTART_TPU = 42
 
 RESTART_CODES = (EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU)
 """Those that ask for a restart, whatever else there is. `EXIT_WORKER_LOST` does where a checkpoint is."""
+
+
+def signal_name(number: int) -> str:
+    """Returns the name of a signal, such as "SIGKILL"; "signal 77" where it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,1 +1,1 @@
-"""What became of a run: every start of every worker, and where each second of it went. Needs no TensorFlow."""
+"""What happened in a run: every start of every worker, and where each second of it went. Needs no TensorFlow."""

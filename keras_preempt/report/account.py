@@ -1,16 +1,15 @@
-"""The account of a run: its starts, its workers, which steps were lost and where the wall time went."""
+"""The account of a run: its starts, its workers, the steps that were lost, and where the wall time went."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keras_preempt.report.life import End, Life
-from keras_preempt.report.spans import Span
+from keras_preempt.report.life import End, Life, Span
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A notice that a worker has got, or (`withdrawn`) that its source took back."""
+    """A notice that a worker received, or one that its source withdrew (`withdrawn`)."""
 
     at: float
     incarnation: int
@@ -30,7 +29,7 @@ class Save:
         incarnation: The start that wrote it.
         step: Optimizer steps that it holds.
         seconds: From the beginning of the save to the commit, of the slowest worker.
-        missing: Workers whose own part is missing.
+        missing: Workers whose part is missing.
     """
 
     at: float
@@ -46,18 +45,18 @@ class Incarnation:
 
     Attributes:
         number: From 1.
-        lives: Of its workers, as far as they have told anything.
-        members: How many there should be.
+        lives: The lives of its workers, of those that have events.
+        members: How many workers there should be.
         end: How it ended.
-        why: More about that, in words.
-        first_step: Optimizer steps done when it began to train; None if it did not come so far.
-        last_step: Optimizer steps done when it ended, as far as is known.
-        restored: The checkpoint that it continued from, or None.
-        skipped: Newer checkpoints that could not be used, with the reasons.
-        lost: Steps of it that had to be run again, or will have to; at least so many if not `lost_exactly`.
-        lost_exactly: Whether that is known.
-        lost_why: Why steps were lost, or why that is not known, in words; empty if none were.
-        kept_until: The step before which nothing was lost, if something was or may have been.
+        why: Details of that, in words.
+        first_step: Optimizer steps done when it began to train; None if it did not begin.
+        last_step: Optimizer steps done when it ended, as far as known.
+        restored: The checkpoint that it continued from; None if there was none.
+        skipped: Newer checkpoints that could not be used, each with the reason.
+        lost: Its steps that had to be run again, or will have to; a lower bound if not `lost_exactly`.
+        lost_exactly: Whether `lost` is the exact number.
+        lost_why: Why steps were lost, or why the number is not known, in words; empty if none were lost.
+        kept_until: The step before which nothing was lost; None if nothing was lost at all.
     """
 
     number: int
@@ -81,12 +80,12 @@ class Incarnation:
 
     @property
     def ended(self) -> float:
-        """The end of what is known of it."""
+        """When what is known of it ends."""
         return max(life.ended for life in self.lives)
 
     @property
     def steps_run(self) -> int:
-        """Optimizer steps that it has run, as far as is known."""
+        """Optimizer steps that it has run, as far as known."""
         return max(0, (self.last_step or 0) - (self.first_step or 0)) if self.first_step is not None else 0
 
 
@@ -128,7 +127,7 @@ class Account:
         workers: By number.
         notices: In the order of their times.
         saves: In the order of their times.
-        gaps: What is missing, in sentences.
+        gaps: What is missing in the events, in sentences.
     """
 
     incarnations: tuple[Incarnation, ...]
@@ -144,7 +143,7 @@ class Account:
 
     @property
     def ended(self) -> float:
-        """The end of what is known."""
+        """When what is known of it ends."""
         return max(worker.spans[-1].ended for worker in self.workers)
 
     @property
@@ -161,7 +160,7 @@ class Account:
 
     @property
     def steps_run(self) -> int:
-        """Optimizer steps run, those included that were run again."""
+        """Optimizer steps run, including those that were run again."""
         return sum(incarnation.steps_run for incarnation in self.incarnations)
 
     @property
@@ -171,5 +170,5 @@ class Account:
 
     @property
     def lost_exactly(self) -> bool:
-        """Whether `lost` is known, and not only that it is at least so many."""
+        """Whether `lost` is the exact number and not only a lower bound."""
         return all(incarnation.lost_exactly for incarnation in self.incarnations)

@@ -1,4 +1,4 @@
-"""Makes the account of a run out of its events. Pure."""
+"""Makes the account of a run from its events, with the steps that were lost. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from keras_preempt.report.account import Account, Incarnation, Notice, Save, Worker
 from keras_preempt.report.fields import Event, seconds, whole, words
-from keras_preempt.report.life import End, Life, live
-from keras_preempt.report.lost_steps import with_losses
-from keras_preempt.report.spans import IDLE, UNACCOUNTED, Timeline, began_at
+from keras_preempt.report.life import IDLE, UNACCOUNTED, End, Life, Timeline, began_at, live
+from keras_preempt.report.tables import some
 
 _NAMED = 3
 """Notices, or workers, that a line names one by one."""
@@ -30,13 +29,13 @@ def account(
 
     Args:
         events: From `keras_preempt.report.events.read`.
-        gaps: What is known to be missing of them, in sentences.
-        now: The present time, in seconds since 1970, up to which what has told no end is taken to run; None: nothing
-            runs any more.
-        is_alive: Says whether the process of that name lives; None if it cannot know. See `this_process`.
+        gaps: What is known to be missing in them, in sentences.
+        now: The present time in seconds since 1970, up to which a worker without an event of its end is taken to run.
+            None: nothing runs any more.
+        is_alive: Returns whether the process of that name is alive; None if it cannot know. See `this_process`.
 
     Returns:
-        None if nothing was told.
+        The account; None if there are no events of workers.
     """
     logs: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
     for event in events:
@@ -70,7 +69,7 @@ def account(
 def _lives(
     logs: _Logs, now: float | None, is_alive: Callable[[object], bool | None]
 ) -> tuple[list[Life], list[int]]:
-    """Returns all lives, and the workers of which it is only assumed that they still run."""
+    """Returns all lives, and the workers that are only assumed to run."""
     last = max((number for number, _ in logs), default=0)
     first_starts: dict[int, float] = {}
     for (number, _), log in logs.items():
@@ -135,10 +134,10 @@ def _incarnation(number: int, logs: _Logs, lives: Sequence[Life]) -> Incarnation
 
 
 def _decisive(lives: Sequence[Life], events: Sequence[Event]) -> End:
-    """What a start has come to: its workers may have ended differently.
+    """How a start ended, whose workers may have ended differently.
 
     One may be killed when the others have saved. The others fail when one was killed; but if one has failed by
-    itself, whoever has started them kills the others.
+    itself, the launcher kills the others.
     """
     order = [End.RUNNING, End.PREEMPTED, End.FINISHED, End.KILLED, End.SILENT, End.FAILED]
     if any(_is_own_error(event) for event in events):
@@ -184,7 +183,7 @@ def _workers(incarnations: Sequence[Incarnation], logs: _Logs) -> list[Worker]:
 
 
 def _had_done(log: Sequence[Event], step: int) -> float | None:
-    """The last time at which a worker is known to have had no more steps done than that."""
+    """Returns the last time at which a worker is known to have done no more than `step` steps."""
     times = [
         seconds(event, "began_at") or float(event["time"])
         for event in log
@@ -261,5 +260,48 @@ def _missing(incarnations: Sequence[Incarnation], logs: _Logs) -> list[str]:
 
 
 def _some(members: Sequence[int]) -> str:
-    more = f" and {len(members) - _NAMED} more" if len(members) > _NAMED else ""
-    return ", ".join(f"w{member}" for member in members[:_NAMED]) + more
+    return some([f"w{member}" for member in members], _NAMED)
+
+
+def with_losses(starts: Sequence[Incarnation], saves: Sequence[Save]) -> list[Incarnation]:
+    """Returns the starts with what each has lost.
+
+    A start keeps the steps before the one at which a later start began, since no later start runs them again. The last
+    start, if it ended early, keeps what is committed.
+
+    Args:
+        starts: In order.
+        saves: The committed checkpoints.
+    """
+    found: list[Incarnation] = []
+    limit: int | None = None
+    pending = True  # No later start has trained.
+    for start in reversed(starts):
+        if start.first_step is None or start.last_step is None:
+            found.append(start)
+            continue
+        if pending and start.end not in (End.FINISHED, End.RUNNING):
+            committed = [save.step for save in saves if save.incarnation <= start.number]
+            limit = max([start.first_step, *(step for step in committed if step <= start.last_step)])
+        found.append(_with_loss(start, limit, pending))
+        limit = start.first_step if limit is None else min(limit, start.first_step)
+        pending = False
+    return found[::-1]
+
+
+def _with_loss(start: Incarnation, limit: int | None, pending: bool) -> Incarnation:
+    assert start.first_step is not None
+    assert start.last_step is not None
+    if limit is None:
+        return start
+    exact = any(life.exact for life in start.lives)
+    kept = max(0, min(limit, start.last_step) - start.first_step)
+    lost = max(0, start.last_step - start.first_step - kept)
+    if exact and not lost:
+        return start
+    will = "a start now would continue" if pending else "the next one continued"
+    if exact:
+        why = f"{will} from step {limit}, and this one had done {start.last_step}"
+    else:
+        why = f"{will} from step {limit}; how far this one had come after step {start.last_step}, it could not tell"
+    return replace(start, lost=lost, lost_exactly=exact, lost_why=why, kept_until=limit)

@@ -1,9 +1,9 @@
-"""What happened and when: one JSON line an event, in the checkpoint directory, for people and tools.
+"""The event log of a run in its checkpoint directory, one line of JSON for each event; and the milestones of a fit.
 
-An event holds a kind, the time (seconds since 1970), the member and its incarnation, and plain fields.
-No environment and no credentials are ever written. Events are rare (none while nothing happens), so each
-is handed to the store at once. In a directory it is on disk then: a process that is killed loses none that it has
-told. A bucket gets them from a thread, at most once a second: there SIGKILL may lose those of the last second.
+An event has a kind, a time (seconds since 1970), the member and its incarnation, and plain fields.
+Environment variables and credentials are never written. Events are rare, so each is handed to the store at once. In a
+directory it is then on disk: a process that is killed loses none. A bucket gets them from a thread, at most once a
+second: there SIGKILL may lose the events of the last second.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 import threading
 import time
@@ -18,11 +19,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint import strict_json
 from keras_preempt.checkpoint.documents import FORMAT
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, TooLarge, UnsupportedFormat, one_line
 from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.process import this_process
 
 logger = logging.getLogger("keras_preempt")
 
@@ -46,7 +49,7 @@ KINDS = (
 )
 
 LARGEST = 64 << 20
-"""Bytes that are read of one file of events, at most."""
+"""The most bytes of one file of events that are read."""
 
 _LATEST = 253402300800.0  # seconds since 1970; the year 10000, before which a clock is right
 
@@ -57,7 +60,7 @@ _MOST_UNAVAILABLE = 3
 
 
 class LineSink(Protocol):
-    """Where lines go: appended and handed to the operating system at once."""
+    """A log that lines are appended to and that hands them to the operating system at once."""
 
     def write(self, data: bytes, /) -> object:
         """Appends `data`."""
@@ -69,9 +72,9 @@ class LineSink(Protocol):
 
 
 class EventLog:
-    """Writes events; keeps them in memory until it is told where they go.
+    """Writes events; keeps them in memory until it is opened.
 
-    A log that cannot be written never ends training: the first failure is reported, later events are dropped.
+    A log that cannot be written never ends training: the first failure is reported, and later events are dropped.
 
     Args:
         member: The index of this process.
@@ -117,7 +120,7 @@ class EventLog:
                 self._write(told)
 
     def close(self) -> None:
-        """Ends the log. Later events are kept in memory only."""
+        """Ends the log. Later events stay in memory."""
         with self._lock:
             sink, self._sink = self._sink, None
             if sink is not None:
@@ -137,32 +140,32 @@ class EventLog:
 
 
 def line(kind: str, moment: float, member: int, **fields: object) -> bytes:
-    """Returns the line of one event, which happened to a member at a moment in seconds since 1970."""
+    """Returns the line of an event that happened to a member at a moment in seconds since 1970."""
     record = {"event": kind, "time": moment, "member": member, **fields}
     return (json.dumps(record, separators=(",", ":"), sort_keys=False) + "\n").encode()
 
 
 def log_name(incarnation: int, member: int) -> str:
-    """Returns the name of the log of one worker in one start of the run."""
+    """Returns the name of the log of a worker in a start of the run."""
     return f"{EVENTS}/{incarnation:05d}.w{member:05d}.jsonl"
 
 
 def launcher_log_name(incarnation: int) -> str:
-    """Returns the name of the log of the launcher that has started the workers: how each of them has ended."""
+    """Returns the name of the log in which the launcher records how the workers of a start ended."""
     return f"{EVENTS}/{incarnation:05d}.launcher.jsonl"
 
 
 def read(store: Store, on_gap: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """Returns the events of a run, of all its starts and workers, in the order of their times.
+    """Returns the events of all starts and workers of a run, in the order of their times.
 
-    What a killed process has left half-written, and what is no event, is passed over.
+    A line that a killed process left half-written, or that is not an event, is skipped.
 
     Args:
         store: The run's directory, local or in a bucket.
-        on_gap: Given one sentence about each file of which something is missing.
+        on_gap: Called with one sentence about each file in which something is missing.
 
     Returns:
-        The events as they were told, each with "incarnation", the number of the start that it belongs to.
+        The events as they were written, each with "incarnation", the number of its start.
 
     Raises:
         TooLarge: A log is larger than `LARGEST`, and there is no `on_gap`.
@@ -201,11 +204,11 @@ def read(store: Store, on_gap: Callable[[str], None] | None = None) -> list[dict
 
 
 def _nothing(gap: str) -> None:
-    """Nobody wants to know."""
+    """Ignores a gap."""
 
 
 def _events(name: str, data: bytes, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Returns the events of one file; tells what else is in it."""
+    """Returns the events of one file, and reports what else is in it."""
     good, bad = [], []
     newer: Counter[str] = Counter()
     lines = data.splitlines()
@@ -244,3 +247,67 @@ def _event(text: bytes) -> dict[str, Any] | None:
     if isinstance(told_at, bool) or not isinstance(told_at, (int, float)):
         return None
     return event if math.isfinite(told_at) and 0 <= told_at < _LATEST else None
+
+
+class Milestones:
+    """The events that show how far a fit has come, each written once in an incarnation. The fit begins now.
+
+    From them a report knows where the time went. Only the first step writes an event.
+
+    Args:
+        events: The log that they are written to.
+    """
+
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
+        self._began_at = time.time()
+        self._owner = os.getpid()
+        self._read_at: float | None = None
+        self._read_seconds = 0.0
+        self._first_step: int | None = None
+        self._ready_at = self._began_at
+        self.awaits_step = False
+        """Whether the first step has not been reported yet."""
+
+    def read(self, began: float) -> None:
+        """A checkpoint was read, from `began` (seconds since 1970) until now."""
+        self._read_at = began
+        self._read_seconds += time.time() - began
+
+    def started(self, incarnation: int, members: int) -> None:
+        """The workers have begun together."""
+        self._events.emit(
+            "start",
+            incarnation=incarnation,
+            members=members,
+            process=this_process.name(),
+            started_at=this_process.started_at(),
+            began_at=self._began_at,
+            read_at=self._read_at,
+            read_seconds=self._read_seconds,
+        )
+
+    def ready(self, position: Position, epochs: int) -> None:
+        """The first step is next, at `position`."""
+        self._first_step = position.step
+        self._ready_at = time.time()
+        self.awaits_step = True
+        self._events.emit("ready", epoch=position.epoch, step=position.step, epochs=epochs)
+
+    def passed(self, position: Position) -> bool:
+        """The fit has reached a boundary; returns whether it has just done its first step."""
+        if self.awaits_step and position.step != self._first_step:
+            self.awaits_step = False
+            self._events.emit("first_step", step=position.step, seconds=time.time() - self._ready_at)
+            return True
+        return False
+
+    def end(self, why: str, step: Callable[[], int | None]) -> None:
+        """The fit is over in this process.
+
+        Args:
+            why: How it ended.
+            step: Returns how many steps were done; None if that is unknown. Not called in a child of the process.
+        """
+        if os.getpid() == self._owner:
+            self._events.emit("end", reason=why, step=step())

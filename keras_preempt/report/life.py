@@ -1,15 +1,183 @@
-"""One worker in one start of the job: what it did, how far it came, how it ended. Pure."""
+"""One worker in one start of the job: what its main thread did when, how far it came, how it ended. Pure.
+
+A worker does one thing at a time, and its events say when it turned to the next, so that its time falls into spans
+without gaps. Where the event that should have come before is missing, the time up to the next one is `UNACCOUNTED`.
+"""
 
 from __future__ import annotations
 
 import enum
-import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from keras_preempt.checkpoint.layout import parse_step
-from keras_preempt.report.fields import Event, status, whole, words
-from keras_preempt.report.spans import TRAIN, UNTOLD, Span, Timeline, trace
+from keras_preempt.process.exit_codes import signal_name
+from keras_preempt.report.fields import Event, seconds, status, truth, whole, words
+
+START_UP = "start-up"
+RESTORE = "restore"
+REPLAY = "replay"
+COMPILE = "compile"
+TRAIN = "train"
+HOLD = "hold"
+SAVE = "save"
+LEAVE = "leave"
+IDLE = "idle"
+UNTOLD = "untold"
+UNACCOUNTED = "unaccounted"
+
+MEANINGS = {
+    TRAIN: "steps, validation and callbacks",
+    COMPILE: "from the start of fit's first epoch to the end of the first step, which TensorFlow compiles",
+    START_UP: "starting Python, importing, building the model, agreeing with the other workers",
+    RESTORE: "reading a checkpoint and taking it over",
+    REPLAY: "bringing the input to where it stood",
+    HOLD: "waiting for the other workers at the agreed step",
+    SAVE: "training stood still for a save",
+    LEAVE: "from the end of the fit to the end of the process",
+    IDLE: "no process: from the end of one to the start of the next",
+    UNTOLD: "no end was told: it trained on for a while, or was gone already",
+    UNACCOUNTED: "events are missing",
+}
+"""What a worker can have spent its time on, in the order of display."""
+
+_FITTING = frozenset({COMPILE, TRAIN})
+_OVER = "over"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of time spent on one thing, from `began` to `ended` in seconds since 1970; `what` is of `MEANINGS`."""
+
+    what: str
+    began: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
+
+class Timeline:
+    """Consecutive spans, without gaps and overlaps.
+
+    Args:
+        at: Where it begins, in seconds since 1970.
+
+    Attributes:
+        at: Where it ends so far.
+    """
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self._spans: list[Span] = []
+
+    def until(self, moment: float, what: str) -> None:
+        """Adds that everything up to a moment was `what`; does nothing if the timeline is past it: clocks go back."""
+        if moment <= self.at:
+            return
+        began = self.at
+        if self._spans and self._spans[-1].what == what:
+            began = self._spans.pop().began
+        self._spans.append(Span(what, began, moment))
+        self.at = moment
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The spans so far."""
+        return tuple(self._spans)
+
+
+@dataclass(frozen=True)
+class _Move:
+    """From `began` to `ended` it was `what`, before that one of `expects`, afterwards `then`."""
+
+    began: float
+    ended: float
+    what: str
+    expects: frozenset[str]
+    then: str | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one worker is known to have done in one start.
+
+    Attributes:
+        spans: Up to its last event.
+        doing: What it did at its last event.
+        over: Whether it has reported the end of its fit.
+    """
+
+    spans: tuple[Span, ...]
+    doing: str
+    over: bool
+
+
+def began_at(events: Sequence[Event]) -> float:
+    """Returns when the process of these events was started, as far as they say; there is at least one event."""
+    first: float = min(event["time"] for event in events)
+    starts = [seconds(event, "started_at") for event in events if event["event"] == "start"]
+    return min(first, *(start for start in starts if start is not None), first)
+
+
+def trace(events: Sequence[Event], since: float | None = None) -> Trace:
+    """Follows one worker through one start.
+
+    Args:
+        events: Its events, in the order of their times; at least one.
+        since: When the previous start was over, in the same process or another; None if there was none.
+    """
+    known = any(event["event"] == "start" for event in events)
+    timeline = Timeline(max(began_at(events), since or 0.0))
+    doing = START_UP if known else UNACCOUNTED
+    for move in sorted(_moves(events), key=lambda move: move.ended):
+        timeline.until(move.began, doing if doing in move.expects else UNACCOUNTED)
+        timeline.until(move.ended, move.what)
+        doing = move.then or doing
+    over = doing == _OVER
+    return Trace(timeline.spans, LEAVE if over else doing, over)
+
+
+def _moves(events: Sequence[Event]) -> Iterable[_Move]:
+    starting = frozenset({START_UP})
+    first = next((whole(event, "step") for event in events if event["event"] == "ready"), None)
+    last_hold = max((i for i, event in enumerate(events) if event["event"] == "hold"), default=-1)
+    leaves = any(event["event"] in ("exit", "finish") for event in events)
+    for index, event in enumerate(events):
+        kind, at = event["event"], float(event["time"])
+        took = seconds(event, "seconds") or 0.0
+        # With a step done it trains; if no event says since when, one is missing.
+        fitting = _FITTING if whole(event, "step") in (None, first) else frozenset({TRAIN})
+        if kind == "start":
+            read_at, read = seconds(event, "read_at"), seconds(event, "read_seconds") or 0.0
+            if read_at is not None:
+                yield _Move(read_at, min(read_at + read, at), RESTORE, starting)
+            yield _Move(at, at, START_UP, starting, START_UP)
+        elif kind == "restore":
+            replay = min(took, seconds(event, "input_seconds") or 0.0)
+            yield _Move(at - took, at - replay, RESTORE, starting)
+            yield _Move(at - replay, at, REPLAY, starting)
+        elif kind == "ready":
+            yield _Move(at, at, START_UP, starting, COMPILE)
+        elif kind == "first_step":
+            yield _Move(at, at, COMPILE, frozenset({COMPILE}), TRAIN)
+        elif kind == "hold":
+            goes_on = truth(event, "goes_on")
+            stops = index == last_hold and leaves if goes_on is None else not goes_on
+            held = took + (seconds(event, "before") or 0.0)
+            yield _Move(at - held, at, HOLD, fitting, SAVE if stops else None)
+        elif kind in ("save", "error") and truth(event, "background"):
+            began, ready = seconds(event, "began_at"), seconds(event, "ready_at")
+            if began is not None and ready is not None:
+                yield _Move(began, ready, SAVE, fitting)
+        elif kind == "error" and words(event, "origin") is not None:  # It is on its way out of fit.
+            yield _Move(at, at, TRAIN, _FITTING | starting | {SAVE}, LEAVE)
+        elif kind in ("exit", "finish"):
+            yield _Move(at, at, SAVE, _FITTING | {SAVE}, LEAVE)
+        elif kind == "end":
+            yield _Move(at, at, LEAVE, _FITTING | starting | {SAVE, LEAVE}, _OVER)
 
 
 class End(str, enum.Enum):
@@ -32,10 +200,10 @@ class Life:
         member: The number of the worker.
         spans: All its time, from the start of its process.
         end: How it ended.
-        why: More about that, in words; empty for nothing.
-        first_step: Optimizer steps done when its first step was next; None if it did not come so far.
-        last_step: Optimizer steps done when it last told.
-        exact: Whether it came exactly so far, and not possibly farther.
+        why: Details of that, in words; may be empty.
+        first_step: Optimizer steps done when its first step was next; None if it did not get there.
+        last_step: Optimizer steps done at its last event that says so.
+        exact: Whether it ended exactly there, and not possibly later.
     """
 
     incarnation: int
@@ -49,24 +217,24 @@ class Life:
 
     @property
     def began(self) -> float:
-        """When its process was started, as far as is known."""
+        """When its process was started, as far as known."""
         return self.spans[0].began
 
     @property
     def ended(self) -> float:
-        """The end of what is known of it."""
+        """When what is known of it ends."""
         return self.spans[-1].ended
 
     def seconds(self, what: str) -> float:
-        """How much of its time went into something."""
+        """Seconds that it spent on something."""
         return sum(span.seconds for span in self.spans if span.what == what)
 
     def useful_seconds(self, kept_until: int | None, saved_at: float | None) -> float:
-        """How long it trained steps that did not have to be run again.
+        """Seconds in which it trained steps that did not have to be run again.
 
         Args:
-            kept_until: The step from which a later start went on, if it is one that this one has done; else None.
-            saved_at: When this worker turned to the save of that step; None if it did not tell.
+            kept_until: The step from which a later start continued, if this one has done it; else None.
+            saved_at: When this worker began to save that step; None if that is unknown.
         """
         if kept_until is None or self.first_step is None or self.last_step is None:
             return self._trained_until(None)
@@ -98,13 +266,13 @@ def live(
     Args:
         incarnation: The number of the start.
         member: The number of the worker.
-        events: What it told there, in the order of the times.
-        since: When what is known of its start before ends.
+        events: Its events there, in the order of their times.
+        since: When what is known of its previous start ends.
         replaced_at: When the process of its next start began; None if there is none.
-        running_until: The present time, if it may still run and has not said that it is over.
+        running_until: The present time, if it may still run.
 
     Returns:
-        None if its events lie in the past of the start before, so that there is nothing to tell.
+        Its life; None if all its events lie before `since`.
     """
     told = trace(events, since)
     timeline = Timeline(told.spans[0].began if told.spans else max(events[-1]["time"], since or 0.0))
@@ -143,17 +311,10 @@ def _end(events: Sequence[Event], gone: Event | None) -> tuple[End, str]:
             return End.FINISHED, ""
         return End.FAILED, error
     if code is not None and code < 0:
-        return End.KILLED, f"by {_signal_name(-code)}"
+        return End.KILLED, f"by {signal_name(-code)}"
     if code is not None:
         return End.FAILED, f"exit status {code}, without a word"
     return End.SILENT, ""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _steps(events: Sequence[Event]) -> tuple[int | None, int | None, bool]:
@@ -166,6 +327,6 @@ def _steps(events: Sequence[Event]) -> tuple[int | None, int | None, bool]:
         if event["event"] == "ready":
             first = step
         last = step if last is None else max(last, step)
-        exact = exact or event["event"] in ("finish", "end", "gone")  # A launcher tells only what it knows.
-    stopped = [event for event in events if event["event"] == "exit"]
-    return first, last, exact or bool(stopped)
+        # A "gone" of a launcher has a step only if it knows the last one.
+        exact = exact or event["event"] in ("finish", "end", "gone")
+    return first, last, exact or any(event["event"] == "exit" for event in events)

@@ -1,4 +1,4 @@
-"""Reads what a run has told, and says what of it is missing."""
+"""Reads the events of a run, makes its account, and says what is missing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from keras_preempt.process import this_process
 from keras_preempt.report import events
 from keras_preempt.report.account import Account
 from keras_preempt.report.accounting import account
+from keras_preempt.report.tables import some
 
 _MOST_STARTS_NAMED = 5
 
 
 class NothingTold(CheckpointError):
-    """The run has told nothing, so there is nothing to report."""
+    """The run has no events, so that there is nothing to report."""
 
 
 def load(store: Store, *, over: bool = False) -> Account:
@@ -52,7 +53,7 @@ def load(store: Store, *, over: bool = False) -> Account:
 
 
 def _silent(store: Store, told: list[dict[str, object]]) -> list[str]:
-    """Names the starts that were claimed and of which no event is there."""
+    """Names the starts that were claimed and have no events."""
     heard = {event["incarnation"] for event in told}
     last = incarnations.latest(store)
     if last - len(heard) > 1 << 16:  # A file name with an absurd number.
@@ -60,6 +61,4 @@ def _silent(store: Store, told: list[dict[str, object]]) -> list[str]:
     silent = [number for number in range(1, last + 1) if number not in heard]
     if not silent:
         return []
-    shown = ", ".join(map(str, silent[:_MOST_STARTS_NAMED]))
-    more = f" and {len(silent) - _MOST_STARTS_NAMED} more" if len(silent) > _MOST_STARTS_NAMED else ""
-    return [f"start {shown}{more}: no events"]
+    return [f"start {some(list(map(str, silent)), _MOST_STARTS_NAMED)}: no events"]

@@ -1,6 +1,6 @@
-"""Shows how far something long has come: a bar on a terminal, a log line every few seconds elsewhere.
+"""Shows the progress of long operations: a bar on a terminal, a log line every few seconds elsewhere.
 
-What is over within a moment shows nothing at all. Nothing here has a thread: a step that hangs shows no progress.
+An operation that is over within a moment shows nothing. There is no thread here: a step that hangs shows no progress.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIB = 1 << 20
 _NEVER = float("inf")
 
 Step = Callable[..., None]
-"""Called with how much was done since it was called last, 1 if it is called with nothing; from any thread."""
+"""Called from any thread with how much was done since the last call, by default 1."""
 
 
 @contextmanager
@@ -43,19 +43,19 @@ def progress(
     clock: Callable[[], float] = time.monotonic,
     console: Console | None = None,
 ) -> Iterator[Step]:
-    """Shows the progress of what is done inside the block.
+    """Shows the progress of the block.
 
     Args:
-        task: What is done, such as "Replaying the input".
-        total: How much there is to do, counted as the yielded function is told it.
-        unit: What is shown, in the plural.
-        scale: How many of what is counted are one unit, such as 2**20 for bytes that are shown as MiB.
-        clock: Seconds, from any beginning.
-        console: Where a bar is drawn if it is a terminal; None for standard error.
+        task: The name of the operation, such as "Replaying the input".
+        total: How much there is to do, in what the yielded function counts.
+        unit: The unit that is shown, in the plural.
+        scale: How much of what is counted makes one unit, such as 2**20 for bytes that are shown as MiB.
+        clock: Returns seconds since any moment.
+        console: Where a bar is drawn, if that is a terminal; None for standard error.
 
     Yields:
-        A function to call after each piece, or with how much was done since the last call. A negative number takes
-        back what has to be done once more. Several threads may call it at once.
+        A function to call after each piece, with how much was done since the last call. A negative number takes back
+        what has to be done again. Several threads may call it at once.
 
     Example:
         >>> with progress("Replaying the input", total=len(batches), unit="batches") as step:
@@ -71,12 +71,12 @@ def progress(
 
 
 def transfer(task: str, total: int) -> AbstractContextManager[Step]:
-    """Shows in MiB how many of `total` bytes were moved; see `progress`."""
+    """Shows in MiB how many of `total` bytes were transferred; see `progress`."""
     return progress(task, total, "MiB", scale=MIB)
 
 
 class InBackground:
-    """Shows how far something in another thread has come, but only while this one waits for it."""
+    """Shows the progress of an operation in another thread, but only while this thread waits for it."""
 
     def __init__(self) -> None:
         self._waited_for = False
@@ -84,9 +84,9 @@ class InBackground:
 
     @contextmanager
     def transfer(self, task: str, total: int) -> Iterator[Step]:
-        """Like `transfer`, in the thread that works."""
+        """Like `transfer`; called in the thread that works."""
         shown = _Shown(task, total, "MiB", MIB, time.monotonic, Console(file=sys.stderr), hidden=True)
-        # Known before it is asked whether anybody waits, who says so before it asks for this.
+        # Set before `_waited_for` is read, as `waited_for` sets that before it reads this: one of them sees the other.
         self._shown = shown
         if self._waited_for:
             shown.reveal()
@@ -97,7 +97,7 @@ class InBackground:
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
-        """Shows it while the block waits."""
+        """Shows the progress while the block waits."""
         self._waited_for = True
         if self._shown is not None:
             self._shown.reveal()
@@ -129,7 +129,7 @@ class _Shown:
         self._ended = False
         self._done = 0
         self._bar: Progress | None = None
-        # Files are written and read several at a time: a count that is lost stays lost, and there is one bar.
+        # Several threads count, and there is one bar.
         self._lock = threading.Lock()
 
     def step(self, count: int = 1) -> None:
@@ -149,7 +149,7 @@ class _Shown:
             )
 
     def reveal(self) -> None:
-        """Shows what was hidden, if it takes longer than a moment from now."""
+        """Shows what was hidden, if it is not over within a moment from now."""
         with self._lock:
             if not self._ended:
                 self._next = self._clock() + PATIENCE
@@ -173,7 +173,7 @@ class _Shown:
 
     def end(self) -> None:
         with self._lock:
-            # A thread that was given up may still call: there is nothing to show any more.
+            # A thread that was abandoned may still call `step`, which must show nothing any more.
             self._next, self._ended = _NEVER, True
             if self._bar is not None:
                 self._bar.stop()

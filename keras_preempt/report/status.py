@@ -1,4 +1,4 @@
-"""What a worker leaves for the launcher that started it: one small file when its fit ends."""
+"""The small files that a worker writes for the launcher that started it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ logger = logging.getLogger("keras_preempt")
 
 
 def fit_file(member: int) -> str:
-    """Returns the name of the file in which a worker tells its launcher which fit it has begun."""
+    """Returns the name of the file in which a worker names the fit that it has begun."""
     return f"fit-{member}.json"
 
 
 def process_file(member: int) -> str:
-    """Returns the name of the file in which the process of a worker that listens for notices names itself."""
+    """Returns the name of the file that names the process of a worker that listens for notices."""
     return f"process-{member}.json"
 
 
 def listens(member: int) -> None:
-    """Tells the launcher that it is this process that has to get the signals of this worker."""
+    """Tells the launcher that this process has to get the signals of this worker."""
     leave(process_file(member), this_process.name())
 
 
 def leave(name: str, value: Mapping[str, object]) -> None:
-    """Writes a file for the launcher, or nothing if no launcher has asked for it."""
+    """Writes a file for the launcher, if there is one."""
     folder = os.environ.get(environment.STATUS_DIR)
     if not folder:
         return
@@ -45,31 +45,31 @@ def leave(name: str, value: Mapping[str, object]) -> None:
 
 
 class Steps(Protocol):
-    """How far training has come."""
+    """Counts training steps."""
 
     @property
     def steps_at_start(self) -> int:
-        """Steps that were done before this process began."""
+        """Steps done before this process began."""
         ...
 
     @property
     def steps_run(self) -> int:
-        """Steps that it has done."""
+        """Steps done by this process."""
         ...
 
 
 class Status:
-    """How a fit of this worker went.
+    """What this worker reports of its fit.
 
     Attributes:
-        finished: Whether training is over.
+        finished: Whether training is finished.
         saved: Whether the checkpoint of the end is committed.
-        committed: Its folder.
+        committed: The folder of that checkpoint.
         exit_code: The exit status of a preemption.
         notices: When notices came, in seconds since 1970.
-        aligned_at: When this worker stood at the agreed boundary.
+        aligned_at: When this worker reached the agreed boundary.
         committed_at: When the checkpoint was committed.
-        last_saved: The step of the last checkpoint that this worker knows of, also one of an earlier start; 0 for none.
+        last_saved: The step of the last checkpoint that this worker knows of, also of an earlier start; 0 for none.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Status:
         self._training_since: float | None = None
 
     def spent(self, what: str, seconds: float) -> None:
-        """Adds to the account of where time went."""
+        """Adds seconds to a phase, such as "save"."""
         self._seconds[what] = self._seconds.get(what, 0.0) + seconds
 
     def began_training(self) -> None:
@@ -96,12 +96,12 @@ class Status:
         self._seconds["import and build"] = max(0.0, time.time() - this_process.started_at() - spent)
 
     def begin(self, member: int, incarnation: int, directory: str) -> None:
-        """Tells the launcher which fit has begun, also for the case that this process is killed."""
+        """Tells the launcher which fit has begun, in case this process is killed."""
         self._directory = directory
         leave(fit_file(member), {"directory": directory, "incarnation": incarnation})
 
     def write(self, member: int, incarnation: int, steps: Steps) -> None:
-        """Leaves the file where the launcher asked for it, or nothing if no launcher did.
+        """Writes the file for the launcher, if there is one.
 
         Args:
             member: The number of this worker.

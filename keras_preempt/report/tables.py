@@ -1,17 +1,112 @@
-"""The tables of a report, as text: for the terminal and for the page alike."""
+"""The words and tables of a report, for the terminal and the page; and the report as JSON."""
 
 from __future__ import annotations
 
+import datetime
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from keras_preempt.report.account import Account, Incarnation, Worker
-from keras_preempt.report.spans import MEANINGS
-from keras_preempt.report.wording import clock, counted, length, lost, moment, percent, steps, used
+from keras_preempt.report.life import MEANINGS, End
+
+
+def moment(at: float) -> str:
+    """A time in UTC, such as "2026-11-21 15:43:34"."""
+    return _utc(at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def clock(at: float, since: float) -> str:
+    """A time in UTC; only the time of the day if it is on the day of `since`."""
+    same_day = _utc(at).date() == _utc(since).date()
+    return _utc(at).strftime("%H:%M:%S" if same_day else "%m-%d %H:%M:%S")
+
+
+def length(seconds: float) -> str:
+    """A length of time, such as "5.36 s", "12 min 05 s" or "3 h 07 min"."""
+    if seconds < 9.995:
+        return f"{seconds:.2f} s"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
+
+
+def percent(part: float) -> str:
+    """A fraction in percent, with one decimal."""
+    return f"{100 * part:.1f} %"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def some(items: Sequence[str], most: int) -> str:
+    """Names the first `most` of some things, and says how many more there are."""
+    shown = ", ".join(items[:most])
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+
+
+def lost(count: int, exactly: bool) -> str:
+    """A number of lost steps, such as "8", "at least 8" or "unknown"."""
+    if exactly:
+        return f"{count:,}"
+    return f"at least {count:,}" if count else "unknown"
+
+
+def steps(start: Incarnation) -> str:
+    """The first and the last step of a start."""
+    if start.first_step is None or start.last_step is None:
+        return "-"
+    open_end = "+" if start.end is not End.FINISHED and not any(life.exact for life in start.lives) else ""
+    return f"{start.first_step}-{start.last_step}{open_end}"
+
+
+def headline(account: Account) -> str:
+    """The state of the run in one line."""
+    last = account.incarnations[-1]
+    state = {
+        End.FINISHED: "finished",
+        End.RUNNING: "running",
+        End.PREEMPTED: "preempted, not started again",
+        End.FAILED: "failed",
+        End.KILLED: "killed, not started again",
+        End.SILENT: "ended without a word",
+    }[last.end]
+    starts = counted(len(account.incarnations), "start")
+    workers = counted(len(account.workers), "worker")
+    return f"{state} at step {account.step:,} after {starts} of {workers}"
+
+
+def losses(account: Account) -> list[str]:
+    """The steps that were lost and why, one line for each start that lost some."""
+    lines = []
+    for start in account.incarnations:
+        if start.lost_why:
+            count = f"{'' if start.lost_exactly else 'at least '}{counted(start.lost, 'step')}"
+            what = f"lost {count}" if start.lost else "may have lost steps"
+            lines.append(f"start {start.number} {what}: {start.lost_why}")
+    return lines
+
+
+def used(account: Account) -> list[str]:
+    """Everything that some worker spent time on, in the order of display."""
+    there = {span.what for worker in account.workers for span in worker.spans}
+    return [what for what in MEANINGS if what in there]
+
+
+def _utc(at: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(at, datetime.timezone.utc)
+
 
 _MOST_WORKERS = 4
-"""Workers that get a column of their own."""
+"""The most workers that get a column each."""
 
 _MOST_ROWS = 20
 
@@ -27,7 +122,7 @@ class Table:
 
 
 def summary(account: Account) -> list[str]:
-    """What matters most, in a few lines."""
+    """The most important figures, in a few lines."""
     wall = account.ended - account.began
     kept = account.steps_run - account.lost
     sure = "" if account.lost_exactly else "at least "
@@ -61,7 +156,7 @@ def _ended(start: Incarnation) -> str:
 
 
 def times(account: Account) -> Table:
-    """Where the wall time went, by worker; of many workers the mean and the largest."""
+    """Where the wall time went, by worker; of many workers the mean and the most."""
     workers = account.workers
     whats = used(account)
     wall = sum(worker.wall for worker in workers)
@@ -83,7 +178,7 @@ def times(account: Account) -> Table:
 
 
 def notices(account: Account) -> Table | None:
-    """The notices, if there were any."""
+    """The notices; None if there were none."""
     if not account.notices:
         return None
     rows = [
@@ -101,7 +196,7 @@ def notices(account: Account) -> Table | None:
 
 
 def saves(account: Account) -> Table | None:
-    """The committed checkpoints, if there are any."""
+    """The committed checkpoints; None if there are none."""
     if not account.saves:
         return None
     rows = [
@@ -127,7 +222,63 @@ def _shortened(table: Table) -> Table:
 
 
 def shares(worker: Worker) -> dict[str, float]:
-    """The seconds of a worker by what they went into, in the order of display; what it did not do is left out."""
+    """The seconds of a worker by what it spent them on, in the order of display, without what it did not do."""
     return {
         what: worker.seconds(what) for what in MEANINGS if any(span.what == what for span in worker.spans)
+    }
+
+
+FORMAT = 1
+"""Raised when a field changes its meaning or goes; new fields may come at any time."""
+
+
+def account_as_json(account: Account, directory: str) -> dict[str, Any]:
+    """Returns the account as JSON data; times are seconds since 1970, lengths of time seconds."""
+    return {
+        "format": FORMAT,
+        "directory": directory,
+        "state": account.incarnations[-1].end.value,
+        "began": account.began,
+        "ended": account.ended,
+        "step": account.step,
+        "steps_run": account.steps_run,
+        "steps_lost": account.lost,
+        "steps_lost_exactly": account.lost_exactly,
+        "goodput": account.goodput,
+        "starts": [_start(start) for start in account.incarnations],
+        "workers": [_worker(worker) for worker in account.workers],
+        "notices": [asdict(notice) for notice in account.notices],
+        "saves": [asdict(save) for save in account.saves],
+        "missing": list(account.gaps),
+    }
+
+
+def _start(start: Incarnation) -> dict[str, Any]:
+    return {
+        "number": start.number,
+        "began": start.began,
+        "ended": start.ended,
+        "workers": [life.member for life in start.lives],
+        "workers_expected": start.members,
+        "end": start.end.value,
+        "why": start.why,
+        "first_step": start.first_step,
+        "last_step": start.last_step,
+        "steps_run": start.steps_run,
+        "steps_lost": start.lost,
+        "steps_lost_exactly": start.lost_exactly,
+        "steps_lost_why": start.lost_why,
+        "restored": start.restored,
+        "skipped": list(start.skipped),
+    }
+
+
+def _worker(worker: Worker) -> dict[str, Any]:
+    return {
+        "worker": worker.member,
+        "wall": worker.wall,
+        "useful": worker.useful,
+        "goodput": worker.goodput,
+        "seconds": shares(worker),
+        "spans": [asdict(span) for span in worker.spans],
     }

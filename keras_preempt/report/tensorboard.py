@@ -1,8 +1,8 @@
 """Points for TensorBoard: what interruptions have cost this run, beside the curves that Keras draws.
 
-They are written by the chief, if its fit has a TensorBoard callback: for each save how long it took, and what a report
-says of the run, once when it was continued and once at its end. Nothing is done at a step, and nothing here ends
-training or a save: what goes wrong is told once, and then no more points are written.
+The chief writes them, if its fit has a TensorBoard callback: for each save how long it took, and the figures of a
+report once when the run was continued and once at its end. Nothing is done at a step, and a failure here never ends
+training or a save: it is logged once, and then no more points are written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOST_STEPS = "keras_preempt/lost_steps"
 SAVE_SECONDS = "keras_preempt/save_seconds"
 
 PATIENCE = 10.0
-"""Seconds that the end of training waits for the events of the run to be read, at most."""
+"""Seconds that the end of training waits at most for the events of the run to be read."""
 
 _MOMENT = 1.0  # seconds
 
@@ -38,10 +38,10 @@ class Points:
     """The points of one fit.
 
     Args:
-        callbacks: Those of the fit, all set up; only TensorBoards count.
-        directory: That of the run.
+        callbacks: The callbacks of the fit, all set up; only TensorBoards count.
+        directory: The run's directory.
         incarnation: The number of this start.
-        step: Optimizer steps of the checkpoint that it continues; None if it begins anew.
+        step: Optimizer steps of the checkpoint that it continues from; None if it starts from the beginning.
     """
 
     def __init__(
@@ -69,24 +69,24 @@ class Points:
             self._give_up(error)
 
     def saved(self, step: int, seconds: float) -> None:
-        """A checkpoint was committed; called in any thread.
+        """Writes the point of a committed checkpoint; called in any thread.
 
         Args:
-            step: Optimizer steps that it holds. A second one of the same step, such as that in a validation, has no
-                point.
-            seconds: How long that took, from when training stopped for it.
+            step: Optimizer steps that it holds. A second checkpoint of the same step, such as one in a validation, gets
+                no point.
+            seconds: How long the save took, from the moment at which training stopped for it.
         """
         if self._writers and step > self._saved:
             self._saved = step
             self._write(step, {SAVE_SECONDS: seconds})
 
     def first_step(self, step: int) -> None:
-        """The first step of this fit is done, the `step`-th of the run: it was continued, if it was begun before."""
+        """Writes the figures of a run that was continued: its first step, the `step`-th of the run, is done."""
         if self._writers and self._incarnation > 1:
             self._read(step, at_the_end=False)
 
     def finished(self, step: int) -> None:
-        """Training is over, at that step; returns when that is written."""
+        """Writes the figures at the end of training, at that step."""
         if not self._writers:
             return
         if self._wait(PATIENCE):
@@ -101,13 +101,13 @@ class Points:
         )
 
     def close(self) -> None:
-        """Nothing is written any more, but what is nearly read."""
+        """Ends the points; those that are nearly read are still written."""
         self._wait(_MOMENT)
         with self._lock:
             self._over = True
 
     def _read(self, step: int, *, at_the_end: bool) -> None:
-        # In a thread, and from a store of its own: that of a bucket may take seconds, and may be left behind.
+        # In a thread, and from a store of its own: reading a bucket may take seconds, and may be abandoned.
         self._reading = threading.Thread(
             target=self._report, args=(step, at_the_end), name="keras_preempt-points", daemon=True
         )
@@ -160,9 +160,9 @@ class Points:
 
 
 def taken_steps(told: Sequence[Mapping[str, Any]], incarnation: int) -> set[int]:
-    """Returns the steps at which the starts before this one have shown what a report says, if they had a TensorBoard.
+    """Returns the steps at which earlier starts have written figures, if they had a TensorBoard.
 
-    After a kill the same steps are run again. Two points of one step would be a vertical line in the picture.
+    After a kill the same steps are run again, and two points at one step would be a vertical line in the picture.
 
     Args:
         told: The events of the run.

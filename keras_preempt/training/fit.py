@@ -31,8 +31,7 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.notices.platform import GENERIC
 from keras_preempt.notices.termination import EXIT_NOT_SAVED, TerminationConfig, complete
 from keras_preempt.process import log
-from keras_preempt.report.events import EventLog, log_name
-from keras_preempt.report.milestones import Milestones
+from keras_preempt.report.events import EventLog, Milestones, log_name
 from keras_preempt.report.progress import transfer
 from keras_preempt.report.status import Status
 from keras_preempt.report.tensorboard import Points

@@ -101,7 +101,7 @@ def test_what_a_start_keeps_is_kept_in_its_claim(every: Any) -> None:
         assert kept.keep_every == every
 
 
-def test_options_come_before_what_the_last_start_keeps(
+def test_options_override_what_the_last_start_keeps(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     incarnations.claim(LocalStore(directory), {"retention": Retention(9, keep_every="epoch").to_json()})
@@ -110,7 +110,7 @@ def test_options_come_before_what_the_last_start_keeps(
     assert steps(directory) == [8]
 
 
-def test_when_the_job_is_stopped_its_last_attempt_goes_too(
+def test_the_last_attempt_of_a_stopped_job_is_removed_too(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(capsys, "clean", str(directory), "--yes", "--stopped")[0] == 0
@@ -121,7 +121,7 @@ def test_when_the_job_is_stopped_its_last_attempt_goes_too(
     assert "Nothing to remove" in out
 
 
-def test_what_is_needed_again_when_the_answer_comes_stays(
+def test_checkpoints_that_are_needed_again_at_the_answer_stay(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def confirm(question: str) -> bool:
@@ -133,7 +133,7 @@ def test_what_is_needed_again_when_the_answer_comes_stays(
     assert 6 in steps(directory), "only two are whole any more"
 
 
-def test_what_others_have_removed_meanwhile_is_no_error(
+def test_folders_that_others_remove_meanwhile_are_no_error(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def confirm(question: str) -> bool:
@@ -143,10 +143,10 @@ def test_what_others_have_removed_meanwhile_is_no_error(
     monkeypatch.setattr(clean_module.click, "confirm", confirm)
     code, out, _ = run(capsys, "clean", str(directory))
     assert code == 0
-    assert "Others have removed all of it meanwhile." in out
+    assert "Others have removed everything meanwhile." in out
 
 
-def test_a_storage_that_fails_is_told_with_how_far_it_came(
+def test_a_storage_failure_is_reported_with_what_was_removed(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = clean_module.remove

@@ -78,7 +78,7 @@ def test_another_layout_in_memory_is_no_difference():
         ({"x": np.zeros(2, np.float32), "y": np.zeros(1)}, "only in the preempted run"),
     ],
 )
-def test_a_tensor_of_another_form_is_named(other, reason):
+def test_a_tensor_of_another_shape_or_type_is_named(other, reason):
     (difference,) = compare_tensors({"x": np.zeros(2, np.float32)}, other)
     assert reason in str(difference)
 
@@ -95,7 +95,7 @@ def test_a_missing_member_is_a_difference():
     assert not compare_states([state(), state()], [state()]).identical
 
 
-def test_a_history_that_differs_is_told_apart_from_other_state():
+def test_a_history_that_differs_is_distinguished_from_other_state():
     other = state(state={"callbacks": {"History": {"loss": [0.5, 0.26]}}})
     comparison = compare_states([state()], [other])
     assert not comparison.identical
@@ -125,7 +125,7 @@ def test_equal_nan_and_volatile_keys_are_no_difference():
     assert compare_json({"a": math.nan, "timing": {"x": 1}}, {"a": math.nan, "timing": {"x": 2}}) == []
 
 
-def test_the_bytes_of_an_iterator_are_told_and_do_not_decide_but_its_position_does():
+def test_the_position_of_an_iterator_decides_and_its_bytes_do_not():
     def with_input(byte: int, batches: int, way: str) -> MemberState:
         tensor = np.array([1, byte], np.uint8)
         position = {"position": {"batches": batches, "iterators": 2}, "way": way}
@@ -141,7 +141,7 @@ def test_the_bytes_of_an_iterator_are_told_and_do_not_decide_but_its_position_do
     assert moved.state_differences == ["w0/input/position/batches: 5 and 6"]
 
 
-def test_fits_are_put_together_with_their_names():
+def test_comparisons_of_fits_are_joined_with_their_names():
     changed = state(local={"metric": np.float32(0.75).reshape(())}, state={"wait": 1})
     one, other = compare_states([state()], [state()]), compare_states([state(state={"wait": 2})], [changed])
     both = combined([("fit 1 (a): ", one), ("fit 2 (b): ", other)])

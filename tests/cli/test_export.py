@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from keras_preempt.cli import export_safetensors
+from keras_preempt.cli import export_formats
 from tests.cli.saved_run import begin, bucket, contents, kernel, mean, run, save
 
 
@@ -129,14 +129,14 @@ def test_force_replaces_only_by_what_is_whole(
     directory: Path, out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out.write_text("kept")
-    real = export_safetensors.stream
+    real = export_formats.stream
 
     def full(tensors: dict[str, np.ndarray]) -> object:
         yield next(iter(real(tensors)))
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(export_safetensors, "stream", full)
+        patch.setattr(export_formats, "stream", full)
         code, _, err = run(capsys, "export", str(directory), str(out), "--force")
     assert code == 4
     assert "No space left on device. Choose another folder, or make room." in err

@@ -106,7 +106,7 @@ def test_json_has_all_of_it(directory: Path, capsys: pytest.CaptureFixture[str])
     assert told["run"]["starts"] == 2
 
 
-def test_what_the_present_start_has_not_committed_may_be_on_its_way(
+def test_attempts_of_the_present_start_may_still_be_committed(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(LocalStore(directory), 10, committed=False)
@@ -136,7 +136,7 @@ def test_only_verify_finds_a_flipped_bit_in_a_tensor(
 
 
 @pytest.mark.parametrize("gone", ["w00000.part.json", "MANIFEST.json"])
-def test_a_damaged_checkpoint_is_told_of_and_the_others_shown(
+def test_a_damaged_checkpoint_is_reported_and_the_others_are_shown(
     directory: Path, gone: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = directory / "step-00000009" / "00002-0000" / gone
@@ -227,7 +227,7 @@ def test_compare_with_another_run_and_with_itself(
     assert (tensor["largest"], tensor["shape"]) == (3.0, "int64[]")
 
 
-def test_compare_names_the_steps_that_there_are(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_names_the_available_steps(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "inspect", str(directory), "--compare", "6", "8")
     assert code == 3
     assert "Expected a checkpoint of step 8" in err
@@ -312,7 +312,7 @@ def _without_run(path: Path) -> str:
     ids=lambda make: make.__name__,
 )
 @pytest.mark.parametrize("command", ["inspect", "export", "clean"])
-def test_what_is_no_run_is_named_with_what_to_pass_instead(
+def test_a_directory_without_a_run_is_named_with_what_to_pass_instead(
     tmp_path: Path, make: Any, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "given"
@@ -356,7 +356,7 @@ def test_a_newer_format_of_the_run_is_refused_with_the_version_that_is_needed(
     assert "format version 2. Install a keras-preempt release that reads format version 2." in err
 
 
-def test_a_newer_format_of_one_checkpoint_is_told_of_beside_the_others(
+def test_a_newer_format_of_one_checkpoint_is_reported_beside_the_others(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newer(directory / "step-00000009" / "00002-0000" / "MANIFEST.json", format=2)
@@ -377,7 +377,7 @@ def test_a_newer_format_of_the_events_is_refused(directory: Path, capsys: pytest
     )
 
 
-def test_what_others_have_written_cannot_write_on_the_terminal(
+def test_text_in_a_directory_cannot_control_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = "\x1b[2J\nall is well"

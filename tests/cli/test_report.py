@@ -194,9 +194,7 @@ def test_half_written_and_damaged_files_are_named_and_the_rest_is_reported(
     assert "finished at step 21" in out
 
 
-def test_a_run_that_has_told_no_end_can_be_said_to_be_over(
-    made: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_an_end_can_be_declared_over(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     directory = made(Story(launcher=False).begin().train(9, 9.0).save())
     assert "w0 told no end" in printed(capsys, directory)
     out = printed(capsys, directory, "--over")

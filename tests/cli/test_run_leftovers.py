@@ -102,7 +102,7 @@ def test_a_worker_whose_keeper_is_killed_ends_with_its_children(launched: Launch
     assert_all_end(found)
 
 
-def test_no_process_of_anybody_else_is_ended(launched: Launched) -> None:
+def test_no_foreign_process_is_ended(launched: Launched) -> None:
     """A worker may know processes that it has not started."""
     import subprocess
 
@@ -123,7 +123,7 @@ def test_no_process_of_anybody_else_is_ended(launched: Launched) -> None:
         other.communicate(b"\n")
 
 
-def test_what_a_killed_launcher_has_left_goes_at_the_next_start(launched: Launched) -> None:
+def test_files_of_a_killed_launcher_are_removed_at_the_next_start(launched: Launched) -> None:
     script = launched.script("listen()\nuntil_signal()")
     process = launched.run(sys.executable, script)
     launched.trace("listening-0", process)

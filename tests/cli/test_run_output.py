@@ -35,7 +35,7 @@ saved(0, finished=True)
         ('exec "$@" >/dev/full 2>/dev/full', None),
     ],
 )
-def test_a_job_whose_output_cannot_be_written_goes_on_to_its_end(
+def test_a_job_whose_output_cannot_be_written_continues_to_its_end(
     launched: Launched, before: str, why: str | None
 ) -> None:
     process = launched.run(
@@ -58,7 +58,7 @@ def test_a_job_whose_output_is_lost_is_still_saved(launched: Launched) -> None:
     assert process.wait(timeout=60) == 75
 
 
-def test_a_job_whose_terminal_is_gone_goes_on(launched: Launched) -> None:
+def test_a_job_whose_terminal_is_gone_continues(launched: Launched) -> None:
     """A pty whose other side is closed answers every write with EIO. `setsid` keeps its SIGHUP away."""
     script = launched.script(
         "print('begun', flush=True); listen()\n"
@@ -93,7 +93,7 @@ def test_a_job_whose_reader_has_stopped_reading_is_saved_when_it_is_told_to_stop
     assert process.wait(timeout=60) == 75
 
 
-def test_a_line_that_the_output_has_no_letters_for_is_shown_with_others(launched: Launched) -> None:
+def test_characters_that_the_output_cannot_encode_are_replaced(launched: Launched) -> None:
     script = launched.script(
         "sys.stdout.buffer.write('\\u2501 \\u00e9\\n'.encode()); saved(0, finished=True)"
     )
@@ -126,9 +126,8 @@ def test_a_report_that_cannot_be_printed_is_an_error() -> None:
 
 def test_a_descriptor_that_was_closed_is_not_taken_by_another_file() -> None:
     """Else a library that writes to standard output in C would write into that file."""
-    program = (
-        "import os, sys; from keras_preempt.cli.surroundings import *; open_standard_descriptors(); "
-        + ("print(os.readlink('/proc/self/fd/1'), file=sys.stderr)")
+    program = "import os, sys; from keras_preempt.cli.main import *; open_standard_descriptors(); " + (
+        "print(os.readlink('/proc/self/fd/1'), file=sys.stderr)"
     )
     result = subprocess.run(
         ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", program],

@@ -18,7 +18,7 @@ SAVES = "listen(); until_signal(); saved(); sys.exit(75)"
 PYTHON = shlex.quote(sys.executable)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_job_that_is_told_to_stop_is_saved(launched: Launched, number: signal.Signals) -> None:
     process = launched.run(sys.executable, launched.script(SAVES), workers=2)
     for worker in (0, 1):
@@ -27,6 +27,21 @@ def test_a_job_that_is_told_to_stop_is_saved(launched: Launched, number: signal.
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 75, output
     assert f"stopped by {number.name}" in output
+    assert launched.left() == []
+
+
+@pytest.mark.parametrize("line", ["exec {python} {script}", "{python} {script}; echo over"])
+def test_training_that_listens_for_the_signal_of_a_scheduler_gets_that_one(
+    launched: Launched, line: str
+) -> None:
+    listens = "signal.signal(signal.SIGUSR1, lambda number, frame: None)\n"
+    checks = "listen(); assert until_signal() == signal.SIGUSR1; saved(); sys.exit(75)"
+    script = shlex.quote(launched.script(listens + checks))
+    process = launched.run("sh", "-c", line.format(python=PYTHON, script=script))
+    launched.trace("listening-0", process)
+    process.send_signal(signal.SIGUSR1)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output
     assert launched.left() == []
 
 

@@ -97,18 +97,18 @@ class ForkedWorker(WorkerProcess):
 
     def kill_all(self) -> None:
         with self._sending, contextlib.suppress(ProcessLookupError):
-            if self._pid and self.exit_code is None:
-                os.killpg(self._pid, signal.SIGKILL)
+            if self.pid and self.exit_code is None:
+                os.killpg(self.pid, signal.SIGKILL)
 
     def signal_command(self, number: int) -> bool:
         return self.signal(number)  # The command itself is what trains.
 
     def _send(self, number: int) -> bool:
         with self._sending:
-            if not self._pid or self.exit_code is not None:
+            if not self.pid or self.exit_code is not None:
                 return False
             try:
-                os.kill(self._pid, number)
+                os.kill(self.pid, number)
             except ProcessLookupError:
                 return False
             return True
@@ -136,7 +136,7 @@ class ForkedWorker(WorkerProcess):
     def _follow(self, process: _Forked, answers: Any) -> None:
         reader = threading.Thread(target=self._read, args=(process.stdout,), daemon=True)
         reader.start()
-        self._pid = process.pid
+        self.pid = process.pid
         self._started.set()
         code = int(answers.readline() or -signal.SIGKILL)
         with self._sending:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.cluster.ports import find_free_ports
+from keras_preempt.cluster.local import find_free_ports
 from keras_preempt.process.exit_codes import EXIT_RESTART
 from tests.cluster.harness import run_cluster, start_cluster
 

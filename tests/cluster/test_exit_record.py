@@ -42,7 +42,7 @@ def told(directory: str) -> list[dict[str, object]]:
         store.close()
 
 
-def test_the_exit_of_each_worker_stands_beside_its_events(status_dir: Path, tmp_path: Path) -> None:
+def test_the_exit_of_each_worker_is_recorded_beside_its_events(status_dir: Path, tmp_path: Path) -> None:
     directory = str(tmp_path / "run")
     for member in (0, 1):
         begin(directory, member)
@@ -59,7 +59,7 @@ def test_the_exit_of_each_worker_stands_beside_its_events(status_dir: Path, tmp_
     assert said == []
 
 
-def test_also_in_a_bucket(status_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exits_are_recorded_in_a_bucket_too(status_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeGcs() as gcs:
         for name, value in gcs.environment().items():
             monkeypatch.setenv(name, value)
@@ -76,7 +76,7 @@ def test_a_worker_that_has_begun_no_fit_leaves_nothing(status_dir: Path, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["status"]
 
 
-def test_a_directory_that_was_removed_meanwhile_is_not_made_again(status_dir: Path, tmp_path: Path) -> None:
+def test_a_removed_directory_is_not_created_again(status_dir: Path, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     begin(str(directory), 0)
     directory.rename(tmp_path / "kept")
@@ -84,7 +84,7 @@ def test_a_directory_that_was_removed_meanwhile_is_not_made_again(status_dir: Pa
     assert not directory.exists()
 
 
-def test_what_cannot_be_written_is_one_line_and_no_error(status_dir: Path, tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_written_is_one_line_and_no_error(status_dir: Path, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     begin(str(directory), 0)
     name = events.launcher_log_name(3)

@@ -46,7 +46,7 @@ def test_one_worker_is_a_plain_job_even_inside_another_cluster(worker_script, mo
     assert result.outputs == ["None"]
 
 
-def test_each_line_of_a_log_file_says_whose_it_is(worker_script):
+def test_each_line_of_a_log_file_names_its_worker(worker_script):
     log = io.StringIO()
     with LocalCluster(
         2, [sys.executable, str(worker_script("print('out'); print('err', file=sys.stderr)"))], log=log
@@ -83,7 +83,7 @@ def test_survivors_of_a_crash_are_ended_after_the_grace(worker_script):
     assert [(e.index, e.code, e.by_launcher) for e in exits] == [(1, 3, False), (0, -signal.SIGKILL, True)]
 
 
-def test_survivors_of_a_preempted_worker_may_go_on_writing(worker_script):
+def test_survivors_of_a_preempted_worker_may_continue_to_write(worker_script):
     path = worker_script("if index: sys.exit(75)\ntime.sleep(0.7)\nsys.exit(75)")
     with LocalCluster(2, [sys.executable, str(path)]) as cluster:
         exits = cluster.wait(60, failure_grace=0.1)

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from keras_preempt.report.account import Account
 from keras_preempt.report.accounting import account
-from keras_preempt.report.as_json import as_json
 from keras_preempt.report.events import KINDS
-from keras_preempt.report.life import End
+from keras_preempt.report.life import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNTOLD, End
 from keras_preempt.report.page import page
-from keras_preempt.report.spans import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNTOLD
+from keras_preempt.report.tables import account_as_json
 from tests.report.story import (
     COMPILING,
     DYING,
@@ -52,7 +51,7 @@ def spent(found: Account, member: int = 0) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_each_second_of_a_preempted_run_is_named_as_what_it_was(workers: int) -> None:
+def test_each_second_of_a_preempted_run_is_accounted_for(workers: int) -> None:
     story = Story(workers).begin().train(10, 20.0).preempt().pause(7.0)
     found = accounted(story.begin(restored=11).train(5, 10.0).save(0.5).train(5, 10.0).finish())
     for member in range(workers):
@@ -114,7 +113,7 @@ def test_steps_after_the_last_save_of_a_crash_are_lost() -> None:
     assert found.workers[0].useful == pytest.approx(14.0 * 10 / 15 + 9.0)
 
 
-def test_a_start_that_goes_on_from_an_older_checkpoint_loses_steps_of_several_starts() -> None:
+def test_a_start_from_an_older_checkpoint_loses_steps_of_several_starts() -> None:
     story = Story().begin().train(9, 9.0).preempt()
     story.begin(restored=10).train(9, 9.0).preempt()
     story.begin(restored=4).train(25, 25.0).finish()
@@ -123,7 +122,7 @@ def test_a_start_that_goes_on_from_an_older_checkpoint_loses_steps_of_several_st
     assert (found.steps_run, found.lost, found.step) == (10 + 10 + 26, 16, 30)
 
 
-def test_of_a_killed_worker_it_is_said_that_the_lost_steps_are_not_known() -> None:
+def test_the_lost_steps_of_a_killed_worker_are_reported_as_unknown() -> None:
     story = Story().begin().train(9, 9.0).save().train(5, 5.0).kill()
     found = accounted(story.begin(restored=10).finish())
     first = found.incarnations[0]
@@ -141,7 +140,7 @@ def test_lost_steps_of_a_killed_worker_are_known_where_its_launcher_has_a_record
     assert (found.lost, found.lost_exactly) == (5, True)
 
 
-def test_a_peer_of_a_killed_worker_tells_how_far_both_had_come() -> None:
+def test_a_peer_of_a_killed_worker_shows_how_far_both_had_come() -> None:
     story = Story(2, launcher=False).begin().train(9, 9.0).save().train(5, 5.0)
     killed_at = len(story.events)
     story.fail("UnavailableError", origin="the loss of a worker")
@@ -175,7 +174,7 @@ def test_a_start_that_ends_before_its_first_step_changes_nothing() -> None:
 # -- While it runs ------------------------------------------------------------------------------------
 
 
-def test_a_run_that_goes_on_is_accounted_for_until_now() -> None:
+def test_a_running_run_is_accounted_for_until_now() -> None:
     story = Story(launcher=False).begin().train(9, 9.0).save().train(0, 30.0)
     found = accounted(story, now=story.at, is_alive=lambda process: True)
     assert found.incarnations[0].end is End.RUNNING
@@ -192,7 +191,7 @@ def test_a_process_that_is_known_to_be_gone_does_not_run() -> None:
     assert not found.lost_exactly
 
 
-def test_of_a_process_elsewhere_the_report_says_what_it_assumes() -> None:
+def test_assumptions_about_processes_elsewhere_are_reported() -> None:
     story = Story(launcher=False).begin().train(9, 9.0)
     found = accounted(story, now=story.at + 60.0)
     assert found.incarnations[0].end is End.RUNNING
@@ -206,14 +205,14 @@ def test_of_a_process_elsewhere_the_report_says_what_it_assumes() -> None:
 # -- Gaps ---------------------------------------------------------------------------------------------
 
 
-def test_a_worker_of_which_nothing_is_there_is_named() -> None:
+def test_a_worker_without_events_is_named() -> None:
     story = Story(3).begin().finish()
     story.events = [event for event in story.events if event["member"] != 1]
     assert accounted(story).gaps == ("start 1: no events of w1, out of 3 workers",)
 
 
 @pytest.mark.parametrize("kind", ["ready", "first_step"])
-def test_time_that_a_missing_event_would_have_named_is_unaccounted_for_and_told(kind: str) -> None:
+def test_time_before_a_missing_event_is_unaccounted_for_and_reported(kind: str) -> None:
     story = Story().begin().train(9, 9.0).finish()
     story.events = [event for event in story.events if event["event"] != kind]
     found = accounted(story)
@@ -221,7 +220,7 @@ def test_time_that_a_missing_event_would_have_named_is_unaccounted_for_and_told(
     assert any("events are missing" in gap for gap in found.gaps)
 
 
-def test_a_start_without_its_first_event_begins_with_what_is_known_and_that_is_told() -> None:
+def test_a_start_without_its_first_event_begins_with_what_is_known_and_is_reported() -> None:
     story = Story().begin().train(9, 9.0).finish()
     story.events = [event for event in story.events if event["event"] != "start"]
     found = accounted(story)
@@ -229,7 +228,7 @@ def test_a_start_without_its_first_event_begins_with_what_is_known_and_that_is_t
     assert found.gaps == ("start 1, w0: events are missing, so that it is not known when it began",)
 
 
-def test_nothing_told_is_no_account() -> None:
+def test_no_events_give_no_account() -> None:
     assert account([], (), NOW) is None
     assert account([{"event": "start", "time": 1.0, "incarnation": 1, "member": "w0"}], (), NOW) is None
 
@@ -274,7 +273,7 @@ def test_whatever_the_events_say_spans_never_overlap_and_sum_up_to_the_wall_time
     if found is not None:
         assert_every_second_is_accounted_for(found)
         assert found.steps_run >= found.lost >= 0
-        json.loads(json.dumps(as_json(found, "run"), allow_nan=False))
+        json.loads(json.dumps(account_as_json(found, "run"), allow_nan=False))
         assert page(found, "run").endswith("</html>\n")
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint.errors import StoreUnavailable, TooLarge
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.report.events import KINDS, EventLog, log_name, read
+from keras_preempt.report.events import KINDS, EventLog, Milestones, log_name, read
 from keras_preempt.testing import FakeGcs
 
 
@@ -59,7 +61,7 @@ def test_each_event_is_one_line_of_json_that_is_handed_over_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_can_be_told(kind: str) -> None:
+def test_every_kind_can_be_written(kind: str) -> None:
     log, sink = EventLog(0), Lines()
     log.open(1, sink)
     log.emit(kind)
@@ -125,7 +127,7 @@ def test_threads_never_mix_their_lines() -> None:
         assert [e["index"] for e in sink.events if e["thread"] == number] == list(range(200))
 
 
-def test_what_was_told_is_on_disk_before_the_log_is_closed(tmp_path: Path) -> None:
+def test_events_are_on_disk_before_the_log_is_closed(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "run")
     store.prepare()
     log = EventLog(0)
@@ -177,7 +179,7 @@ def test_segments_are_read_in_their_order_also_beyond_those_of_four_digits(store
     assert [event["number"] for event in read(store)] == [2, 9999, 10000]
 
 
-def test_what_a_killed_process_left_and_what_is_no_event_is_passed_over(store: Store) -> None:
+def test_half_written_lines_and_lines_that_are_no_events_are_skipped(store: Store) -> None:
     good = b'{"event":"start","time":1.0,"member":0}\n'
     junk = b'[]\n{"event":"start"}\n{"event":"start","time":NaN}\n{"event":["start"],"time":1}\n\xff\n\n'
     store.create("events/00001.w00000.jsonl", junk + b"[" * 99999 + b"\n" + good + b'{"event":"sta')
@@ -195,3 +197,63 @@ def test_a_log_that_would_fill_the_memory_is_not_read(store: Store, monkeypatch:
 
 def test_a_directory_without_events_has_none(store: Store) -> None:
     assert read(store) == []
+
+
+class Told(EventLog):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    def emit(self, kind: str, **fields: object) -> None:
+        super().emit(kind, **fields)
+        self.events.append((kind, fields))
+
+
+def at(step: int) -> Position:
+    return Position(0, "train", step, step)
+
+
+def test_the_first_step_is_reported_once_and_not_before_it_is_done() -> None:
+    told = Told()
+    milestones = Milestones(told)
+    milestones.passed(at(7))
+    assert not milestones.awaits_step
+    milestones.ready(at(7), epochs=2)
+    milestones.passed(at(7))  # Before the step, such as where the epoch begins.
+    assert milestones.awaits_step
+    for step in (8, 9, 10):
+        milestones.passed(at(step))
+        assert not milestones.awaits_step
+    assert [kind for kind, _ in told.events] == ["ready", "first_step"]
+    assert told.events[1][1]["step"] == 8
+
+
+def test_a_start_reports_what_came_before_it_in_order() -> None:
+    told = Told()
+    milestones = Milestones(told)
+    milestones.read(began=0.0)
+    milestones.started(incarnation=3, members=2)
+    ((kind, start),) = told.events
+    assert (kind, start["incarnation"], start["members"]) == ("start", 3, 2)
+    process, started, began = start["process"], start["started_at"], start["began_at"]
+    assert isinstance(process, dict)
+    assert process["pid"] == os.getpid()
+    assert isinstance(started, float)
+    assert isinstance(began, float)
+    assert started < began
+    assert start["read_at"] == 0.0
+    assert start["read_seconds"] == pytest.approx(began, rel=0.01)
+
+
+def test_a_child_of_the_process_does_not_report_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+    milestones = Milestones(told)
+    owner = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: owner + 1)
+    milestones.end("an exception", lambda: pytest.fail("asked in a child"))
+    assert told.events == []
+    monkeypatch.undo()
+    milestones.end("an exception", lambda: 12)
+    assert told.events == [("end", {"reason": "an exception", "step": 12})]

@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
 
-def test_what_is_over_within_a_moment_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_operation_that_is_over_within_a_moment_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
     clock, stream = Clock(), io.StringIO()
     with caplog.at_level(logging.INFO), progress("Replaying", 9, "batches", clock=clock) as step:
         for _ in range(9):
@@ -82,7 +82,7 @@ def test_bytes_are_shown_in_mebibytes(
     assert caplog.messages[0].startswith(f"Saving: {told} in 3 s")
 
 
-def test_what_has_to_be_done_once_more_is_taken_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_pieces_that_have_to_be_done_again_are_subtracted(caplog: pytest.LogCaptureFixture) -> None:
     clock, console = Clock(), Console(file=io.StringIO())
     with (
         caplog.at_level(logging.INFO),
@@ -136,7 +136,7 @@ def test_a_thread_that_is_late_shows_nothing_any_more() -> None:
     assert stream.getvalue() == ""
 
 
-def test_what_goes_on_in_the_background_is_shown_while_it_is_waited_for(
+def test_background_work_is_shown_while_it_is_waited_for(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.0)
@@ -156,7 +156,7 @@ def test_what_goes_on_in_the_background_is_shown_while_it_is_waited_for(
     ]
 
 
-def test_an_error_inside_ends_it_and_gets_out() -> None:
+def test_an_error_in_the_block_ends_the_display_and_propagates() -> None:
     clock, stream = Clock(), io.StringIO()
 
     def fail() -> None:

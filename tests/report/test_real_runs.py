@@ -14,9 +14,8 @@ from keras_preempt.checkpoint.storage.store import open_store
 from keras_preempt.cluster import RestartPolicy, Supervisor
 from keras_preempt.process.environment import DRILL, DRILL_RECORD
 from keras_preempt.report.account import Account
-from keras_preempt.report.life import End
+from keras_preempt.report.life import UNACCOUNTED, UNTOLD, End
 from keras_preempt.report.loading import load
-from keras_preempt.report.spans import UNACCOUNTED, UNTOLD
 from tests.cluster.harness import QUIET_CPU
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"

@@ -46,7 +46,7 @@ def test_the_launcher_learns_how_far_training_came(folder: Path) -> None:
     assert said["notice_at"] is None
 
 
-def test_the_launcher_learns_of_the_earliest_notice_and_of_what_came_of_it(folder: Path) -> None:
+def test_the_launcher_learns_of_the_earliest_notice_and_its_outcome(folder: Path) -> None:
     status = Status()
     status.notices = [20.0, 10.0]
     status.aligned_at, status.committed_at = 11.0, 12.0
@@ -84,7 +84,7 @@ def test_each_worker_has_its_own_file_and_no_partial_one_stays(folder: Path) -> 
     assert written(folder)["incarnation"] == 2
 
 
-def test_a_file_that_cannot_be_written_is_said_and_ends_nothing(
+def test_a_file_that_cannot_be_written_is_logged_and_ends_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(environment.STATUS_DIR, str(folder / "gone"))

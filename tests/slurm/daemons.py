@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from keras_preempt.cluster.ports import find_free_ports
+from keras_preempt.cluster.local import find_free_ports
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sinfo", "squeue", "scancel")
 NODES = ("127.0.0.1", "127.0.0.2")

@@ -11,8 +11,7 @@ import pytest
 from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.storage.store import open_store
 from keras_preempt.cli.compare import compare_states
-from keras_preempt.cli.drill.final_state import read_final_state
-from keras_preempt.cli.drill.parting import find_parting
+from keras_preempt.cli.drill.comparison import find_parting, read_final_state
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
 from tests.slurm.daemons import GRACE, NODES, Slurm
 from tests.slurm.jobs import PATIENCE, TASKS, TrainingJob

@@ -1,1 +1,1 @@
-"""``keras-preempt doctor``: finds out before the first night what would lose work."""
+"""``keras-preempt doctor``: finds what would lose work before the job is started."""

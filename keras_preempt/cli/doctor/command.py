@@ -1,4 +1,4 @@
-"""``keras-preempt doctor``: what would lose work, before the job is started, and what to do about it."""
+"""``keras-preempt doctor``: finds what would lose work before the job is started, and says what to do about it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +16,35 @@ import click
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import Store, open_store
-from keras_preempt.cli.doctor import scratch
-from keras_preempt.cli.doctor.finding import Finding, document, not_checked, would_lose_work
-from keras_preempt.cli.doctor.job import Job, job_of
-from keras_preempt.cli.doctor.meeting import Meeting
-from keras_preempt.cli.doctor.printing import Printer
-from keras_preempt.cli.doctor.size import SIZE
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.cli.doctor.finding import Findings, Printer
+from keras_preempt.cli.doctor.meeting import Job, Meeting, job_of
+from keras_preempt.cli.doctor.reasons import explain
 from keras_preempt.cli.doctor.software import check_determinism, check_versions
 from keras_preempt.cli.doctor.speed import check_save_fits
-from keras_preempt.cli.doctor.storage import check_place, check_room
+from keras_preempt.cli.doctor.storage import check_place, check_room, place_of, removed_afterwards
 from keras_preempt.cli.doctor.surroundings import Grace, check_platform, check_sigterm, say_without_command
 from keras_preempt.cli.doctor.together import meet_here
 from keras_preempt.cli.doctor.trial import Trial
 from keras_preempt.cli.doctor.watched import size_of
-from keras_preempt.cli.options import checked_command, restart_code_option, workers_option
-from keras_preempt.cli.surroundings import cleaning_up_on_signals
+from keras_preempt.cli.options import (
+    SIZE,
+    checked_command,
+    json_option,
+    restart_code_option,
+    seconds_option,
+    store_of,
+    workers_option,
+)
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.process.environment import TF_CONFIG
-
-__all__ = ["doctor"]
 
 _PASS, _WOULD_LOSE_WORK = 0, 1
 _COMMAND = "keras_preempt.doctor.command"
 
 
 class _WithCommand(click.Command):
-    """Takes what follows ``--`` as a command of its own, wherever the options before it stand."""
+    """Takes what follows ``--`` as the command to try, wherever the other options stand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -58,8 +60,8 @@ class _WithCommand(click.Command):
 
 
 @dataclass
-class _Wishes:
-    """What the command line says."""
+class _Options:
+    """The options of the command line."""
 
     directory: str | None
     command: list[str]
@@ -84,12 +86,7 @@ class _Wishes:
     help="Bytes of a checkpoint, such as 2GB: weights and optimizer. "
     "Otherwise those of the run in DIR, or of the trial of COMMAND.",
 )
-@click.option(
-    "--grace",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Time from a notice to the end.  [default: what the platform gives]",
-)
+@seconds_option("--grace", help="Time from a notice to the end.  [default: what the platform gives]")
 @click.option(
     "--max-to-keep",
     type=click.IntRange(min=1),
@@ -101,37 +98,21 @@ class _Wishes:
 @click.option(
     "--staging-dir", metavar="PATH", help="As the callback gets it: where files for a bucket are staged."
 )
-@click.option(
-    "--start-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time until COMMAND has done its first step.",
-)
-@click.option(
-    "--wait",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time for the workers of a job to find each other.",
-)
+@seconds_option("--start-timeout", default=600.0, help="Time until COMMAND has done its first step.")
+@seconds_option("--wait", default=60.0, help="Time for the workers of a job to find each other.")
 @restart_code_option
 @click.option(
     "--as-pid-1", is_flag=True, help="COMMAND will be process 1 of a container. Assumed where this one is."
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document, for programs; the rest goes to stderr."
-)
+@json_option("Print one JSON document, for programs; the rest goes to stderr.")
 @click.pass_context
 def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
     """Find out what would lose work, before the job is started.
 
-    Looks at the platform, the versions, DIR (writable, shared, durable, fast, with room), and says for each thing
-    that is wrong what cures it. With COMMAND it starts the job's own command, waits until it trains, sends SIGTERM to
-    the process that it has started, as the machine will, and looks whether it saves and leaves in time. COMMAND's
-    checkpoints go to a place of the doctor's own in DIR, which is removed.
+    Looks at the platform, the versions, DIR (writable, shared, durable, fast, with room), and says how to correct
+    each thing that is wrong. With COMMAND it starts the job's own command, waits until it trains, sends SIGTERM to the
+    process that it has started, as the machine will, and checks whether it saves and leaves in time. COMMAND's
+    checkpoints go to a place of the doctor in DIR, which is removed.
 
     \b
     Examples:
@@ -150,14 +131,11 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
       1  something would lose work; each PROBLEM says what, and how it is cured
       2  wrong usage
     """  # noqa: D301 - click's own mark for text that it must not wrap
-    wanted = _Wishes(command=list(ctx.meta.get(_COMMAND, ())), **wishes)
+    wanted = _Options(command=list(ctx.meta.get(_COMMAND, ())), **wishes)
     if wanted.command or wanted.workers < 1:
         checked_command(wanted.workers, tuple(wanted.command) or ("true",))
     try:
         job = job_of(os.environ)
-        store = (
-            None if wanted.directory is None else open_store(wanted.directory, staging_dir=wanted.staging_dir)
-        )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if job is not None and wanted.workers > 1:
@@ -166,24 +144,26 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
             f"Received: --workers {wanted.workers}."
         )
     printer = Printer(as_json)
-    with cleaning_up_on_signals(), contextlib.ExitStack() as stack:
+    findings = Findings(printer.finding)
+    with contextlib.ExitStack() as stack:
+        store = None
+        if wanted.directory is not None:
+            store = stack.enter_context(
+                contextlib.closing(store_of(wanted.directory, staging_dir=wanted.staging_dir))
+            )
         if isinstance(store, LocalStore):
             stack.enter_context(_nothing_new(store.path))
-        if store is not None:
-            stack.callback(store.close)
-        examination = _Examination(wanted, job, store, printer)
-        examination.examine()
-    findings = examination.findings
+        _Examination(wanted, job, store, printer, findings).examine()
     if as_json:
-        click.echo(json.dumps(document(findings), indent=2))
+        click.echo(json.dumps(findings.document(), indent=2))
     else:
         printer.verdict(findings)
-    return _WOULD_LOSE_WORK if would_lose_work(findings) else _PASS
+    return _WOULD_LOSE_WORK if findings.would_lose_work else _PASS
 
 
 @contextlib.contextmanager
 def _nothing_new(folder: Path) -> Iterator[None]:
-    """Removes the folder, and those above it, afterwards if they were not there before and nobody else uses them."""
+    """Removes the folder and those above it afterwards, if they did not exist before and nobody else uses them."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
@@ -195,32 +175,28 @@ def _nothing_new(folder: Path) -> Iterator[None]:
 
 @dataclass
 class _Examination:
-    """All checks, in order; what one finds out, the next may need."""
+    """Runs all checks in order; one may need what another has found out."""
 
-    wanted: _Wishes
+    wanted: _Options
     job: Job | None
     store: Store | None
     printer: Printer
-    findings: list[Finding] = field(default_factory=list)
-
-    def tell(self, finding: Finding) -> None:
-        self.findings.append(finding)
-        self.printer.finding(finding)
+    findings: Findings
 
     def examine(self) -> None:
         wanted = self.wanted
-        known = check_platform(self.tell, wanted.grace)
-        check_sigterm(self.tell)
-        check_versions(self.tell)
-        check_determinism(self.tell, wanted.command)
+        known = check_platform(self.findings, wanted.grace)
+        check_sigterm(self.findings)
+        check_versions(self.findings)
+        check_determinism(self.findings, wanted.command)
         if known is None:
             return
         platform, grace = known
         name: str | None = secrets.token_hex(8)
-        writable = self.store is not None and check_place(self.tell, self.store, platform)
+        writable = self.store is not None and check_place(self.findings, self.store, platform)
         if self.store is None:
-            self.tell(
-                not_checked("directory", "Pass DIR, the directory of the callback, to have it checked.")
+            self.findings.not_checked(
+                "directory", "Pass DIR, the directory of the callback, to have it checked."
             )
         elif writable:
             name = self._meet(name)
@@ -229,38 +205,38 @@ class _Examination:
             self._check_size(self.store, grace, size)
 
     def _meet(self, name: str | None) -> str | None:
-        """Returns a name that all workers of the job have in common; None if they do not share the directory."""
+        """Returns a name that all workers of the job share; None if they do not share the directory."""
         wanted, url = self.wanted, self.wanted.directory
         assert url is not None
-        place = scratch.place(url, "meeting")
+        place = place_of(url, "meeting")
         if self.job is not None:
-            with scratch.removed_afterwards(place) as store:
+            with removed_afterwards(place) as store:
                 meeting = Meeting(store, url, self.job, wanted.wait)
-                return meeting.name if meeting.hold(self.tell) else None
+                return meeting.name if meeting.hold(self.findings) else None
         if wanted.workers > 1:
-            with scratch.removed_afterwards(place):
-                return name if meet_here(self.tell, wanted.workers, place, url, wanted.wait, {}) else None
-        self.tell(
-            not_checked(
-                "shared",
-                "One worker. For a job of several, pass --workers N, or start this on all of them as "
-                "the job is started.",
-            )
+            with removed_afterwards(place):
+                return name if meet_here(self.findings, wanted.workers, place, url, wanted.wait) else None
+        self.findings.not_checked(
+            "shared",
+            "One worker. For a job of several, pass --workers N, or start this on all of them as the job is "
+            "started.",
         )
         return name
 
     def _try(self, grace: Grace, name: str) -> int:
-        """Runs the trial; returns the bytes of the checkpoint that it has saved."""
+        """Runs the trial; returns the size of the checkpoint that it has saved, in bytes."""
         wanted, job = self.wanted, self.job
         if not wanted.command:
-            say_without_command(self.tell)
+            say_without_command(self.findings)
             return 0
         with contextlib.ExitStack() as stack:
             if wanted.directory is None:
-                root = str(stack.enter_context(scratch_directory("doctor")))  # Swept later if this is killed.
+                root = str(
+                    stack.enter_context(scratch_directory("doctor"))
+                )  # Removed later if this is killed.
             else:
-                root = scratch.place(wanted.directory, f"trial-{name}")
-                stack.enter_context(scratch.removed_afterwards(root))
+                root = place_of(wanted.directory, f"trial-{name}")
+                stack.enter_context(removed_afterwards(root))
             trial = Trial(
                 wanted.command,
                 wanted.workers,
@@ -273,16 +249,16 @@ class _Examination:
                 as_pid_1=wanted.as_pid_1 or os.getpid() == 1,
                 sends=job is None or job.index == job.workers - 1,
             )
-            found = trial.run()
+            trial.run()
+            size = trial.watched.size()
             if job is not None and wanted.directory is not None:
-                # The place is that of all workers: it goes when all have looked at it.
-                place = scratch.place(wanted.directory, f"over-{name}")
-                store = stack.enter_context(scratch.removed_afterwards(place))
+                # All workers share the place: it is removed when all have looked at it.
+                place = place_of(wanted.directory, f"over-{name}")
+                store = stack.enter_context(removed_afterwards(place))
                 everybody = Job(job.index, job.workers, (), job.said_by)
-                Meeting(store, wanted.directory, everybody, wanted.wait).hold(lambda finding: None)
-            for finding in found:
-                self.tell(finding)
-            return trial.size
+                Meeting(store, wanted.directory, everybody, wanted.wait).hold(Findings())
+            explain(trial, self.findings)
+            return size
 
     def _check_size(self, store: Store, grace: Grace, of_trial: int) -> None:
         wanted = self.wanted
@@ -295,16 +271,16 @@ class _Examination:
             size, source = of_trial, "what the trial has saved"
         else:
             said = "Pass --state-size, such as 2GB, to have it checked before there is a checkpoint."
-            self.tell(not_checked("room", said))
-            self.tell(not_checked("save", said))
+            self.findings.not_checked("room", said)
+            self.findings.not_checked("save", said)
             return
         share = math.ceil(size / (self.job.workers if self.job is not None else 1))
-        if check_room(self.tell, store, size, wanted.max_to_keep, share, wanted.staging_dir):
-            place = scratch.place(wanted.directory, f"save-{secrets.token_hex(8)}")
+        if check_room(self.findings, store, size, wanted.max_to_keep, share, wanted.staging_dir):
+            place = place_of(wanted.directory, f"save-{secrets.token_hex(8)}")
             with (
-                scratch.removed_afterwards(place, wanted.staging_dir) as own,
+                removed_afterwards(place, wanted.staging_dir) as own,
                 contextlib.suppress(StoreUnavailable),
             ):
-                check_save_fits(self.tell, own, share, grace, source)
+                check_save_fits(self.findings, own, share, grace, source)
         else:
-            self.tell(not_checked("save", "How long a save takes: there is no room to try it."))
+            self.findings.not_checked("save", "How long a save takes: there is no room to try it.")

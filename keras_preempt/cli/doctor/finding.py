@@ -1,28 +1,20 @@
-"""What the doctor has found out: one sentence in plain words, how bad it is, and what to do about it."""
+"""What the doctor has found: a sentence in plain words, how bad it is, what to do about it, and how it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = [
-    "SCHEMA",
-    "Finding",
-    "Level",
-    "Tell",
-    "document",
-    "not_checked",
-    "ok",
-    "problem",
-    "warning",
-    "would_lose_work",
-]
+from keras_preempt.cli.terminal import Terminal
 
 Level = Literal["ok", "not checked", "warning", "problem"]
 
 SCHEMA = 1
-"""Version of what `document` returns. A field may be added to it without another version."""
+"""Version of what `Findings.document` returns. Fields may be added to it without another version."""
+
+_STYLE = {"ok": "", "not checked": "dim", "warning": "yellow", "problem": "bold red"}
 
 
 @dataclass(frozen=True)
@@ -50,39 +42,86 @@ class Finding:
             raise ValueError(f"Expected a cure for what is wrong. Received: none, for {self.what!r}.")
 
 
-Tell = Callable[[Finding], object]
-"""Takes a finding as soon as there is one."""
+class Findings:
+    """Collects findings.
+
+    Args:
+        on_finding: Called with each finding as soon as there is one.
+
+    Attributes:
+        all: The findings so far.
+    """
+
+    def __init__(self, on_finding: Callable[[Finding], object] = lambda finding: None) -> None:
+        self._on_finding = on_finding
+        self.all: list[Finding] = []
+
+    def add(self, finding: Finding) -> None:
+        """Adds a finding."""
+        self.all.append(finding)
+        self._on_finding(finding)
+
+    def ok(self, check: str, what: str) -> None:
+        """Adds that nothing is wrong."""
+        self.add(Finding(check, "ok", what))
+
+    def not_checked(self, check: str, what: str) -> None:
+        """Adds what could not be checked; `what` says what the check needs."""
+        self.add(Finding(check, "not checked", what))
+
+    def warning(self, check: str, what: str, cure: str) -> None:
+        """Adds that work may be lost on a bad day, or that results may not be repeatable."""
+        self.add(Finding(check, "warning", what, cure))
+
+    def problem(self, check: str, what: str, cure: str) -> None:
+        """Adds that work would be lost."""
+        self.add(Finding(check, "problem", what, cure))
+
+    @property
+    def would_lose_work(self) -> bool:
+        """Whether one of them is a problem."""
+        return any(finding.level == "problem" for finding in self.all)
+
+    def checks(self, level: Level) -> str:
+        """Names the checks with findings of a level."""
+        return ", ".join(dict.fromkeys(finding.check for finding in self.all if finding.level == level))
+
+    def document(self) -> dict[str, Any]:
+        """Returns what ``--json`` prints; docs/doctor.md describes it."""
+        return {
+            "schema": SCHEMA,
+            "verdict": "would lose work" if self.would_lose_work else "pass",
+            "findings": [asdict(finding) for finding in self.all],
+        }
 
 
-def ok(check: str, what: str) -> Finding:
-    """Nothing is wrong."""
-    return Finding(check, "ok", what)
+class Printer:
+    """Shows findings as they come, and the output of the command that is tried.
 
+    Args:
+        as_json: Whether standard output is for a JSON document alone.
+    """
 
-def not_checked(check: str, what: str) -> Finding:
-    """It could not be looked at; `what` says what it takes."""
-    return Finding(check, "not checked", what)
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._terminal = Terminal(sys.stderr) if as_json else Terminal()
+        self.worker_line = self._terminal.worker_line
 
+    def finding(self, finding: Finding) -> None:
+        """Shows a finding."""
+        if self._as_json:
+            return
+        mark = finding.level.upper() if finding.level == "problem" else finding.level
+        self._terminal.line(f"{mark:<12} {finding.check}: {finding.what}", style=_STYLE[finding.level])
+        if finding.cure:
+            self._terminal.line(f"{'':<12} do this: {finding.cure}")
 
-def warning(check: str, what: str, cure: str) -> Finding:
-    """Work may be lost on a bad day, or results may not be repeatable."""
-    return Finding(check, "warning", what, cure)
-
-
-def problem(check: str, what: str, cure: str) -> Finding:
-    """Work would be lost."""
-    return Finding(check, "problem", what, cure)
-
-
-def would_lose_work(findings: Sequence[Finding]) -> bool:
-    """Whether one of them is a problem."""
-    return any(finding.level == "problem" for finding in findings)
-
-
-def document(findings: Sequence[Finding]) -> dict[str, Any]:
-    """What ``--json`` prints; docs/doctor.md describes it."""
-    return {
-        "schema": SCHEMA,
-        "verdict": "would lose work" if would_lose_work(findings) else "pass",
-        "findings": [asdict(finding) for finding in findings],
-    }
+    def verdict(self, findings: Findings) -> None:
+        """Shows the last line."""
+        if findings.would_lose_work:
+            line = f"VERDICT: would lose work ({findings.checks('problem')})"
+            self._terminal.line(line, style="bold red")
+            return
+        skipped = findings.checks("not checked")
+        also = f" (not checked: {skipped})" if skipped else ""
+        self._terminal.line(f"VERDICT: pass{also}", style="bold green")

@@ -1,8 +1,8 @@
-"""Workers that look for each other: in their directory, on their ports, by their clocks.
+"""Workers that check whether they see each other: in their directory, on their ports, by their clocks.
 
-Each writes a file with a random name of its own, answers the files of the others, and is content when all have
-answered its own. An answer to a random name cannot be left over from an earlier time. Meanwhile it listens on its own
-address, says there which worker it is, and asks the others on theirs.
+Each writes a file with a random name, answers the files of the others, and is done when all have answered its own. An
+answer to a random name cannot be left over from an earlier meeting. Meanwhile each listens on its own address, where it
+says which worker it is, and asks the others on theirs.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preempt.checkpoint.errors import AlreadyExists, CheckpointError, NotFound, StoreUnavailable
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.doctor.finding import Tell, ok, problem, warning
-from keras_preempt.cli.doctor.job import Job
-
-__all__ = ["Meeting"]
+from keras_preempt.cli.doctor.finding import Findings
+from keras_preempt.process.environment import TF_CONFIG
 
 _HELLO = re.compile(r"hello-(\d+)-([0-9a-f]{16})")
 _OVER = re.compile(r"over-(\d+)-([0-9a-f]{16})")
-_SMALL = 1 << 12  # bytes of such a file, at most
+_SMALL = 1 << 12  # the most bytes of such a file
 _GREETING = b"keras-preempt doctor, worker "
 _CONNECT = 1.0  # seconds
 _LEAVE = 10.0  # seconds for the others to see the last answers
@@ -40,7 +38,7 @@ class Meeting:
     """One worker among the workers of a job.
 
     Args:
-        store: A place of the doctor's own in the directory of the job; the same for all workers.
+        store: A place of the doctor in the directory of the job; the same for all workers.
         url: What the user calls that directory.
         job: Which worker this is.
         patience: Seconds to wait for the others.
@@ -60,23 +58,23 @@ class Meeting:
 
     @property
     def name(self) -> str:
-        """A name that all workers of this meeting have in common: that of worker 0, when it has answered."""
+        """A name that all workers of this meeting share: that of worker 0, once it has answered."""
         return self._own if self.job.index == 0 else str(self._answers.get(0, {}).get("from", self._own))
 
-    def hold(self, tell: Tell) -> bool:
-        """Meets the others, and says what was found; returns whether all share the directory."""
+    def hold(self, findings: Findings) -> bool:
+        """Meets the others, and adds findings; returns whether all share the directory."""
         try:
-            with self._listening(tell):
+            with self._listening(findings):
                 met = self._meet()
                 self._wait_to_leave(met)
         except StoreUnavailable as error:
-            tell(problem("shared", str(error), "Correct what the storage says."))
+            findings.problem("shared", str(error), "Correct what the storage says.")
             return False
-        self._say_shared(tell, met)
+        self._say_shared(findings, met)
         if self.job.addresses:
-            self._say_ports(tell)
+            self._say_ports(findings)
         if met:
-            self._say_clocks(tell)
+            self._say_clocks(findings)
         return met
 
     def _others(self) -> set[int]:
@@ -106,7 +104,7 @@ class Meeting:
                 shared and (not self.job.addresses or everybody <= self._reached)
             ) or time.monotonic() > until:
                 return shared
-            time.sleep(pause)  # Files send no word.
+            time.sleep(pause)  # Files cannot be waited for.
             pause = min(2 * pause, self.store.look_again[1])
 
     def _answer_all(self) -> None:
@@ -121,14 +119,14 @@ class Meeting:
                 self._seen.add(key[0])
 
     def _wait_to_leave(self, met: bool) -> None:
-        """Stays until the others have what they need of this one, and takes the files away."""
+        """Stays until the others have all answers that they need from this worker."""
         self._write(f"over-{self.job.index}-{self._own}", {})
         wanted = {(other, str(answer["from"])) for other, answer in self._answers.items()}
         until = time.monotonic() + (_LEAVE if met else 0.0)
         while True:
             self._answer_all()
             over = {(int(m[1]), m[2]) for m in map(_OVER.fullmatch, self.store.children("")) if m}
-            # Whoever leaves first takes all away.
+            # The first worker to leave removes everything.
             if wanted <= over or (self.job.index, self._own) not in over or time.monotonic() > until:
                 return
             time.sleep(self.store.look_again[1])
@@ -149,7 +147,7 @@ class Meeting:
             return None
 
     @contextlib.contextmanager
-    def _listening(self, tell: Tell) -> Iterator[None]:
+    def _listening(self, findings: Findings) -> Iterator[None]:
         if not self.job.addresses:
             yield
             return
@@ -158,13 +156,11 @@ class Meeting:
             server = socket.create_server(("", int(address.rpartition(":")[2])))
         except (OSError, ValueError, OverflowError) as error:
             taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-            tell(
-                problem(
-                    "ports",
-                    f"This worker cannot listen on its own address {address}: "
-                    f"{'another program has the port' if taken else error}.",
-                    "End that program, or give the job other ports in TF_CONFIG.",
-                )
+            findings.problem(
+                "ports",
+                f"This worker cannot listen on its own address {address}: "
+                f"{'another program has the port' if taken else error}.",
+                "End that program, or give the job other ports in TF_CONFIG.",
             )
             yield
             return
@@ -201,49 +197,91 @@ class Meeting:
             if answer.readline(100) == _GREETING + b"%d\n" % other:
                 self._reached.add(other)
 
-    def _say_shared(self, tell: Tell, met: bool) -> None:
+    def _say_shared(self, findings: Findings, met: bool) -> None:
         if met:
-            tell(ok("shared", f"All {self.job.workers} workers see each other's files in {self.url}."))
+            findings.ok("shared", f"All {self.job.workers} workers see each other's files in {self.url}.")
             return
         missing = sorted(self._others() - set(self._answers))
         names = ", ".join(f"worker {number}" for number in missing)
         there = " They run, since they answer on their ports." if set(missing) <= self._reached else ""
-        tell(
-            problem(
-                "shared",
-                f"Worker {self.job.index} and {names} do not see each other's files in {self.url}, after "
-                f"{self.patience:g} s.{there}",
-                "Pass a path on a file system that all workers have mounted (not /tmp, not a machine's own disk), or "
-                "gs://bucket/prefix. Start the doctor on all workers at once, as the job is started (or pass a longer "
-                "--wait).",
-            )
+        findings.problem(
+            "shared",
+            f"Worker {self.job.index} and {names} do not see each other's files in {self.url}, after "
+            f"{self.patience:g} s.{there}",
+            "Pass a path on a file system that all workers have mounted (not /tmp, not a machine's own disk), or "
+            "gs://bucket/prefix. Start the doctor on all workers at once, as the job is started (or pass a longer "
+            "--wait).",
         )
 
-    def _say_ports(self, tell: Tell) -> None:
+    def _say_ports(self, findings: Findings) -> None:
         missing = sorted(self._others() - self._reached)
         if not missing:
-            tell(ok("ports", "All other workers answer on their addresses in TF_CONFIG."))
+            findings.ok("ports", "All other workers answer on their addresses in TF_CONFIG.")
             return
         names = ", ".join(f"worker {number} ({self.job.addresses[number]})" for number in missing)
-        tell(
-            problem(
-                "ports",
-                f"No answer from {names}, after {self.patience:g} s.",
-                "Open these ports between the machines (firewall, network policy), and check that "
-                "the names in TF_CONFIG "
-                "resolve to the workers.",
-            )
+        findings.problem(
+            "ports",
+            f"No answer from {names}, after {self.patience:g} s.",
+            "Open these ports between the machines (firewall, network policy), and check that "
+            "the names in TF_CONFIG "
+            "resolve to the workers.",
         )
 
-    def _say_clocks(self, tell: Tell) -> None:
+    def _say_clocks(self, findings: Findings) -> None:
         if self._skew <= _CLOCKS:
-            tell(ok("clocks", f"No clock differs by more than {_CLOCKS:g} s, as far as files can tell."))
+            findings.ok("clocks", f"No clock differs by more than {_CLOCKS:g} s, as far as files show.")
         else:
-            tell(
-                warning(
-                    "clocks",
-                    f"The clock of another worker differs from this one's by at least {self._skew:.1f} s. Reports and "
-                    "deadlines are off by as much.",
-                    "Run chrony or ntpd on all machines.",
-                )
+            findings.warning(
+                "clocks",
+                f"The clock of another worker differs from this one's by at least {self._skew:.1f} s. Reports and "
+                "deadlines are off by as much.",
+                "Run chrony or ntpd on all machines.",
             )
+
+
+@dataclass(frozen=True)
+class Job:
+    """One worker of a job.
+
+    Attributes:
+        index: Its number, from 0.
+        workers: How many there are.
+        addresses: Where each worker listens, by number; empty if the variables do not say.
+        said_by: The name of the variable that says so.
+    """
+
+    index: int
+    workers: int
+    addresses: tuple[str, ...]
+    said_by: str
+
+
+def job_of(variables: Mapping[str, str]) -> Job | None:
+    """Returns the job that this process belongs to; None if no variable names more than one worker.
+
+    Raises:
+        ValueError: TensorFlow cannot read TF_CONFIG, or this process is not a worker in it.
+    """
+    if text := variables.get(TF_CONFIG):
+        return _of_tf_config(text)
+    tasks, number = variables.get("SLURM_STEP_NUM_TASKS", ""), variables.get("SLURM_PROCID", "")
+    if tasks.isdecimal() and number.isdecimal() and int(tasks) > 1:
+        return Job(int(number), int(tasks), (), "SLURM_PROCID")
+    return None
+
+
+def _of_tf_config(text: str) -> Job | None:
+    try:
+        config = json.loads(text)
+        cluster = config.get("cluster") or {}
+        order = [(job, task) for job in ("chief", "worker") for task in range(len(cluster.get(job, ())))]
+        if len(order) < 2:
+            return None
+        here = (config["task"]["type"], int(config["task"]["index"]))
+        addresses = tuple(str(cluster[job][task]) for job, task in order)
+        return Job(order.index(here), len(order), addresses, TF_CONFIG)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"Expected {TF_CONFIG} to be JSON with a cluster and this process' task in it. Received: {text!r} "
+            f"({error}). See docs/clusters.md."
+        ) from None

@@ -1,4 +1,4 @@
-"""What proc(5) says of a process about the signals that it gets."""
+"""Reads from proc(5) how processes handle signals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from pathlib import Path
 
 from keras_preempt.cluster.leash import descendants
 
-__all__ = ["Process", "chain", "look", "training_process"]
-
-_GLANCES, _PAUSE = 5, 0.01  # How often a blocked signal is looked at again, and seconds between
-_MANY = 50  # processes between the one that was started and the one that trains, at most
+_GLANCES, _PAUSE = 5, 0.01  # How often a blocked signal is looked at again, and the seconds between
+_MANY = 50  # the most processes from the one that was started to the one that trains
 
 
 @dataclass(frozen=True)
@@ -25,8 +23,8 @@ class Process:
 
     Attributes:
         pid: Its number here.
-        command: What it runs.
-        parent: The process that has started it.
+        command: Its command line.
+        parent: The process that started it.
         blocked: Whether all its threads block SIGTERM.
         ignored: Whether it ignores SIGTERM.
         caught: Whether it has a handler for SIGTERM.
@@ -43,7 +41,7 @@ class Process:
 
     @property
     def is_python(self) -> bool:
-        """Whether it runs Python, as far as the name of its program says so."""
+        """Whether it runs Python, by the name of its program."""
         return "python" in self.command.partition(" ")[0].rpartition("/")[2]
 
     def __str__(self) -> str:
@@ -51,12 +49,12 @@ class Process:
 
 
 def look(pid: int) -> Process | None:
-    """Returns what is known about a process; None if it is gone, or the system has no /proc."""
+    """Returns how a process handles signals; None if it is gone, or the system has no /proc."""
     found = _glance(pid)
     for _ in range(_GLANCES):
         if found is None or not found.blocked:
             break
-        time.sleep(_PAUSE)  # A thread blocks all signals for a moment while it starts another.
+        time.sleep(_PAUSE)  # A thread blocks all signals for a moment while it starts another one.
         found = _glance(pid)
     return found
 
@@ -81,10 +79,10 @@ def _glance(pid: int) -> Process | None:
 
 
 def training_process(told: object, started: int) -> int:
-    """Finds the process that has named itself in an event, among those that a process has started; 0 if it is none.
+    """Finds the process that an event names among the descendants of a process; 0 if it is not there.
 
     Args:
-        told: What `this_process.name` gave there; the number is that of its own PID namespace.
+        told: What `this_process.name` returned there; the number is that of its own PID namespace.
         started: The process that was started.
     """
     if not isinstance(told, dict) or not isinstance(told.get("machine"), str):
@@ -103,7 +101,7 @@ def training_process(told: object, started: int) -> int:
 
 
 def chain(started: int, trains: int) -> list[Process]:
-    """Returns the processes from the one that was started to the one that trains; only the first if that is unknown."""
+    """Returns the processes from the one that was started to the one that trains; only the first if `trains` is 0."""
     found: list[Process] = []
     pid = trains
     while pid and len(found) < _MANY and (process := look(pid)) is not None:
@@ -117,7 +115,7 @@ def chain(started: int, trains: int) -> list[Process]:
 
 def _threads(folder: Path) -> Iterator[dict[str, str]]:
     for task in (folder / "task").iterdir():
-        with contextlib.suppress(OSError):  # A thread that has ended meanwhile; those of tf.data come and go.
+        with contextlib.suppress(OSError):  # The thread has ended meanwhile; those of tf.data come and go.
             yield _fields(task / "status")
 
 

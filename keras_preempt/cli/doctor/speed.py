@@ -1,4 +1,4 @@
-"""How long a save takes: as many bytes as the model has are written, the way in which a save writes them."""
+"""Measures how long a save takes, by writing as many bytes in the same way."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from dataclasses import dataclass
 
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.doctor.finding import Tell, ok, problem, warning
-from keras_preempt.cli.doctor.size import shown
+from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.cli.doctor.surroundings import Grace
+from keras_preempt.cli.terminal import shown_size
 from keras_preempt.training.grace import MARGIN, reserve
 
-__all__ = ["check_save_fits", "measure"]
-
 _PIECE = 4 << 20  # bytes
-_LEAST_PATIENCE = 30.0  # seconds for what is on its way when time is up
-_LEAST = 0.01  # seconds; what is shorter is not measured by this
+_LEAST_PATIENCE = 30.0  # seconds for requests that are in flight when time is up
+_LEAST = 0.01  # seconds; shorter times are not measured
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,8 @@ class Measured:
 
     Attributes:
         size: Bytes that were written.
-        seconds: How long that took, until they were durable.
-        whole: Whether that was all; otherwise time was up.
+        seconds: How long it took until they were durable.
+        whole: Whether all bytes were written in time.
     """
 
     size: int
@@ -36,12 +34,12 @@ class Measured:
 
 
 def measure(store: Store, size: int, limit: float) -> Measured:
-    """Writes `size` bytes below a place of the doctor's own, for at most `limit` seconds.
+    """Writes `size` bytes to a place of the doctor, for at most `limit` seconds.
 
-    The bytes are random, so that no file system or network makes them fewer.
+    The bytes are random, so that no file system or network can compress them.
 
     Raises:
-        StoreUnavailable: the storage failed while there was time.
+        StoreUnavailable: The storage failed while there was time.
     """
     piece = os.urandom(_PIECE)
     began = time.monotonic()
@@ -50,8 +48,8 @@ def measure(store: Store, size: int, limit: float) -> Measured:
     def time_is_up() -> bool:
         return time.monotonic() - began > limit
 
-    # Nothing is begun when time is up, and what is on its way is waited for: a request that is given up may be carried
-    # out after its object was removed, and leave it behind.
+    # Nothing is begun when time is up, and requests in flight are waited for: an abandoned one may still be carried out
+    # after its object was removed, and leave it behind.
     store.deadline = began + limit + max(limit, _LEAST_PATIENCE)
     each = store.file_size(size)
     try:
@@ -75,23 +73,23 @@ def measure(store: Store, size: int, limit: float) -> Measured:
     return Measured(written, seconds, seconds <= limit and written == size)
 
 
-def check_save_fits(tell: Tell, store: Store, size: int, grace: Grace, source: str) -> None:
+def check_save_fits(findings: Findings, store: Store, size: int, grace: Grace, source: str) -> None:
     """Measures a save and compares it with the grace.
 
     Args:
-        tell: Takes findings.
-        store: A place of the doctor's own in the directory of the job.
+        findings: Collects findings.
+        store: A place of the doctor in the directory of the job.
         size: Bytes that this worker writes.
-        grace: What there is.
-        source: Who says that it is so many bytes.
+        grace: The grace period.
+        source: Where that number comes from.
     """
     try:
         measured = measure(store, size, grace.seconds)
     except CheckpointError as error:
-        tell(
-            problem(
-                "save", f"Writing {shown(size)} ({source}) failed: {error}", "Correct what the storage says."
-            )
+        findings.problem(
+            "save",
+            f"Writing {shown_size(size)} ({source}) failed: {error}",
+            "Correct what the storage says.",
         )
         return
     of_grace = f"of the {grace.seconds:g} s of grace"
@@ -100,23 +98,19 @@ def check_save_fits(tell: Tell, store: Store, size: int, grace: Grace, source: s
         "to share the writing. Until then save_every bounds what is lost."
     )
     if not measured.whole:
-        tell(
-            problem(
-                "save",
-                f"A save of {shown(size)} ({source}) does not fit: it was not over when all {of_grace} were used up.",
-                cure,
-            )
+        findings.problem(
+            "save",
+            f"A save of {shown_size(size)} ({source}) does not fit: it was not over when all {of_grace} were used up.",
+            cure,
         )
         return
-    speed = f"{shown(measured.size / measured.seconds)}/s"
-    took = f"A save of {shown(size)} ({source}) took {measured.seconds:.1f} s ({speed}) {of_grace}"
+    speed = f"{shown_size(measured.size / measured.seconds)}/s"
+    took = f"A save of {shown_size(size)} ({source}) took {measured.seconds:.1f} s ({speed}) {of_grace}"
     if measured.seconds + MARGIN > grace.seconds:
-        tell(
-            problem(
-                "save", f"{took}, which leaves less than the {MARGIN:g} s that a step and leaving need.", cure
-            )
+        findings.problem(
+            "save", f"{took}, which leaves less than the {MARGIN:g} s that a step and leaving need.", cure
         )
     elif reserve(measured.seconds, 0.0, 0.0) > grace.seconds:
-        tell(warning("save", f"{took}. One that takes twice as long, on a bad day, does not fit.", cure))
+        findings.warning("save", f"{took}. One that takes twice as long, on a bad day, does not fit.", cure)
     else:
-        tell(ok("save", f"{took}."))
+        findings.ok("save", f"{took}.")

@@ -1,23 +1,24 @@
-"""Whether a directory or bucket can be written, keeps what it is given, and has room."""
+"""Checks whether a directory or bucket can be written, is durable, and has room; and the doctor's own places in it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.doctor.finding import Tell, ok, problem, warning
-from keras_preempt.cli.doctor.size import shown
+from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Store, open_store
+from keras_preempt.cli.doctor.finding import Findings
+from keras_preempt.cli.terminal import shown_size
 from keras_preempt.notices.platform import SCHEDULERS, Platform
 
 if TYPE_CHECKING:
     from keras_preempt.checkpoint.storage.gcs import GcsStore
-
-__all__ = ["check_place", "check_room"]
 
 _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 _OF_A_CONTAINER = ("overlay", "aufs")
@@ -32,54 +33,52 @@ _NEEDED_FOR = {
 }
 
 
-def check_place(tell: Tell, store: Store, platform: Platform) -> bool:
-    """Checks that a place can be used and keeps what it is given; returns whether it can be written."""
+def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
+    """Checks that a place can be written and is durable; returns whether it can be written."""
     if not isinstance(store, LocalStore):
         from keras_preempt.checkpoint.storage.gcs import (
             GcsStore,
         )  # It takes a second, and a directory needs none.
 
         assert isinstance(store, GcsStore)
-        return _check_bucket(tell, store)
+        return _check_bucket(findings, store)
     try:
         store.prepare()
     except StoreUnavailable as error:
-        tell(
-            problem(
-                "directory",
-                str(error),
-                "Give the user that the job runs as the right to write there (chown, chmod), or pass "
-                "another directory.",
-            )
+        findings.problem(
+            "directory",
+            str(error),
+            "Give the user that the job runs as the right to write there (chown, chmod), or pass "
+            "another directory.",
         )
         return False
-    tell(ok("directory", f"{store.url} can be written."))
-    _check_durable(tell, store, platform)
+    findings.ok("directory", f"{store.url} can be written.")
+    _check_durable(findings, store, platform)
     return True
 
 
-def _check_durable(tell: Tell, store: LocalStore, platform: Platform) -> None:
+def _check_durable(findings: Findings, store: LocalStore, platform: Platform) -> None:
     kind, mounted_on = _file_system(str(store.path))
     where = f"{store.url} is on {kind}, mounted on {mounted_on}"
     elsewhere = (
         "Pass a path on a disk or shared file system that outlives the machine, or gs://bucket/prefix."
     )
     if kind in _IN_MEMORY:
-        tell(problem("durable", f"{where}, which is memory: all of it goes with the machine.", elsewhere))
+        findings.problem("durable", f"{where}, which is memory: all of it goes with the machine.", elsewhere)
     elif kind in _OF_A_CONTAINER:
         found = (
             f"{where}, the container's own layer: it goes with the container, and a restart gets a new one."
         )
         if any(name in _CONTAINERS for name in platform.name.split("+")):
-            tell(problem("durable", found, f"{elsewhere} In a pod: mount a volume there."))
+            findings.problem("durable", found, f"{elsewhere} In a pod: mount a volume there.")
         else:
-            tell(warning("durable", found, elsewhere))
+            findings.warning("durable", found, elsewhere)
     elif kind:
-        tell(ok("durable", f"{where}. It has to be there when the job is started again."))
+        findings.ok("durable", f"{where}. It has to be there when the job is started again.")
 
 
 def _file_system(path: str) -> tuple[str, str]:
-    """Type and mount point of the file system of a path, as proc(5) says; empty if it does not."""
+    """Returns type and mount point of the file system of a path, by proc(5); empty if they are unknown."""
     device = os.stat(path).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     found = ("", "")
@@ -99,83 +98,121 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _check_bucket(tell: Tell, store: GcsStore) -> bool:
+def _check_bucket(findings: Findings, store: GcsStore) -> bool:
     refused = False
     for operation, error in store.permissions():
         if error is None:
-            tell(ok(f"permission to {operation}", f"{store.url}: this account may {operation} objects."))
+            findings.ok(f"permission to {operation}", f"{store.url}: this account may {operation} objects.")
             continue
         refused = True
         said = str(error)
         before, separator, advice = said.rpartition(". ") if said.count(". ") > 1 else (said, "", "")
-        tell(
-            problem(
-                f"permission to {operation}",
-                f"{before}{separator}".strip() + f" Without it, {_NEEDED_FOR[operation]}.",
-                advice or "Give this account roles/storage.objectUser on the bucket.",
-            )
+        findings.problem(
+            f"permission to {operation}",
+            f"{before}{separator}".strip() + f" Without it, {_NEEDED_FOR[operation]}.",
+            advice or "Give this account roles/storage.objectUser on the bucket.",
         )
     return not refused
 
 
-def check_room(tell: Tell, store: Store, size: int, keep: int, share: int, staging_dir: str | None) -> bool:
-    """Checks that there is room for all checkpoints that are there at a time; returns whether there is.
+def check_room(
+    findings: Findings, store: Store, size: int, keep: int, share: int, staging_dir: str | None
+) -> bool:
+    """Checks that there is room for all checkpoints that exist at a time; returns whether there is.
 
     Args:
-        tell: Takes findings.
+        findings: Collects findings.
         store: The directory; prepared.
         size: Bytes of one checkpoint.
-        keep: `max_to_keep`. While one more is written, the others are still there.
+        keep: `max_to_keep`. While one more is written, the others still exist.
         share: Bytes that this worker may have to stage on their way to a bucket.
         staging_dir: As the callback gets it.
     """
     if not isinstance(store, LocalStore):
-        return _check_staging(tell, share, staging_dir)
+        return _check_staging(findings, share, staging_dir)
     usage = shutil.disk_usage(store.path)
     needed = size * (keep + 1)
-    found = f"{keep} checkpoints of {shown(size)} and the one that is being written need {shown(needed)}"
+    found = f"{keep} checkpoints of {shown_size(size)} and the one that is being written need {shown_size(needed)}"
     if needed > usage.free:
-        tell(
-            problem(
-                "room",
-                f"{found}; {store.url} has {shown(usage.free)} free of {shown(usage.total)}: a save would fail.",
-                f"Free {shown(needed - usage.free)} there, keep fewer (max_to_keep; --max-to-keep here), or pass a "
-                "directory on a larger file system.",
-            )
+        findings.problem(
+            "room",
+            f"{found}; {store.url} has {shown_size(usage.free)} free of {shown_size(usage.total)}: a save would fail.",
+            f"Free {shown_size(needed - usage.free)} there, keep fewer (max_to_keep; --max-to-keep here), or pass a "
+            "directory on a larger file system.",
         )
         return False
-    tell(ok("room", f"{found}; {store.url} has {shown(usage.free)} free."))
+    findings.ok("room", f"{found}; {store.url} has {shown_size(usage.free)} free.")
     return True
 
 
-def _check_staging(tell: Tell, share: int, staging_dir: str | None) -> bool:
+def _check_staging(findings: Findings, share: int, staging_dir: str | None) -> bool:
     try:
         staging = StagingDirectory(staging_dir)
     except StoreUnavailable as error:
-        tell(
-            problem(
-                "staging", str(error), "Pass staging_dir (--staging-dir here), a directory on a local disk."
-            )
+        findings.problem(
+            "staging", str(error), "Pass staging_dir (--staging-dir here), a directory on a local disk."
         )
         return False
     try:
         root = staging.path.parent
         free, (kind, _) = shutil.disk_usage(root).free, _file_system(str(root))
-        found = (
-            f"{shown(share)} are staged in {root} on their way to the bucket; {shown(free)} are free there"
-        )
+        found = f"{shown_size(share)} are staged in {root} on their way to the bucket; {shown_size(free)} free there"
         elsewhere = "Pass staging_dir (--staging-dir here) on a larger local disk."
         if free < share:
-            tell(problem("staging", f"{found}: a save would fail.", elsewhere))
+            findings.problem("staging", f"{found}: a save would fail.", elsewhere)
             return False
         if kind in _IN_MEMORY:
-            tell(
-                warning(
-                    "staging", f"{found}, and it is memory ({kind}), which training needs as well.", elsewhere
-                )
+            findings.warning(
+                "staging", f"{found}, and it is memory ({kind}), which training needs as well.", elsewhere
             )
         else:
-            tell(ok("staging", f"{found}."))
+            findings.ok("staging", f"{found}.")
         return True
     finally:
         staging.remove()
+
+
+_NAME = "doctor"
+
+
+def place_of(directory: str, name: str) -> str:
+    """Returns a place for the doctor's own files that no job takes for its own.
+
+    In a directory it is a folder that listings leave out, so that it may stand in an empty directory and in that of a
+    run. In a bucket it is beside the prefix: ``gs://bucket/run.doctor/...`` for ``gs://bucket/run``.
+
+    Args:
+        directory: The directory of the callback.
+        name: The name of the place.
+    """
+    store = open_store(directory)
+    if isinstance(store, LocalStore):
+        return str(store.path / f"{TEMPORARY_PREFIX}{_NAME}" / name)
+    bucket, _, prefix = store.key.removeprefix("gs://").partition("/")
+    return f"gs://{bucket}/{f'{prefix}.{_NAME}' if prefix else _NAME}/{name}"
+
+
+@contextlib.contextmanager
+def removed_afterwards(url: str, staging_dir: str | None = None) -> Iterator[Store]:
+    """Yields the store of such a place, and removes the place when the block ends."""
+    store = open_store(url, staging_dir=staging_dir)
+    try:
+        yield store
+    finally:
+        _remove(store)
+        store.close()
+
+
+def _remove(store: Store) -> None:
+    """Removes such a place, as far as permitted. Another check looks at the permissions."""
+    store.deadline = None
+    if isinstance(store, LocalStore):
+        shutil.rmtree(store.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # Other workers' doctors are still there.
+            Path(store.path).parent.rmdir()
+        return
+    with contextlib.suppress(CheckpointError):
+        for name in store.children(""):
+            store.delete_tree(name)
+            with contextlib.suppress(CheckpointError):
+                store.delete(name)

@@ -1,46 +1,38 @@
-"""Has the workers of a job look for each other: those of the cluster, or as many processes on this machine.
+"""Starts processes on this machine that look for each other as the workers of a job do.
 
-``python -m keras_preempt.cli.doctor.together PLACE DIR SECONDS`` is one of the latter; it prints findings as JSON.
+``python -m keras_preempt.cli.doctor.together PLACE DIR SECONDS`` is one of them; it prints findings as JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 
 from keras_preempt.checkpoint.storage.store import open_store
-from keras_preempt.cli.doctor.finding import Finding, Tell, problem
-from keras_preempt.cli.doctor.job import job_of
-from keras_preempt.cli.doctor.meeting import Meeting
+from keras_preempt.cli.doctor.finding import Finding, Findings
+from keras_preempt.cli.doctor.meeting import Meeting, job_of
 from keras_preempt.cluster import LocalCluster
-
-__all__ = ["meet_here"]
 
 _FINDING = "keras-preempt doctor finding: "
 _START = 60.0  # seconds for processes to start, on a busy machine, and to end
 
 
-def meet_here(
-    tell: Tell, workers: int, place: str, url: str, patience: float, variables: Mapping[str, str | None]
-) -> bool:
-    """Starts processes as a job on this machine does, which look for each other; returns whether they share `url`.
+def meet_here(findings: Findings, workers: int, place: str, url: str, patience: float) -> bool:
+    """Starts the processes; returns whether they share `url`.
 
     Args:
-        tell: Takes findings.
+        findings: Collects findings.
         workers: How many.
-        place: A place of the doctor's own in the directory.
+        place: A place of the doctor in the directory.
         url: The directory.
         patience: Seconds that each waits for the others.
-        variables: To set for them.
     """
     lines: list[tuple[int, str]] = []
     command = [sys.executable, "-m", __name__, place, url, str(patience)]
-    with LocalCluster(
-        workers, command, env=variables, log=lambda index, line: lines.append((index, line))
-    ) as cluster:
+    with LocalCluster(workers, command, log=lambda index, line: lines.append((index, line))) as cluster:
         try:
             exits = cluster.wait(timeout=patience + _START)
         except TimeoutError:
@@ -51,16 +43,14 @@ def meet_here(
             finding = Finding(**json.loads(line.removeprefix(_FINDING)))
             if finding not in told and (finding.level != "ok" or index == 0):
                 told.add(finding)
-                tell(finding)
+                findings.add(finding)
     codes = [exit.code for exit in exits]
     if len(codes) < workers or any(code not in (0, 1) for code in codes):
         last = " | ".join(line for _, line in lines[-5:])
-        tell(
-            problem(
-                "shared",
-                f"The {workers} processes that were to look for each other did not all end well ({codes}). {last}",
-                "Correct what they say, or start fewer workers on this machine.",
-            )
+        findings.problem(
+            "shared",
+            f"The {workers} processes that were to look for each other did not all end well ({codes}). {last}",
+            "Correct what they say, or start fewer workers on this machine.",
         )
         return False
     return not any(finding.check == "shared" and finding.level == "problem" for finding in told)
@@ -71,13 +61,9 @@ def main(arguments: list[str]) -> int:
     place, url, patience = arguments
     job = job_of(os.environ)
     assert job is not None
-    store = open_store(place)
-    try:
-        met = Meeting(store, url, job, float(patience)).hold(
-            lambda finding: print(_FINDING + json.dumps(asdict(finding)), flush=True)
-        )
-    finally:
-        store.close()
+    findings = Findings(lambda finding: print(_FINDING + json.dumps(asdict(finding)), flush=True))
+    with contextlib.closing(open_store(place)) as store:
+        met = Meeting(store, url, job, float(patience)).hold(findings)
     return 0 if met else 1
 
 

@@ -1,4 +1,4 @@
-"""Starts the job's own command, ends it as the machine will, and looks at what is left."""
+"""Starts the job's own command, signals it as the machine will, and records what it does."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from keras_preempt.cli.doctor.finding import Finding
+from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.cli.doctor.processes import Process, chain, look, training_process
-from keras_preempt.cli.doctor.reasons import Outcome, explain
 from keras_preempt.cli.doctor.surroundings import Grace, is_ignored
 from keras_preempt.cli.doctor.watched import Watched
 from keras_preempt.cluster import LocalCluster
@@ -21,19 +20,15 @@ from keras_preempt.cluster.leash import descendants
 from keras_preempt.cluster.worker import LEFT_BEHIND
 from keras_preempt.process.environment import DRILL_DIRECTORY, STATUS_DIR
 
-__all__ = ["Trial"]
-
-_LOOK = (
-    0.25  # seconds between two looks at a directory, which sends no word; a bucket is looked at less often
-)
-_LOOK_AT_A_BUCKET = 1.0
+# Seconds between two looks at a directory, which sends no word; a bucket is looked at less often.
+_LOOK, _LOOK_AT_A_BUCKET = 0.25, 1.0
 _PID_LOOK = 0.1  # seconds between two looks at which workers have ended
-_IGNORED_FOR = 1.0  # seconds; a script may put it right in its first line, which takes a moment to come to
+_IGNORED_FOR = 1.0  # seconds; a script may correct it in its first line, which takes a moment
 _LAST_LINES = 15
 _SETTLED = 0.2  # seconds; less than the keeper waits
 _CLOCK = 0.1  # seconds by which the clock of a file and ours may differ on one machine
 
-# Started so, a command inherits what this process did: the keeper of a worker gives it the default.
+# Started by this, a command inherits an ignored SIGTERM as this process did; the keeper would reset it.
 _IGNORING = (
     "import os, signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     "os.execvp(sys.argv[1], sys.argv[1:])"
@@ -42,22 +37,38 @@ _IGNORING = (
 
 @dataclass
 class Trial:
-    """One start of a command.
+    """One start of a command, and what was seen of it.
 
-    The signal goes to the very process that was started, as kubelet, systemd or slurmstepd send it, and nothing helps
-    it further. Everything that the command has started is ended with the trial.
+    The signal goes to the process that was started, as kubelet, systemd or slurmstepd send it; nothing passes it on.
+    Everything that the command has started is ended with the trial.
 
     Args:
         command: The job's own command.
         workers: How many to start here. One of several gets the signal; all have to save.
         root: Where the directories of the script's callbacks are put.
-        grace: What there is.
+        grace: The grace period.
         patience: Seconds for training to begin.
         codes: Exit statuses that ask for a restart.
-        log: Given the number of a worker and a line of its output.
-        variables: To set for the command besides.
-        as_pid_1: Whether the job's process is process 1 of a container.
-        sends: Whether this worker of a cluster is the one that gets the signal; the others hear of it.
+        log: Called with the number of a worker and a line of its output.
+        variables: More variables for the command.
+        as_pid_1: Whether the command is to be process 1 of a container.
+        sends: Whether this worker of a cluster gets the signal; the others then hear of it.
+
+    Attributes:
+        watched: What the fits have reported.
+        began_after: Seconds until training began, or until the wait was over.
+        trains: Whether training began and was not over yet.
+        dropped: Whether the kernel would have dropped the signal, because process 1 does not handle it.
+        chain: The processes from the one that was started to the one that trains.
+        found_training: Whether the last of them is the one that trains.
+        in_time: Whether all workers ended within the grace.
+        seconds: Seconds from the signal to the end of the last worker.
+        heard: Whether training heard of the signal in that time.
+        saved: Checkpoints that were committed in that time.
+        exits: Exit codes by worker, of workers that ended by themselves.
+        left: Processes that were left behind.
+        last_lines: The end of the output.
+        ever_ignored: A Python process that was seen with SIGTERM ignored.
     """
 
     command: Sequence[str]
@@ -70,49 +81,53 @@ class Trial:
     variables: Mapping[str, str | None] = field(default_factory=dict)
     as_pid_1: bool = False
     sends: bool = True
-    size: int = field(default=0, init=False)
-    """Bytes of the checkpoint that it has saved; 0 if it has saved none."""
+    watched: Watched = field(init=False)
+    began_after: float = field(default=0.0, init=False)
+    trains: bool = field(default=False, init=False)
+    dropped: bool = field(default=False, init=False)
+    chain: list[Process] = field(default_factory=list, init=False)
+    found_training: bool = field(default=False, init=False)
+    in_time: bool = field(default=False, init=False)
+    seconds: float = field(default=0.0, init=False)
+    heard: bool = field(default=False, init=False)
+    saved: list[Manifest] = field(default_factory=list, init=False)
+    exits: dict[int, int] = field(default_factory=dict, init=False)
+    left: list[str] = field(default_factory=list, init=False)
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES), init=False)
+    ever_ignored: Process | None = field(default=None, init=False)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
+    _ignoring: dict[int, Process] = field(default_factory=dict, init=False)
+    _ignoring_since: dict[int, float] = field(default_factory=dict, init=False)
 
-    def run(self) -> list[Finding]:
-        """Runs it to its end, and says what was found."""
-        self._ended = threading.Event()
-        self._last: deque[str] = deque(maxlen=_LAST_LINES)
-        self._left: list[str] = []
-        self._ignoring: dict[int, Process] = {}
-        self._ignoring_since: dict[int, float] = {}
-        self._watched = Watched(self.root)
+    def __post_init__(self) -> None:
+        self.watched = Watched(self.root)
+
+    @property
+    def good_status(self) -> bool:
+        """Whether every worker has ended with a status that asks for a restart."""
+        return bool(self.exits) and all(code in self.codes for code in self.exits.values())
+
+    def run(self) -> None:
+        """Runs the command to its end."""
         command = list(self.command)
         if is_ignored():
             command = [sys.executable, "-I", "-S", "-c", _IGNORING, *command]
         cluster = LocalCluster(
             self.workers,
             command,
-            # Without a status directory the keeper knows of no training process that it could help.
+            # Without a status directory the keeper knows no training process to pass the signal to.
             env={STATUS_DIR: None, DRILL_DIRECTORY: self.root, **self.variables},
             log=self._line,
             on_exit=lambda index: self._ended.set(),
         )
         with cluster:
             began = time.monotonic()
-            trains = self._wait_for_training(cluster)
-            outcome = Outcome(
-                command=tuple(self.command),
-                grace=self.grace,
-                codes=tuple(self.codes),
-                patience=self.patience,
-                began_after=time.monotonic() - began,
-                trains=trains,
-                as_pid_1=self.as_pid_1,
-            )
-            if trains:
-                self._end(cluster, outcome)
-        self._watched.look()
-        outcome.watched = self._watched
-        outcome.exits = {exit.index: exit.code for exit in cluster.exits if not exit.by_launcher}
-        outcome.left = tuple(self._left)
-        outcome.last_lines = tuple(self._last)
-        self.size = self._watched.size()
-        return explain(outcome)
+            self.trains = self._wait_for_training(cluster)
+            self.began_after = time.monotonic() - began
+            if self.trains:
+                self._end(cluster)
+        self.watched.look()
+        self.exits = {exit.index: exit.code for exit in cluster.exits if not exit.by_launcher}
 
     def _wait_for_training(self, cluster: LocalCluster) -> bool:
         """Waits until every worker has done a step; False if they end before, or it takes too long."""
@@ -121,15 +136,15 @@ class Trial:
         while time.monotonic() < until:
             ended = self._ended.wait(pause)
             self._note_ignoring(cluster)
-            self._watched.look()
+            self.watched.look()
             if ended:
                 return False
-            if self._watched.trains():
-                return not self._watched.has("finish")
+            if self.watched.trains():
+                return not self.watched.has("finish")
         return False
 
     def _note_ignoring(self, cluster: LocalCluster) -> None:
-        """Remembers a Python that has SIGTERM ignored, which fit puts right only for as long as it lasts."""
+        """Records Python processes that ignore SIGTERM, which fit corrects only while it lasts."""
         for started in cluster.pids:
             for pid in (started, *(descendants(started) or ())):
                 process = look(pid)
@@ -140,23 +155,23 @@ class Trial:
                 ):
                     self._ignoring[pid] = process
 
-    def _end(self, cluster: LocalCluster, outcome: Outcome) -> None:
+    def _end(self, cluster: LocalCluster) -> None:
         index = self.workers - 1
         started = cluster.pids[index]
-        named = self._watched.processes()
+        named = self.watched.processes()
         for member in sorted(named, reverse=True):
             if trains := training_process(named[member], started):
                 break
         else:
             trains = 0
-        outcome.chain = tuple(chain(started, trains))
-        outcome.found_training = bool(trains) and outcome.chain[-1:][0].pid == trains
-        outcome.ever_ignored = self._ignoring.get(trains)  # Not a helper, which may well ignore it.
-        outcome.signalled_at = time.time()
+        self.chain = chain(started, trains)
+        self.found_training = bool(trains) and self.chain[-1:][0].pid == trains
+        self.ever_ignored = self._ignoring.get(trains)  # Not a helper process, which may ignore it.
+        signalled_at = time.time()
         sent = time.monotonic()
         if self.sends:
-            if self.as_pid_1 and outcome.chain and not outcome.chain[0].caught:
-                outcome.dropped = True  # What the kernel does to process 1, said by its rule.
+            if self.as_pid_1 and self.chain and not self.chain[0].caught:
+                self.dropped = True  # As the kernel does for process 1.
                 return
             cluster.signal_command(index, signal.SIGTERM)
         until = sent + self.grace.seconds
@@ -164,20 +179,20 @@ class Trial:
             self._ended.wait(_PID_LOOK)
             self._ended.clear()
         ends = [exit.at for exit in cluster.exits]
-        outcome.in_time = len(ends) == self.workers and max(ends) <= until
-        outcome.seconds = max(ends, default=time.monotonic()) - sent
-        # The keeper ends what is left half a second after the command; what is saved then was saved with its help.
-        over = outcome.signalled_at + outcome.seconds + _SETTLED
-        self._watched.look()
-        outcome.heard = self._watched.has("notice", outcome.signalled_at - _CLOCK, over)
-        outcome.saved = self._watched.checkpoints(outcome.signalled_at - _CLOCK, over)
-        if outcome.in_time:
+        self.in_time = len(ends) == self.workers and max(ends) <= until
+        self.seconds = max(ends, default=time.monotonic()) - sent
+        # The keeper ends what is left half a second after the command; a save after that had its help.
+        over = signalled_at + self.seconds + _SETTLED
+        self.watched.look()
+        self.heard = self.watched.has("notice", signalled_at - _CLOCK, over)
+        self.saved = self.watched.checkpoints(signalled_at - _CLOCK, over)
+        if self.in_time:
             with contextlib.suppress(TimeoutError):
-                cluster.wait(timeout=self.grace.seconds)  # For the word of what was left behind.
+                cluster.wait(timeout=self.grace.seconds)  # For the line that names what was left behind.
 
     def _line(self, index: int, line: str) -> None:
         if line.startswith(LEFT_BEHIND):
-            self._left.append(line.removeprefix(LEFT_BEHIND))
+            self.left.append(line.removeprefix(LEFT_BEHIND))
         else:
-            self._last.append(line)
+            self.last_lines.append(line)
         self.log(index, line)

@@ -1,23 +1,22 @@
-"""Says why two runs of a drill are likely to differ, and what to do about it. Pure."""
+"""Says where two runs of a drill part, why they are likely to differ, and what to do about it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keras_preempt.cli.drill.parting import Parting
+from keras_preempt.cli.drill.comparison import Parting
 from keras_preempt.cli.drill.step_records import RunRecord
-
-__all__ = ["describe_parting", "likely_causes", "uncovered"]
+from keras_preempt.report.tables import counted
 
 _SEED = "call keras.utils.set_random_seed(...) first thing in the script"
 
 
 def describe_parting(parting: Parting | None, restarts: Sequence[int | None]) -> str:
-    """One line: from which step on the runs differ, and where that lies.
+    """Returns one line: from which step on the runs differ, and where that is.
 
     Args:
         parting: Where they part; None if no recorded step differs.
-        restarts: The steps at which the incarnations of the second run began, the first one left out.
+        restarts: The steps at which the incarnations of the second run began, without the first one.
     """
     if parting is None:
         return "All recorded steps are equal: the difference came with the end of training, or is in other state."
@@ -38,9 +37,7 @@ def describe_parting(parting: Parting | None, restarts: Sequence[int | None]) ->
     if parting.fits > 1 and not parting.continued:
         return f"{told} That fit began after restart {parting.incarnation} of {len(restarts)}, from its beginning."
     steps = parting.step - parting.began_at
-    after = (
-        f"{steps} {'step' if steps == 1 else 'steps'} after it went on" if steps else "right where it went on"
-    )
+    after = f"{counted(steps, 'step')} after it continued" if steps else "right where it continued,"
     return f"{told} That is {after} at step {parting.began_at}, restart {parting.incarnation} of {len(restarts)}."
 
 
@@ -51,15 +48,14 @@ def likely_causes(
     substituted: Sequence[str] = (),
     written: str = "",
 ) -> list[str]:
-    """Likely causes, the likeliest first, each with what to do.
+    """Returns likely causes, the likeliest first, each with what to do.
 
     Args:
         parting: Where the runs part.
         undisturbed: The record of the first run.
         repeatable: Whether a second undisturbed run gave the same result; None if there was none.
-        substituted: Workers that went on from another one's part of a checkpoint.
-        written: Files in the working directory that the second run found there as the first one had left them, in
-            words; empty for none.
+        substituted: Workers that continued from the part of another worker.
+        written: Files that the first run left in the working directory for the second one, in words; empty for none.
     """
     itself = (parting is not None and parting.incarnation == 0) or repeatable is False
     at_beginning = itself and parting is not None and parting.step == 0
@@ -141,11 +137,11 @@ def likely_causes(
 
 
 def uncovered(record: RunRecord, preemptions: int) -> list[str]:
-    """Names what a verdict "identical" does not speak for, in words.
+    """Names in words what a verdict "identical" does not cover.
 
     Args:
-        record: Of the undisturbed run.
-        preemptions: How many there were.
+        record: The record of the undisturbed run.
+        preemptions: How many preemptions there were.
     """
     found = []
     times = "one preemption" if preemptions == 1 else f"{preemptions} preemptions"

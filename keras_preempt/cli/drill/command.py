@@ -9,33 +9,37 @@ from collections.abc import Sequence
 
 import click
 
-from keras_preempt.cli.drill.bucket import MIXES, DrillBucket, drill_bucket
 from keras_preempt.cli.drill.cause import likely_causes, uncovered
-from keras_preempt.cli.drill.checks import check_combinations, checked_signal
-from keras_preempt.cli.drill.comparison import compared, repeats
+from keras_preempt.cli.drill.comparison import compared, find_parting, repeats
+from keras_preempt.cli.drill.directories import (
+    MIXES,
+    WorkingDirectories,
+    drill_bucket,
+    run_directories,
+)
 from keras_preempt.cli.drill.findings import Findings
-from keras_preempt.cli.drill.moments import Moment, NoSuchMoment, parse_moments
-from keras_preempt.cli.drill.parting import find_parting
-from keras_preempt.cli.drill.plan import plan_preemptions
+from keras_preempt.cli.drill.plan import Moment, parse_moments, plan_preemptions
 from keras_preempt.cli.drill.printing import print_findings, print_times
-from keras_preempt.cli.drill.run_directories import RunDirectories, run_directories
 from keras_preempt.cli.drill.runs import Trainer, shape_of, substitutions
-from keras_preempt.cli.drill.working_directory import WorkingDirectories
-from keras_preempt.cli.options import checked_command, command_argument, restart_code_option, workers_option
+from keras_preempt.cli.options import (
+    checked_command,
+    command_argument,
+    json_option,
+    restart_code_option,
+    restart_policy,
+    seconds_option,
+    workers_option,
+)
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy
 from keras_preempt.cluster.scratch import scratch_directory
+from keras_preempt.notices.signals import parse_signals
+from keras_preempt.training.schedule import parse_text
 
-__all__ = ["drill"]
-
-_IDENTICAL, _DIFFERENT, _NO_SUCH_MOMENT = 0, 1, 4
+_IDENTICAL, _DIFFERENT = 0, 1
 
 _OTHERS_END = 30.0
-"""Seconds that the others have to end by themselves when one was killed: they may be saving what they can."""
-
-
-class _NoSuchMoment(click.ClickException):
-    exit_code = _NO_SUCH_MOMENT
+"""Seconds that the other workers have to end by themselves when one was killed: they may still be saving."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -73,10 +77,8 @@ class _NoSuchMoment(click.ClickException):
     help="SIGKILL without a notice: training goes on from the last checkpoint of save_every. With --at leaving, "
     "after the notice.",
 )
-@click.option(
+@seconds_option(
     "--grace",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
     help="Grace period: a first save at the notice, training goes on, a last save before the end. The drill kills "
     "the worker when it is over.",
 )
@@ -103,25 +105,15 @@ class _NoSuchMoment(click.ClickException):
     is_flag=True,
     help="If the results differ, train undisturbed once more, to tell whether the script repeats itself at all.",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=3600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time that one incarnation may take.",
-)
+@seconds_option("--timeout", default=3600.0, help="Time that one incarnation may take.")
 @click.option(
     "--keep",
     metavar="DIR",
     help="Keep both runs' checkpoints in DIR: a path, or gs://bucket/prefix; new or empty. Else they are in a "
     "temporary directory and removed.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Write the verdict to standard output as one JSON object, and everything else to standard error.",
+@json_option(
+    "Write the verdict to standard output as one JSON object, and everything else to standard error."
 )
 @restart_code_option
 @command_argument
@@ -178,32 +170,21 @@ def drill(
     notice = checked_signal(signal_name)
     check_combinations(kill, grace, save_every, faults, keep)
     count = count or (0 if moments else 1)
-    try:
-        policy = RestartPolicy(
-            restart_codes=restart_codes,
-            max_restarts_without_progress=count + len(moments),
-            failure_grace=_OTHERS_END if kill or grace else RestartPolicy.failure_grace,
-            incarnation_timeout=timeout,
-        )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    policy = restart_policy(
+        restart_codes=restart_codes,
+        max_restarts_without_progress=count + len(moments),
+        failure_grace=_OTHERS_END if kill or grace else RestartPolicy.failure_grace,
+        incarnation_timeout=timeout,
+    )
     chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
     terminal = Terminal(sys.stderr if as_json else None, job=True)
     findings = Findings(workers, chosen)
     try:
         with contextlib.ExitStack() as stack:
             bucket = None if faults is None else stack.enter_context(drill_bucket(faults, chosen))
-            directories = _directories(stack, keep, bucket)
+            directories = stack.enter_context(run_directories(keep, bucket))
             scratch = stack.enter_context(scratch_directory("drill")).resolve()
-            trainer = Trainer(
-                workers,
-                arguments,
-                policy=policy,
-                terminal=terminal,
-                scratch=scratch,
-                save_every=save_every,
-                grace=grace,
-            )
+            trainer = Trainer(workers, arguments, policy, terminal, scratch, save_every, grace)
             places = WorkingDirectories(scratch, directories.path, isolate=isolate)
             terminal.say("drill 1 of 2: undisturbed", style="bold")
             undisturbed = trainer.train(
@@ -211,11 +192,8 @@ def drill(
             )
             places.tell_written(terminal.say)
             shape = shape_of(undisturbed)
-            findings.trained(shape, undisturbed.record)
-            try:
-                plan = plan_preemptions(chosen, count, shape, workers, moments, notice, kill)
-            except NoSuchMoment as error:
-                raise _NoSuchMoment(str(error)) from None
+            findings.shape, findings.record = shape, undisturbed.record
+            plan = plan_preemptions(chosen, count, shape, workers, moments, notice, kill)
             planned = ", ".join(str(preemption) for preemption in plan)
             terminal.say(
                 f"drill 2 of 2: preempted: {planned} (of {shape.total_steps}, --seed {chosen})", style="bold"
@@ -256,7 +234,46 @@ def drill(
     return status
 
 
-def _directories(stack: contextlib.ExitStack, keep: str | None, bucket: DrillBucket | None) -> RunDirectories:
-    if bucket is not None:
-        return RunDirectories(bucket.place, local=False)
-    return stack.enter_context(run_directories(keep))
+def checked_signal(name: str) -> str:
+    """Returns the full name of the signal that serves as the notice.
+
+    Raises:
+        click.UsageError: A script cannot listen for it.
+    """
+    if name.upper() in ("KILL", "SIGKILL", "9"):
+        raise click.UsageError(
+            "Expected --signal to be one that a script can listen for. Received: SIGKILL. Use --kill."
+        )
+    try:
+        (number,) = parse_signals((name,))
+    except ValueError as error:
+        raise click.UsageError(f"--signal: {error}") from None
+    return number.name
+
+
+def check_combinations(
+    kill: bool,
+    grace: float | None,
+    save_every: str | None,
+    faults: str | None,
+    keep: str | None,
+) -> None:
+    """Refuses options that exclude each other.
+
+    Raises:
+        click.UsageError: They do, or the schedule of saves cannot be read.
+    """
+    if kill and grace is not None:
+        raise click.UsageError(
+            "Expected --kill or --grace. Received: both, and a kill comes without a grace period. Leave one out."
+        )
+    if faults is not None and keep is not None:
+        raise click.UsageError(
+            "Expected --gcs-faults or --keep. Received: both, and the bucket with faults ends with the drill. "
+            "Leave one out."
+        )
+    if save_every is not None:
+        try:
+            parse_text(save_every)
+        except ValueError as error:
+            raise click.UsageError(f"--save-every: {error}") from None

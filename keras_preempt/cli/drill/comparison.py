@@ -1,46 +1,95 @@
-"""Compares what two runs of a drill ended with, fit by fit."""
+"""Compares two runs of a drill, fit by fit: their final states, and the steps that they recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from keras_preempt.cli.compare import Comparison, combined, compare_states
-from keras_preempt.cli.drill.final_state import NoFinalState, read_final_state
+from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.reader import CheckpointInfo, committed, load
+from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.cli.compare import Comparison, MemberState, combined, compare_states
 from keras_preempt.cli.drill.judge import NoVerdict
-from keras_preempt.cli.drill.log_rows import any_rows, explained_rows
-from keras_preempt.cli.drill.parting import find_parting
 from keras_preempt.cli.drill.runs import DrillRun
+from keras_preempt.cli.drill.step_records import FitRecord, Line, RunRecord
 
-__all__ = ["compared", "repeats"]
+Explain = Callable[[int, str, bytes, bytes], "str | None"]
+"""Given a worker, the name of a tensor of its own, and the bytes of both runs: says in words why a difference does not
+decide, or None if it does."""
 
 
 def compared(one: DrillRun, other: DrillRun, workers: int, *, training_only: bool = False) -> Comparison:
-    """Compares the end of each fit of the first run with that of the same fit in the other one.
+    """Compares the end of each fit of the first run with the end of the same fit in the other one.
 
     Args:
         one: The undisturbed run.
         other: The preempted one, or a second undisturbed one.
         workers: How many processes trained.
-        training_only: Whether what log files hold is of no interest.
+        training_only: Whether to leave out what log files hold.
 
     Raises:
         NoVerdict: A fit has not come to its end.
     """
     fits = {fit.name: fit.directory for fit in one.record.trained()}
+    left = None if training_only else _left_in_files(one, fits, workers)
     found = []
-    left = {} if training_only else _left_in_files(one, fits, workers)
     for number, (name, directory) in enumerate(fits.items(), start=1):
-        files = one.record.files(name)
-        try:
-            comparison = compare_states(
-                read_final_state(one.place(name), workers),
-                read_final_state(other.place(name), workers),
-                any_rows(files) if training_only else explained_rows(files, left),
-            )
-        except NoFinalState as error:
-            raise NoVerdict(str(error)) from None
+        comparison = compare_states(
+            read_final_state(one.place(name), workers),
+            read_final_state(other.place(name), workers),
+            explained_rows(one.record.files(name), left),
+        )
         found.append((f"fit {number} ({directory}): " if len(fits) > 1 else "", comparison))
     return combined(found)
+
+
+def repeats(one: DrillRun, again: DrillRun, workers: int) -> bool:
+    """Whether a second undisturbed run has trained as the first one did; what both left in files does not count."""
+    same_end = compared(one, again, workers, training_only=True).identical
+    return same_end and find_parting(one.record, again.record) is None
+
+
+def read_final_state(directory: str | os.PathLike[str], members: int) -> list[MemberState]:
+    """Reads and verifies the checkpoint furthest in the training, which has to be the one of its end.
+
+    Args:
+        directory: A path, or ``gs://bucket/prefix``.
+        members: How many workers trained.
+
+    Returns:
+        The state of each member, in order; only the first has the mirrored tensors, to hold them once.
+
+    Raises:
+        NoVerdict: There is none, or it cannot be read; the message says what to do.
+    """
+    with contextlib.closing(open_store(directory)) as store:
+        try:
+            checkpoints = committed(store)
+            if checkpoints:
+                return [_read_member(store, checkpoints[0], member, members) for member in range(members)]
+        except CheckpointError as error:
+            raise NoVerdict(f"The final checkpoint in {directory} cannot be read: {error}") from error
+    raise NoVerdict(
+        f"Expected a committed checkpoint in {directory}. Received: none. "
+        "Pass a keras_preempt.PreemptionCallback to fit."
+    )
+
+
+def _read_member(store: Store, newest: CheckpointInfo, member: int, members: int) -> MemberState:
+    loaded = load(store, newest, member, members)
+    manifest = loaded.manifest
+    if not manifest.finished or manifest.members != members or manifest.missing:
+        raise NoVerdict(
+            f"Expected a checkpoint of the end of training by {members} workers, each with its own part. "
+            f"Received: step {manifest.step}, finished={manifest.finished}, members={manifest.members}, "
+            f"missing={list(manifest.missing)}. Train to the end in one fit with a PreemptionCallback."
+        )
+    saved_at = {"step": manifest.step, "position": manifest.position}
+    mirrored = loaded.tensors if member == 0 else {}
+    return MemberState(mirrored, loaded.local, {"saved_at": saved_at, **loaded.state})
 
 
 def _left_in_files(run: DrillRun, fits: Iterable[str], workers: int) -> dict[str, bytes]:
@@ -50,18 +99,124 @@ def _left_in_files(run: DrillRun, fits: Iterable[str], workers: int) -> dict[str
         files = run.record.files(name)
         if not any(files):
             continue
-        try:
-            states = read_final_state(run.place(name), workers)
-        except NoFinalState as error:
-            raise NoVerdict(str(error)) from None
-        for state, named in zip(states, files, strict=False):
+        for state, named in zip(read_final_state(run.place(name), workers), files, strict=False):
             left.update(
                 (path, state.local[key].tobytes()) for key, path in named.items() if key in state.local
             )
     return left
 
 
-def repeats(one: DrillRun, again: DrillRun, workers: int) -> bool:
-    """Whether a second undisturbed run has trained as the first one has; what both left in files does not count."""
-    same_end = compared(one, again, workers, training_only=True).identical
-    return same_end and find_parting(one.record, again.record) is None
+def explained_rows(files: Sequence[Mapping[str, str]], left: Mapping[str, bytes] | None) -> Explain:
+    """Returns what says why the rows of a `CSVLogger` are expected to differ, or None where they are not.
+
+    Args:
+        files: For each worker, the files by the names of their rows in the state.
+        left: What the first run has left in each file. None sets all rows aside: they show what earlier runs have left,
+            not how this one has trained.
+    """
+    paths = [path for worker in files for path in worker.values()]
+
+    def explain(member: int, name: str, one: bytes, other: bytes) -> str | None:
+        path = files[member].get(name) if member < len(files) else None
+        if path is None:
+            return None
+        if left is None:
+            return "what earlier runs have left"
+        if paths.count(path) > 1:
+            return f"several workers write their rows into {path}, as they come"
+        before = left.get(path, b"")
+        if before and other.startswith(before) and one.endswith(other[len(before) :]):
+            return f"the same rows again, after those that the first run had left in {path}"
+        return None
+
+    return explain
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where the second run first differs from the first one.
+
+    Attributes:
+        member: The worker whose record shows it.
+        incarnation: The incarnation of the second run.
+        step: How many training steps of the model were done.
+        epoch: The epoch, from 0.
+        began_at: The step at which the fit began in that incarnation.
+        equal_until: The last step of that fit that is known to be equal; None if there is none.
+        groups: What differs: weights, optimizer, metrics, random seeds, other state.
+        logs: Logs that differ, by name: the value of the first and of the second run.
+        fit: The number of the fit in the script, from 1.
+        fits: How many fits the script has.
+        continued: Whether the fit continued from a checkpoint in that incarnation.
+    """
+
+    member: int
+    incarnation: int
+    step: int
+    epoch: int
+    began_at: int
+    equal_until: int | None
+    groups: tuple[str, ...]
+    logs: Mapping[str, tuple[float, float]]
+    fit: int = 1
+    fits: int = 1
+    continued: bool = True
+
+
+def find_parting(first: RunRecord, second: RunRecord) -> Parting | None:
+    """Compares two runs step by step, each fit with itself; None if no recorded step differs.
+
+    Args:
+        first: A run of one incarnation.
+        second: A run of any number of incarnations.
+    """
+    names = [fit.name for fit in first.trained()]
+    for incarnation, workers in enumerate(second.incarnations):
+        found = [
+            parting
+            for member in range(len(workers))
+            for fit in second.fits(incarnation, member)
+            if fit.name in names
+            and (parting := _first_difference(first, names, fit, incarnation, member)) is not None
+        ]
+        if found:
+            return min(found, key=lambda parting: (parting.fit, parting.step, parting.member))
+    return None
+
+
+def _first_difference(
+    first: RunRecord, names: list[str], fit: FitRecord, incarnation: int, member: int
+) -> Parting | None:
+    expected = {
+        _key(line): line
+        for known in first.fits(0, member)
+        if known.name == fit.name
+        for line in known.lines
+        if "digests" in line
+    }
+    equal_until = None
+    for line in fit.lines:
+        known_line = expected.get(_key(line)) if "digests" in line else None
+        if known_line is None:
+            continue
+        groups = known_line["digests"].keys() | line["digests"].keys()
+        different = sorted(
+            group for group in groups if known_line["digests"].get(group) != line["digests"].get(group)
+        )
+        if different:
+            logs = {
+                name: (value, line["logs"][name])
+                for name, value in known_line["logs"].items()
+                if name in line["logs"] and repr(value) != repr(line["logs"][name])
+            }
+            where = (line["step"], line["epoch"], fit.first, equal_until)
+            number = names.index(fit.name) + 1
+            return Parting(
+                member, incarnation, *where, tuple(different), logs, number, len(names), bool(fit.restored)
+            )
+        equal_until = line["step"]
+    return None
+
+
+def _key(line: Line) -> tuple[Any, Any]:
+    return (line.get("phase"), line.get("step"))

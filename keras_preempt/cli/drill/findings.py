@@ -1,4 +1,4 @@
-"""All that a drill has found out, and its form in JSON for continuous integration."""
+"""The findings of a drill, and their form in JSON for continuous integration."""
 
 from __future__ import annotations
 
@@ -8,33 +8,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preempt.cli.compare import Comparison
-from keras_preempt.cli.drill.moments import RunShape
-from keras_preempt.cli.drill.parting import Parting
-from keras_preempt.cli.drill.plan import Preemption
+from keras_preempt.cli.drill.comparison import Parting
+from keras_preempt.cli.drill.plan import Preemption, RunShape
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.drill.step_records import RunRecord
 
-__all__ = ["FORMAT", "Findings"]
-
 FORMAT = 1
-"""Of the JSON object; it grows by fields without a new number."""
+"""Version of the JSON object. Fields may be added to it without another version."""
 
 
 @dataclass
 class Findings:
-    """What is known so far; a drill that ends early leaves the rest as it is.
+    """What a drill knows so far. One that ends early leaves the rest at its defaults.
 
     Attributes:
-        workers: How many there are.
-        seed: By which moments and workers were drawn.
+        workers: How many workers there are.
+        seed: The seed by which moments and workers were drawn.
         shape: What the undisturbed run went through.
-        record: Its record.
+        record: The record of that run.
         plan: The preemptions.
-        preempted: The run with them.
-        comparison: Of the final states.
-        parting: Where recorded steps part.
+        preempted: The preempted run.
+        comparison: The comparison of the final states.
+        parting: Where the recorded steps part.
         causes: Why the runs are likely to differ, in words.
-        uncovered: What the verdict does not speak for, in words.
+        uncovered: What the verdict does not cover, in words.
         seconds_lost: How much longer the preempted run took.
     """
 
@@ -50,13 +47,9 @@ class Findings:
     uncovered: Sequence[str] = field(default_factory=list)
     seconds_lost: float | None = None
 
-    def trained(self, shape: RunShape, record: RunRecord) -> None:
-        """The undisturbed run is over."""
-        self.shape, self.record = shape, record
-
     @property
     def identical(self) -> bool:
-        """Whether every fit ended with the same state, and no step that was recorded differs on the way there."""
+        """Whether every fit ended with the same state, and no recorded step differs on the way there."""
         return self.comparison is not None and self.comparison.identical and self.parting is None
 
     def to_json(self, status: int, why_none: str | None = None) -> str:

@@ -1,9 +1,11 @@
-"""Whether what happened to the incarnations of a drill is what was planned for them."""
+"""Compares what happened to the incarnations of a drill with the plan."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import click
 
@@ -15,11 +17,9 @@ from keras_preempt.cli.drill.strikes import Lost
 from keras_preempt.cluster import Incarnation, Outcome, SupervisorReport
 from keras_preempt.cluster.status import WorkerStatus
 
-__all__ = ["Judge", "NoVerdict"]
-
 
 class NoVerdict(click.ClickException):
-    """A run gave no final state to compare."""
+    """The drill cannot compare two runs as it should."""
 
     exit_code = 3
 
@@ -27,54 +27,49 @@ class NoVerdict(click.ClickException):
         super().__init__(f"No verdict: {why}")
 
 
+@dataclass
 class Judge:
-    """Compares what happened to the incarnations of a run with what was planned for them.
+    """Compares what happened to the incarnations of a run with the plan.
 
     Args:
-        plan: what was planned, by incarnation.
-        directory: of the checkpoints of the run.
-        killed: workers that were killed at the end of their grace period, by incarnation; may still grow.
-        struck: incarnations in which a worker got its signal; may still grow.
-        unheard: signals that have not arrived, by incarnation; may still change.
+        plan: The preemptions, by incarnation.
+        directory: Where the run keeps its checkpoints.
+        killed: Workers that were killed at the end of their grace period, by incarnation; may still grow.
+        struck: Incarnations in which a worker got its signal; may still grow.
+        unheard: Signals that have not arrived, by incarnation; may still change.
+        grace: The grace period that the drill gives, in seconds; None if it gives none.
 
     Attributes:
-        lost: see `DrillRun`.
+        lost: See `DrillRun`.
     """
 
-    def __init__(
-        self,
-        plan: Sequence[Preemption],
-        directory: str,
-        killed: Mapping[int, int],
-        struck: Collection[int] = (),
-        unheard: Mapping[int, Lost] | None = None,
-    ) -> None:
-        self._plan = plan
-        self._directory = directory
-        self._killed = killed
-        self._struck = struck
-        self._unheard = {} if unheard is None else unheard
-        self.lost: set[int] = set()
+    plan: Sequence[Preemption]
+    directory: str
+    killed: Mapping[int, int]
+    struck: Collection[int] = ()
+    unheard: Mapping[int, Lost] = field(default_factory=dict)
+    grace: float | None = None
+    lost: set[int] = field(default_factory=set, init=False)
 
     def why_expected(self, incarnation: Incarnation) -> str | None:
-        """Says why a failure is none: the planned worker was killed, by itself or when its time was over."""
+        """Says why a failure was expected: the planned worker was killed, at once or after its grace period."""
         number = incarnation.number
-        if number >= len(self._plan) or incarnation.verdict.cause is None or incarnation.timed_out:
+        if number >= len(self.plan) or incarnation.verdict.cause is None or incarnation.timed_out:
             return None
-        planned, cause = self._plan[number], incarnation.verdict.cause
-        over = self._killed.get(number)
+        planned, cause = self.plan[number], incarnation.verdict.cause
+        over = self.killed.get(number)
         if cause.index != planned.member or cause.code != -signal.SIGKILL:
             return None
         if not planned.kill and over is None:
             return None
         self.lost.add(number)
         how = "was killed as planned" if over is None else "was killed at the end of its grace period"
-        return f"w{cause.index} {how}; {_newest(self._directory, planned)}"
+        return f"w{cause.index} {how}; {_newest(self.directory, planned)}"
 
     def check_arrival(self, number: int) -> None:
-        """Raises NoVerdict if the signal of that incarnation was sent and never came to the training process."""
-        lost = self._unheard.get(number)
-        if lost is None or number >= len(self._plan):
+        """Raises NoVerdict if the signal of that incarnation was sent and did not reach the training process."""
+        lost = self.unheard.get(number)
+        if lost is None or number >= len(self.plan):
             return
         if lost.started == lost.training:
             raise NoVerdict(_deaf(lost.member, lost.signal))
@@ -87,32 +82,37 @@ class Judge:
         )
 
     def check(self, report: SupervisorReport) -> None:
-        """Raises NoVerdict unless each preemption of the plan has happened, each in an incarnation of its own."""
-        for number, planned in enumerate(self._plan):
+        """Raises NoVerdict unless each preemption of the plan happened, each in an incarnation of its own."""
+        for number, planned in enumerate(self.plan):
             happened = number < len(report.incarnations) and (
                 report.incarnations[number].verdict.outcome is Outcome.PREEMPTED or number in self.lost
             )
-            if not happened and number in self._struck:
+            if not happened and number in self.struck and self.grace is not None:
                 raise NoVerdict(
                     f"training came to its end in the grace period that began with {planned}, so that nothing had to "
                     "be restored. Shorten the grace period, choose an earlier moment (--at step:N), or train for "
                     "longer."
                 )
+            if not happened and number in self.struck:
+                raise NoVerdict(
+                    f"{planned.signal} came so late that training finished without having to stop: {planned}. Nothing "
+                    "had to be restored. Choose an earlier moment (--at step:N), or train for longer."
+                )
             if not happened:
                 raise NoVerdict(
-                    f"expected {len(self._plan)} preemptions. Received: {number}; this one did not come: {planned}. "
+                    f"expected {len(self.plan)} preemptions. Received: {number}; this one did not come: {planned}. "
                     "Does the script train the same steps in every start, each fit with a PreemptionCallback?"
                 )
-        if not self._plan and report.count(Outcome.PREEMPTED) > 0:
+        if not self.plan and report.count(Outcome.PREEMPTED) > 0:
             raise NoVerdict("the undisturbed run was preempted from outside. Run the drill again.")
 
     def cure(self, report: SupervisorReport) -> str:
-        """Says what to do about a run that failed, where that is known; begins with a space if not empty."""
+        """Returns what to do about a run that failed, after a space; empty where that is not known."""
         last = report.incarnations[-1]
         cause, number = last.verdict.cause, last.number
-        if number >= len(self._plan) or cause is None or cause.index != self._plan[number].member:
+        if number >= len(self.plan) or cause is None or cause.index != self.plan[number].member:
             return ""
-        planned = self._plan[number]
+        planned = self.plan[number]
         if (
             not planned.kill
             and cause.code == -signal.Signals[planned.signal]
@@ -132,13 +132,11 @@ def _deaf(member: int, signal: str) -> str:
 
 def _newest(directory: str, planned: Preemption) -> str:
     place = directory if planned.fit is None else f"{directory}/{planned.fit.name}"
-    store = open_store(place)
-    try:
-        found = committed(store)
-    except CheckpointError as error:
-        return f"its checkpoints cannot be listed ({error})"
-    finally:
-        store.close()
+    with contextlib.closing(open_store(place)) as store:
+        try:
+            found = committed(store)
+        except CheckpointError as error:
+            return f"its checkpoints cannot be listed ({error})"
     within = f" of fit {planned.fit.number}" if planned.fit is not None and planned.fits > 1 else ""
     return (
         f"the newest checkpoint{within} is of step {found[0].step}" if found else "there is no checkpoint yet"

@@ -1,4 +1,4 @@
-"""What a drill prints: what was compared, what was lost, where time went, and the verdict."""
+"""Prints the findings of a drill: what was compared, what was lost, where time went, and the verdict."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from keras_preempt.cli.compare import Comparison, TensorDifference
 from keras_preempt.cli.drill.cause import describe_parting
 from keras_preempt.cli.drill.findings import Findings
-from keras_preempt.cli.drill.parting import Parting
 from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.terminal import Terminal
-
-__all__ = ["print_findings", "print_times", "verdict_line"]
+from keras_preempt.report.tables import counted
 
 _NAMED = 10  # differences that are listed one by one
 _KNOWN_PHASES = ("import and build", "startup", "restore", "train", "hold", "save", "exit")
@@ -22,12 +20,12 @@ def print_findings(terminal: Terminal, findings: Findings, bucket: str, keep: st
     """Prints what differs and why, and the verdict.
 
     Args:
-        terminal: where lines go.
-        findings: of a drill whose runs are over.
-        bucket: what a bucket with faults did, in words; empty for none.
-        keep: where the user has both runs kept.
+        terminal: Where lines go.
+        findings: The findings of a drill whose runs are over.
+        bucket: What the bucket with faults did, in words; empty for none.
+        keep: Where the user keeps both runs; None for nowhere.
     """
-    run, comparison, parting = findings.preempted, findings.comparison, findings.parting
+    run, comparison = findings.preempted, findings.comparison
     assert run is not None
     assert comparison is not None
     _print_comparison(terminal, comparison)
@@ -36,16 +34,15 @@ def print_findings(terminal: Terminal, findings: Findings, bucket: str, keep: st
     _print_restarts(terminal, run, findings.plan)
     if not findings.identical:
         restarts = [run.record.began_at(number) for number in range(1, len(findings.plan) + 1)]
-        terminal.line(describe_parting(parting, restarts))
+        terminal.line(describe_parting(findings.parting, restarts))
         for line in findings.causes:
             terminal.line(line)
         kept = "Run it again with --keep DIR to look at both states." if keep is None else f"Kept: {keep}"
         terminal.line(f"{kept} docs/drill.md explains each cause.")
     for line in findings.uncovered:
         terminal.line(f"Not covered by this verdict: {line}.")
-    fits = 1 if findings.shape is None else len(findings.shape.fits)
-    verdict = verdict_line(comparison, parting, run, findings.plan, findings.seconds_lost or 0.0, fits)
-    terminal.line(verdict, style="bold green" if findings.identical else "bold red")
+    style = "bold green" if findings.identical else "bold red"
+    terminal.line(_verdict(findings, run, comparison), style=style)
 
 
 def _print_comparison(terminal: Terminal, comparison: Comparison) -> None:
@@ -74,17 +71,17 @@ def _print_comparison(terminal: Terminal, comparison: Comparison) -> None:
 
 
 def _weight(difference: TensorDifference) -> tuple[bool, float]:
-    # How far two states of a generator or of an iterator are from each other means nothing: they come last. What
-    # cannot be measured (another shape or type, one that is missing) comes first.
+    # The distance of two states of a generator or iterator means nothing: they come last. A difference that cannot be
+    # measured (another shape or type, a missing tensor) comes first.
     name = difference.name.rpartition(": ")[2]
     meaning = not name.startswith(("random/", "input/")) and "seed" not in name
     return meaning, float("inf") if difference.max_difference is None else difference.max_difference
 
 
 def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:
-    """Prints seconds by incarnation and phase: for each phase those of the worker that took longest.
+    """Prints the seconds of each incarnation by phase, of the worker that took longest.
 
-    The last column is what no worker accounts for: evaluation and the like after the fit, and Python's own end.
+    The last column is what no worker accounts for: evaluation and the like after the fit, and the end of Python.
     """
     named = [(run, incarnation) for run in runs for incarnation in run.report.incarnations]
     seen = {phase for _, inc in named for status in inc.statuses.values() for phase in status.timing}
@@ -104,7 +101,7 @@ def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:
 
 
 def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption]) -> None:
-    """Prints what each loss of a worker that had no time to save has cost, and what to do about it."""
+    """Prints what each loss of a worker without time to save has cost, and what to do about it."""
     record, lost_all = run.record, False
     for number, planned in enumerate(plan):
         if not planned.kill and number not in run.killed:
@@ -115,11 +112,11 @@ def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption
             continue
         how = "killed" if planned.kill else "killed at the end of its grace period"
         within = f" in fit {planned.fit.number}" if planned.fit is not None and planned.fits > 1 else ""
-        whence = f"went on from step {fit.first}" if fit.restored else "began anew"
+        whence = f"continued from step {fit.first}" if fit.restored else "started from the beginning"
         lost_all = lost_all or not fit.restored
+        done, again = counted(struck[1], "step"), counted(max(0, struck[1] - fit.first), "step")
         terminal.line(
-            f"Restart {number + 1}: w{planned.member} {how}, {_steps(struck[1])} done{within}; training {whence}: "
-            f"{_steps(max(0, struck[1] - fit.first))} run again."
+            f"Restart {number + 1}: w{planned.member} {how}, {done} done{within}; training {whence}: {again} run again."
         )
     if lost_all:
         terminal.line(
@@ -128,36 +125,21 @@ def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption
         )
 
 
-def verdict_line(
-    comparison: Comparison,
-    parting: Parting | None,
-    run: DrillRun,
-    plan: Sequence[Preemption],
-    lost_seconds: float,
-    fits: int = 1,
-) -> str:
-    """Returns the line that a drill ends with.
-
-    Args:
-        comparison: of the final states.
-        parting: where the recorded steps part, if they do.
-        run: the preempted one.
-        plan: how it was preempted.
-        lost_seconds: how much longer it took than the undisturbed one.
-        fits: how many fits were compared.
-    """
+def _verdict(findings: Findings, run: DrillRun, comparison: Comparison) -> str:
+    """Returns the last line of a drill."""
+    plan = findings.plan
+    fits = 1 if findings.shape is None else len(findings.shape.fits)
     unannounced = bool(run.killed) or any(preemption.kill for preemption in plan)
     twice = run.record.steps_run_again()
-    steps = f"{_steps(twice)} run again" if unannounced and twice else f"{twice} steps lost"
-    loss = f"{steps}, {lost_seconds:.1f} s lost"
-    noun = "preemption" if len(plan) == 1 else "preemptions"
+    steps = f"{counted(twice, 'step')} run again" if unannounced and twice else f"{twice} steps lost"
+    loss = f"{steps}, {findings.seconds_lost or 0.0:.1f} s lost"
     told = [
         f"{preemption}{', killed at the end of its grace period' if number in run.killed else ''}"
         for number, preemption in enumerate(plan)
     ]
-    where = f"{len(plan)} {noun}: {', '.join(told)}; {_sent(plan)}"
+    where = f"{counted(len(plan), 'preemption')}: {', '.join(told)}; {_sent(plan)}"
     of_fits = f" of {fits} fits" if fits > 1 else ""
-    if comparison.identical and parting is None:
+    if findings.identical:
         return (
             f"VERDICT: identical ({comparison.tensors} tensors and all other state{of_fits}; {where}; {loss})"
         )
@@ -175,7 +157,3 @@ def _sent(plan: Sequence[Preemption]) -> str:
         f"{way} ({', '.join(f'w{each.member} at step {each.step}' for each in plan if each.sent == way)})"
         for way in ways
     )
-
-
-def _steps(count: int) -> str:
-    return f"{count} step" if count == 1 else f"{count} steps"

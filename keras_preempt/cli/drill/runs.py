@@ -1,7 +1,8 @@
-"""The runs of a drill: the same command, with directories, records and preemptions of their own."""
+"""Runs the drilled command, each time with directories, records and preemptions of its own."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,7 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.storage.store import open_store
 from keras_preempt.cli.drill.judge import Judge, NoVerdict
-from keras_preempt.cli.drill.moments import FitSpan, RunShape
-from keras_preempt.cli.drill.plan import Preemption
+from keras_preempt.cli.drill.plan import FitSpan, Preemption, RunShape
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
 from keras_preempt.cli.drill.strikes import strikes
 from keras_preempt.cli.terminal import Terminal
@@ -20,20 +20,18 @@ from keras_preempt.cluster import RestartPolicy, Supervisor, SupervisorReport
 from keras_preempt.process.environment import DRILL, DRILL_DIRECTORY, DRILL_RECORD, GRACE_PERIOD, SAVE_EVERY
 from keras_preempt.report import events
 
-__all__ = ["DrillRun", "Trainer", "check_same_fits", "shape_of", "substitutions"]
-
 
 @dataclass(frozen=True)
 class DrillRun:
-    """A run that came to its end.
+    """A run that is over.
 
     Attributes:
-        name: such as "undisturbed".
-        directory: that in which the fits have theirs.
-        report: its incarnations.
-        record: its steps.
-        killed: workers that were still there when their grace period was over, by incarnation.
-        lost: incarnations that ended, as planned, by the end of a worker that had no time to save.
+        name: Such as "undisturbed".
+        directory: Below which the fits have their directories.
+        report: Its incarnations.
+        record: Its steps.
+        killed: Workers that were still there when their grace period was over, by incarnation.
+        lost: Incarnations that ended as planned because a worker was killed.
     """
 
     name: str
@@ -48,41 +46,27 @@ class DrillRun:
         return f"{self.directory}/{fit}" if fit else self.directory
 
 
+@dataclass(frozen=True)
 class Trainer:
     """Runs the drilled command.
 
     Args:
-        workers: number of processes.
-        command: program and arguments.
-        policy: when to start again after a preemption.
-        terminal: where lines go.
-        scratch: a local folder of this drill.
-        save_every: the schedule of saves to give the script; None for its own.
-        grace: the grace period to give it, in seconds; None for its own.
+        workers: Number of processes.
+        command: Program and arguments.
+        policy: The rules for restarts.
+        terminal: Where lines go.
+        scratch: A local folder of this drill.
+        save_every: The schedule of saves for the script; None for its own.
+        grace: The grace period for the script, in seconds; None for its own.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        command: Sequence[str],
-        *,
-        policy: RestartPolicy,
-        terminal: Terminal,
-        scratch: Path,
-        save_every: str | None,
-        grace: float | None,
-    ) -> None:
-        self.workers = workers
-        self._command = command
-        self._policy = policy
-        self._terminal = terminal
-        self._scratch = scratch
-        self._settings: dict[str, str | None] = {}
-        if save_every is not None:
-            self._settings[SAVE_EVERY] = save_every
-        if grace is not None:
-            self._settings[GRACE_PERIOD] = f"{grace:g}"
-        self._grace = grace
+    workers: int
+    command: Sequence[str]
+    policy: RestartPolicy
+    terminal: Terminal
+    scratch: Path
+    save_every: str | None
+    grace: float | None
 
     def train(
         self,
@@ -92,22 +76,22 @@ class Trainer:
         cwd: Path | None = None,
         like: DrillRun | None = None,
     ) -> DrillRun:
-        """Trains to the end, with a preemption in each incarnation that the plan has one for.
+        """Trains to the end, with the preemptions of the plan, one in each incarnation.
 
         Args:
-            name: such as "undisturbed".
-            directory: below which the fits have their checkpoints.
-            plan: the preemptions.
-            cwd: the working directory; this process's own if None.
-            like: a run whose fits this one has to have too.
+            name: Such as "undisturbed".
+            directory: Below which the fits have their checkpoints.
+            plan: The preemptions.
+            cwd: The working directory; this process's own if None.
+            like: A run that must have the same fits.
 
         Raises:
             NoVerdict: The run failed or was stopped, or was not preempted as planned.
         """
-        recorded = self._scratch / f"{name}-record"
+        recorded = self.scratch / f"{name}-record"
         recorded.mkdir()
-        with strikes(self._grace, self._terminal.say) as listening:
-            judge = Judge(plan, directory, listening.killed, listening.struck, listening.lost)
+        with strikes(self.grace, self.terminal.say) as listening:
+            judge = Judge(plan, directory, listening.killed, listening.struck, listening.lost, self.grace)
 
             def environment(number: int) -> dict[str, str | None]:
                 listening.settle()
@@ -118,23 +102,27 @@ class Trainer:
                     drill = plan[number].to_json(listening.path)
                 else:
                     listening.expect_none()
-                own = {DRILL_DIRECTORY: directory, DRILL_RECORD: str(recorded), DRILL: drill}
-                return {**self._settings, **own}
+                settings = {DRILL_DIRECTORY: directory, DRILL_RECORD: str(recorded), DRILL: drill}
+                if self.save_every is not None:
+                    settings[SAVE_EVERY] = self.save_every
+                if self.grace is not None:
+                    settings[GRACE_PERIOD] = f"{self.grace:g}"
+                return settings
 
             supervisor = Supervisor(
                 self.workers,
-                self._command,
-                policy=self._policy,
-                say=self._terminal.say,
-                log=self._terminal.worker_line,
+                self.command,
+                policy=self.policy,
+                say=self.terminal.say,
+                log=self.terminal.worker_line,
                 environment=environment,
                 expected=judge.why_expected,
                 cwd=cwd,
-                stopping=self._terminal.hurry,
+                stopping=self.terminal.hurry,
             )
             report = supervisor.run()
             listening.settle()
-        self._terminal.say(f"{name} run {report.summary}")
+        self.terminal.say(f"{name} run {report.summary}")
         record = read_run_record(recorded, len(report.incarnations), self.workers)
         run = DrillRun(name, directory, report, record, dict(listening.killed), judge.lost)
         if self.workers > 1 and _trains_alone(run):
@@ -155,9 +143,9 @@ class Trainer:
 
 
 def substitutions(run: DrillRun) -> list[str]:
-    """Names the workers that went on from another one's part of a checkpoint, since their own was not written."""
+    """Names the workers that continued from another worker's part of a checkpoint, since their own was not written."""
     return [
-        f"w{event['member']} went on from the part of w{event['substituted_from']} in {event['checkpoint']}"
+        f"w{event['member']} continued from the part of w{event['substituted_from']} in {event['checkpoint']}"
         for name in run.record.names()
         for event in _events(run.place(name), optional=True)
         if event["event"] == "restore" and event.get("substituted_from") is not None
@@ -196,10 +184,10 @@ def shape_of(run: DrillRun) -> RunShape:
 
 
 def check_same_fits(undisturbed: DrillRun, preempted: DrillRun) -> None:
-    """Makes sure that every start of the script had its fits where the others had theirs.
+    """Checks that every start of the script had its fits in the same directories.
 
     Raises:
-        NoVerdict: A directory was another one, so that a restart finds nothing there.
+        NoVerdict: A directory differs, so that a restart finds nothing there.
     """
     known = {fit.name: fit.directory for fit in undisturbed.record.fits(0)}
     for fit in preempted.record.all_fits():
@@ -213,28 +201,22 @@ def check_same_fits(undisturbed: DrillRun, preempted: DrillRun) -> None:
 
 
 def _events(directory: str, *, optional: bool = False) -> list[dict[str, Any]]:
-    store = open_store(directory)
-    try:
-        return events.read(store)
-    except CheckpointError as error:
-        if optional:
-            return []
-        raise NoVerdict(f"the events of the undisturbed run cannot be read: {error}") from None
-    finally:
-        store.close()
+    with contextlib.closing(open_store(directory)) as store:
+        try:
+            return events.read(store)
+        except CheckpointError as error:
+            if optional:
+                return []
+            raise NoVerdict(f"the events of the undisturbed run cannot be read: {error}") from None
 
 
 def _trains_alone(run: DrillRun) -> bool:
-    """Whether a worker has claimed a start in which it trains alone, as one of several."""
+    """Whether one of several workers has claimed a start in which it trains alone."""
     return any(_claimed_alone(run.place(name)) for name in run.record.names())
 
 
 def _claimed_alone(directory: str) -> bool:
-    store = open_store(directory)
-    try:
+    with contextlib.closing(open_store(directory)) as store, contextlib.suppress(CheckpointError):
         newest = incarnations.latest(store)
         return newest > 0 and incarnations.ALONE in incarnations.read(store, newest)
-    except CheckpointError:
-        return False
-    finally:
-        store.close()
+    return False

@@ -1,4 +1,4 @@
-"""Reads what the workers of a drill recorded of every step, by fit. Pure but for reading."""
+"""Reads what the workers of a drill recorded of every step, by fit."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from typing import Any
 
 from keras_preempt.training.step_record import record_name
 
-__all__ = ["FitRecord", "Line", "RunRecord", "read_run_record"]
-
 Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class FitRecord:
-    """What one worker recorded of one fit in one incarnation: the line of its beginning, and those after it."""
+    """What a worker recorded of one fit in one incarnation: the line of its beginning, and the lines after it."""
 
     begin: Line
     lines: Sequence[Line]
 
     @property
     def name(self) -> str:
-        """The place of the fit below the directory of the drill."""
+        """The directory of the fit below that of the drill."""
         return str(self.begin.get("fit", ""))
 
     @property
     def directory(self) -> str:
-        """That place as the script names it."""
+        """The directory as the script names it."""
         return str(self.begin.get("directory", ""))
 
     @property
@@ -40,17 +38,17 @@ class FitRecord:
 
     @cached_property
     def last(self) -> int:
-        """The steps of the model that it is known to have come to."""
+        """The last step of the model that it is known to have reached."""
         return max((line["step"] for line in self.lines if line["what"] == "at"), default=self.first)
 
     @property
     def ended(self) -> bool:
-        """Whether it came to its end."""
+        """Whether it finished."""
         return any(line.get("phase") == "end" for line in self.lines)
 
     @property
     def restored(self) -> str:
-        """The checkpoint that it went on from; empty if it began anew."""
+        """The checkpoint that it continued from; empty if it started from the beginning."""
         return str(self.begin["restored"])
 
     @cached_property
@@ -75,7 +73,7 @@ class RunRecord:
     incarnations: Sequence[Sequence[Sequence[Line]]]
 
     def fits(self, incarnation: int, member: int = 0) -> list[FitRecord]:
-        """The fits of one worker in one incarnation, in their order; also those that it has only restored."""
+        """The fits of a worker in an incarnation, in order, including those that it only restored."""
         if incarnation >= len(self._fits) or member >= len(self._fits[incarnation]):
             return []
         return self._fits[incarnation][member]
@@ -85,21 +83,21 @@ class RunRecord:
         return [[_split(lines) for lines in workers] for workers in self.incarnations]
 
     def trained(self) -> list[FitRecord]:
-        """The fits of the first worker in the first incarnation; where one was begun again, the last attempt.
+        """The fits of the first worker in the first incarnation; of a repeated one, the last attempt.
 
-        Those that had nothing to train, such as with no epoch left, leave no checkpoint either.
+        Fits with nothing to train, for instance without an epoch left, are not among them: they leave no checkpoint.
         """
         latest = {fit.name: fit for fit in self.fits(0)}
         return [fit for fit in latest.values() if fit.ended or fit.last > fit.first]
 
     def all_fits(self) -> list[FitRecord]:
-        """Those of all workers in all incarnations."""
+        """The fits of all workers in all incarnations."""
         return [fit for workers in self._fits for fits in workers for fit in fits]
 
     def stretch(self, incarnation: int, name: str) -> tuple[int, int] | None:
-        """The steps of the model from which and up to which an incarnation has run a fit; None if it has not.
+        """The first and last step of the model in an incarnation of a fit; None if it has not run it.
 
-        Of several workers, the one that came furthest counts.
+        The worker that came furthest counts.
         """
         found = [fit for fits in self._fits[incarnation] for fit in fits if fit.name == name]
         if not found:
@@ -107,18 +105,18 @@ class RunRecord:
         return min(fit.first for fit in found), max(fit.last for fit in found)
 
     def names(self) -> list[str]:
-        """The names of all fits, in the order in which they began first."""
+        """The names of all fits, in the order in which they first began."""
         return list(dict.fromkeys(fit.name for fit in self.all_fits()))
 
     def steps_run(self, incarnation: int) -> int:
-        """The steps that an incarnation is known to have run."""
+        """How many steps an incarnation is known to have run."""
         if incarnation >= len(self.incarnations):
             return 0
         stretches = (self.stretch(incarnation, name) for name in self.names())
         return sum(stretch[1] - stretch[0] for stretch in stretches if stretch is not None)
 
     def steps_run_again(self) -> int:
-        """The steps that were run more than once: what an incarnation did and a later one had to do again."""
+        """How many steps were run again by a later incarnation."""
         count = 0
         for name in self.names():
             done: set[int] = set()
@@ -131,13 +129,13 @@ class RunRecord:
         return count
 
     def where(self, incarnation: int) -> FitRecord | None:
-        """The fit with whose training an incarnation went on: the first that it did not find finished."""
+        """The fit that an incarnation continued: the first that was not finished yet."""
         fits = self.fits(incarnation)
         trained = [fit for fit in fits if any(line["what"] == "at" for line in fit.lines)]
         return trained[0] if trained else (fits[-1] if fits else None)
 
     def began_at(self, incarnation: int) -> int | None:
-        """The steps of the model that were done where an incarnation went on; None if it did not come so far."""
+        """The steps of the model where an incarnation continued; None if it did not get there."""
         fit = self.where(incarnation)
         return None if fit is None else fit.first
 
@@ -153,7 +151,7 @@ class RunRecord:
 
     @property
     def shared(self) -> list[str]:
-        """What training data shares with other data of its fit."""
+        """What the training data shares with other data of its fit."""
         return list(dict.fromkeys(str(what) for fit in self.fits(0) for what in fit.begin.get("shared", ())))
 
     @property
@@ -163,7 +161,7 @@ class RunRecord:
 
     @property
     def hidden_sources(self) -> list[str]:
-        """What draws from a state that no checkpoint holds, as far as TensorFlow shows it."""
+        """What uses state that no checkpoint holds, as far as TensorFlow shows it."""
         found = {
             str(source)
             for fit in self.all_fits()
@@ -174,7 +172,7 @@ class RunRecord:
         return sorted(found)
 
     def files(self, name: str) -> list[dict[str, str]]:
-        """The files whose content is part of the state of a fit, by the name that it has there; for each worker."""
+        """For each worker, the files whose content is part of the state of a fit, by their names there."""
         found = []
         for member in range(len(self.incarnations[0]) if self.incarnations else 0):
             named = [fit.begin.get("files", {}) for fit in self.fits(0, member) if fit.name == name]
@@ -183,7 +181,7 @@ class RunRecord:
 
 
 def read_run_record(folder: Path, incarnations: int, members: int) -> RunRecord:
-    """Reads the record of a run; what a killed worker has left half-written is passed over."""
+    """Reads the record of a run, without lines that a killed worker left half-written."""
     return RunRecord(
         [
             [_read(folder / record_name(incarnation, member)) for member in range(members)]

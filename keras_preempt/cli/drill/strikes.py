@@ -1,4 +1,4 @@
-"""Sends the signals of a drill, at the moments that workers report, and ends them when their grace period is over."""
+"""Sends the signals of a drill when workers report their moments, and kills them when their grace period is over."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from typing import Any
 
 from keras_preempt.cluster.scratch import scratch_directory
 
-__all__ = ["Lost", "Strikes", "strikes"]
-
 _END = b"\n"
 _SETTLE = 30.0  # seconds for lines that are in the pipe already to be read
 
 Send = Callable[[int, int], int]
-"""Given a worker and a signal, sends it to the process that the launcher started for it; returns the id of that one, or
-0 if it is gone already."""
+"""Sends a signal to the process that the launcher started for a worker; returns the id of that process, or 0 if it is
+gone already."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A signal that was sent to the process that the launcher had started, and did not reach the training.
+    """A signal that was sent to the process that the launcher started, and did not reach the training process.
 
     Attributes:
         member: The worker.
         signal: The name of the signal.
-        started: The id of the process that it was sent to; 0 if that was gone.
+        started: The id of the process that it was sent to; 0 if it was gone.
         training: The id of the process that trains.
     """
 
@@ -43,17 +41,17 @@ class Lost:
 
 
 class Strikes:
-    """A named pipe into which workers tell that their moment is there, and a thread that then sends the signal.
+    """A named pipe in which workers report their moments, and a thread that then sends the signals.
 
     Args:
         path: The pipe.
-        grace: Seconds after which a struck worker is killed; None for never.
-        say: Given one line about what happens.
+        grace: Seconds after which a worker that got the signal is killed; None for never.
+        say: Called with one line about what happens.
 
     Attributes:
-        struck: Incarnations in which a worker was struck.
-        killed: Workers that were still there when their grace period was over, by incarnation.
-        lost: Signals that were sent and have not arrived, or not yet, by incarnation.
+        struck: Incarnations in which a worker got its signal.
+        killed: Workers that still ran when their grace period was over, by incarnation.
+        lost: Signals that were sent and have not arrived so far, by incarnation.
     """
 
     def __init__(self, path: Path, grace: float | None, say: Callable[[str], None]) -> None:
@@ -68,21 +66,21 @@ class Strikes:
         self._timer: threading.Timer | None = None
         self._settled = threading.Event()
         os.mkfifo(path, 0o600)
-        # Open in both directions, so that it has a reader always, and no end while it is open.
+        # Open in both directions, so that it always has a reader and never reads an end of file.
         self._pipe = os.open(path, os.O_RDWR)
         self._thread = threading.Thread(target=self._listen, name="keras_preempt-strikes", daemon=True)
         self._thread.start()
 
     def expect(self, incarnation: int, member: int, send: Send) -> None:
-        """The next strike is of that worker."""
+        """The next signal goes to that worker."""
         self._await((incarnation, member, send))
 
     def expect_none(self) -> None:
-        """An incarnation begins that is not struck; the time of one before it, if it left early, is over."""
+        """The next incarnation gets no signal. The grace period of the last one, if it left early, is cancelled."""
         self._await(None)
 
     def settle(self) -> None:
-        """Waits until all that the workers have told so far is heard."""
+        """Waits until everything that the workers have reported so far has been read."""
         self._settled.clear()
         os.write(self._pipe, b'{"settled": true}\n')
         self._settled.wait(_SETTLE)
@@ -128,8 +126,8 @@ class Strikes:
 
     def _arrived(self, incarnation: int) -> None:
         lost = self.lost.get(incarnation)
-        # A wrapper that the signal has ended takes the machine, container or job step with it; that the launcher of the
-        # drill then hands the signal on to what the wrapper has left behind saves nobody elsewhere.
+        # A wrapper that the signal ends takes the machine, container or job step with it. The drill's launcher hands
+        # the signal on to what the wrapper left behind, but elsewhere nobody does.
         if lost is not None and (lost.started == lost.training or _lives(lost.started)):
             del self.lost[incarnation]
 
@@ -153,7 +151,7 @@ class Strikes:
             self._timer.start()
 
     def _give_up(self, name: str) -> None:
-        """The signal has not arrived in time: whatever comes of this incarnation proves nothing."""
+        """The signal has not arrived in time, so that this incarnation can prove nothing."""
         with self._lock:
             if self._expected is None:
                 return
@@ -181,7 +179,7 @@ def _lives(pid: int) -> bool:
 
 @contextlib.contextmanager
 def strikes(grace: float | None, say: Callable[[str], None]) -> Iterator[Strikes]:
-    """Listens for as long as the block lasts."""
+    """Listens during the block."""
     with scratch_directory("strikes") as folder:
         listening = Strikes(folder / "strikes", grace, say)
         try:

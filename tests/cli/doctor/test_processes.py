@@ -34,7 +34,7 @@ def test_a_process_whose_threads_come_and_go_is_read_all_the_same() -> None:
     }
 
 
-def test_the_way_to_the_process_that_trains() -> None:
+def test_the_processes_from_the_command_to_the_training_are_found() -> None:
     trains = training_process(name(), os.getppid())
     assert trains == os.getpid()
     assert [process.pid for process in chain(os.getppid(), trains)] == [os.getppid(), os.getpid()]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.cluster.ports import find_free_ports
+from keras_preempt.cluster.local import find_free_ports
 from keras_preempt.testing import FakeGcs
 from tests.cli.doctor.doctored import Report, doctor, report_of, start
 

@@ -105,7 +105,7 @@ def test_the_kernel_drops_what_process_1_does_not_handle(tmp_path: Path) -> None
 @pytest.mark.chaos
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("case", ["wrapper", "blocked", "ignored", "thread"])
-def test_what_does_not_hear_sigterm_is_found_and_its_cure_works(case: str, tmp_path: Path) -> None:
+def test_a_script_that_does_not_hear_sigterm_is_found_and_the_cure_works(case: str, tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     train = script(tmp_path)
     good = [PYTHON, train, run]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.cli.doctor.finding import Finding
+from keras_preempt.cli.doctor.finding import Finding, Findings
 from keras_preempt.cli.main import main
 from keras_preempt.notices.platform import CLOUDS, SCHEDULERS
 from tests.cli.doctor.doctored import doctor
@@ -57,7 +57,7 @@ def test_every_platform_has_a_grace_that_is_counted_on(name: str) -> None:
     assert "nothing is known" not in report.findings["grace"]["what"]
 
 
-def test_a_wrong_variable_is_told_as_training_would_tell_it() -> None:
+def test_a_wrong_variable_is_reported_as_training_would_report_it() -> None:
     assert "Correct that variable" in doctor(env={"KERAS_PREEMPT_PLATFORM": "moon"}).cure("platform")
 
 
@@ -77,7 +77,7 @@ def test_sigterm_that_is_ignored_or_blocked_around_the_doctor_is_found() -> None
 @pytest.mark.parametrize(
     ("installed", "problem"), [("3.7.0", "pip install 'keras>=3.8.0'"), ("99.0", "newest verified")]
 )
-def test_versions_outside_of_what_was_verified_are_told(
+def test_versions_outside_the_verified_range_are_reported(
     installed: str, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from keras_preempt.cli.doctor import software
@@ -87,15 +87,15 @@ def test_versions_outside_of_what_was_verified_are_told(
     assert problem in capsys.readouterr().out
 
 
-def test_a_gpu_without_determinism_is_told(tmp_path: Path) -> None:
+def test_a_gpu_without_determinism_is_reported(tmp_path: Path) -> None:
     from keras_preempt.cli.doctor.software import check_determinism
 
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").touch()
-    told: list[Finding] = []
+    findings = Findings()
     train = tmp_path / "train.py"
     train.write_text("fit()")
-    check_determinism(told.append, ["python", str(train)], tmp_path)
+    check_determinism(findings, ["python", str(train)], tmp_path)
     train.write_text("tf.config.experimental.enable_op_determinism()")
-    check_determinism(told.append, ["python", str(train)], tmp_path)
-    assert [finding.level for finding in told] == ["warning", "ok"]
+    check_determinism(findings, ["python", str(train)], tmp_path)
+    assert [finding.level for finding in findings.all] == ["warning", "ok"]

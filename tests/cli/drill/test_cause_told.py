@@ -13,24 +13,24 @@ def test_a_state_that_is_restored_wrongly_is_seen_at_the_restart_itself():
     assert result.returncode == 1, result.stdout + result.stderr
     assert "From step 7 on (epoch 0, w0) the runs differ: weights; loss" not in result.stdout
     assert "From step 7 on (epoch 0, w0) the runs differ: weights." in result.stdout
-    assert "right where it went on at step 7, restart 1 of 1" in result.stdout
+    assert "right where it continued, at step 7, restart 1 of 1" in result.stdout
     assert "something was not saved or not restored" in result.stdout
 
 
-def test_training_that_drifts_after_a_restart_is_told_with_its_step_and_the_input_is_named():
+def test_training_that_drifts_after_a_restart_is_reported_with_its_step_and_the_input():
     result = drill(
         "--at", "step:7", "--twice", fault="drift", env={"FAKE_DOUBT": UNSEEDED, "FAKE_SOURCE": PYTHON}
     )
     assert result.returncode == 1, result.stdout + result.stderr
     assert "After step 9 was equal, from step 10 on (epoch 0, w0) the runs differ: weights" in result.stdout
-    assert "3 steps after it went on at step 7, restart 1 of 1" in result.stdout
+    assert "3 steps after it continued at step 7, restart 1 of 1" in result.stdout
     assert f"Likely cause: the input. {UNSEEDED}" in result.stdout
     assert f"Other possible cause: {PYTHON}" in result.stdout
     assert "A second undisturbed run was identical" in result.stdout
     assert "drill, once more: undisturbed again" in result.stdout
 
 
-def test_a_script_that_does_not_repeat_itself_is_told_so_without_a_third_run():
+def test_a_script_that_does_not_repeat_itself_is_found_without_a_third_run():
     result = drill("--at", "step:7", "--twice", fault="unrepeatable")
     assert result.returncode == 1, result.stdout + result.stderr
     assert "After step 0 was equal, from step 1 on (epoch 0, w0) the runs differ: weights" in result.stdout
@@ -40,7 +40,7 @@ def test_a_script_that_does_not_repeat_itself_is_told_so_without_a_third_run():
     assert "once more" not in result.stdout
 
 
-def test_a_difference_that_no_step_shows_is_told_apart():
+def test_a_difference_that_no_step_shows_is_distinguished():
     result = drill("--at", "step:7", fault="history")
     assert result.returncode == 1, result.stdout + result.stderr
     assert "All recorded steps are equal" in result.stdout

@@ -98,7 +98,7 @@ def test_a_run_that_fails_gives_no_verdict(fault, message):
         (("--at", "saving"), "", "or the drill --save-every"),
     ],
 )
-def test_a_moment_that_the_run_does_not_have_is_told_after_the_undisturbed_run(options, fault, message):
+def test_a_moment_that_the_run_does_not_have_is_reported_after_the_undisturbed_run(options, fault, message):
     result = drill(*options, fault=fault)
     assert result.returncode == 4, result.stdout + result.stderr
     assert message in result.stderr
@@ -147,7 +147,7 @@ def test_a_drill_over_a_bucket_keeps_both_runs_there(tmp_path):
         ("", "Expected a non-empty directory"),
     ],
 )
-def test_a_place_that_cannot_be_kept_in_is_one_line_and_nothing_is_trained(keep, message, tmp_path):
+def test_a_directory_that_cannot_be_kept_in_is_one_line_and_nothing_is_trained(keep, message, tmp_path):
     with FakeGcs() as gcs:
         result = drill("--keep", keep, tmp=tmp_path, env=gcs.environment())
         assert gcs.objects("bucket") == {}

@@ -31,7 +31,7 @@ def test_a_shell_that_swallows_the_signal_fails_the_drill_with_the_cure():
 @pytest.mark.parametrize(
     "shell", [f"exec {TRAIN}", f"{TRAIN} & child=$!; trap 'kill -TERM $child' TERM; wait $child; wait $child"]
 )
-def test_each_cure_that_the_message_names_is_one(shell):
+def test_each_cure_that_the_message_names_works(shell):
     result = drill_shell(shell, "--at", "step:4")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "w0 at step 4; SIGTERM from outside; 0 steps lost" in result.stdout.splitlines()[-1]
@@ -43,7 +43,7 @@ def test_a_kill_takes_the_shell_and_what_it_has_started():
     assert "w0 killed at step 4; SIGKILL from outside; 1 step run again" in result.stdout.splitlines()[-1]
 
 
-def test_the_verdict_tells_which_signals_a_worker_has_sent_itself():
+def test_the_verdict_says_which_signals_a_worker_sent_itself():
     result = drill("--at", "leaving:12", "--at", "step:4")
     assert result.returncode == 0, result.stdout + result.stderr
     told = result.stdout

@@ -34,7 +34,7 @@ def told(schema: Any, *options: str, **what: Any) -> dict[str, Any]:
     return value
 
 
-def test_an_identical_run_is_told_with_what_it_does_not_speak_for(schema):
+def test_an_identical_run_is_reported_with_what_the_verdict_does_not_cover(schema):
     env = {"FAKE_FITS": "a,b", "FAKE_UNSAVED": "Warm", "FAKE_DOUBT": "1 shuffle has no seed"}
     value = told(schema, "--seed", "7", "--at", "step:25", "--workers", "2", env=env)
     assert (value["verdict"], value["workers"], value["steps"], value["steps_lost"]) == (
@@ -54,7 +54,7 @@ def test_an_identical_run_is_told_with_what_it_does_not_speak_for(schema):
     assert ["Warm" in value["uncovered"][0], "1 shuffle has no seed" in value["uncovered"][1]] == [True, True]
 
 
-def test_a_different_run_is_told_with_its_first_step_and_its_causes(schema):
+def test_a_different_run_is_reported_with_its_first_step_and_its_causes(schema):
     value = told(schema, "--at", "step:7", "--kill", "--save-every", "5", fault="weights")
     assert value["verdict"] == "different"
     assert [each["name"] for each in value["tensors_different"]] == ["weights"]

@@ -22,7 +22,9 @@ def ended(
     return Incarnation(number, (cause,), Verdict(outcome, cause, ()), 1.0, {}, timed_out=timed_out)
 
 
-def test_the_planned_death_is_forgiven_and_told_with_what_there_is_to_go_on_from(tmp_path: Path) -> None:
+def test_the_planned_death_is_forgiven_and_reported_with_the_checkpoint_to_continue_from(
+    tmp_path: Path,
+) -> None:
     judge = Judge([KILL], str(tmp_path), {})
     assert judge.why_expected(ended(-9)) == "w0 was killed as planned; there is no checkpoint yet"
     assert judge.lost == {0}
@@ -66,12 +68,22 @@ def test_a_preemption_that_did_not_come_is_no_verdict(tmp_path: Path) -> None:
 
 
 def test_training_that_ends_within_the_grace_period_is_no_verdict_and_says_why(tmp_path: Path) -> None:
-    judge = Judge([NOTICE], str(tmp_path), {}, {0})
+    judge = Judge([NOTICE], str(tmp_path), {}, {0}, grace=5.0)
     judge.check(report(ended(75, outcome=Outcome.PREEMPTED), FINISHED))
     with pytest.raises(
         NoVerdict, match=r"grace period that began with w0 at step 5.*Shorten the grace period"
     ):
         judge.check(report(FINISHED))
+
+
+def test_a_signal_that_comes_when_training_is_all_but_over_is_no_verdict_and_says_so(tmp_path: Path) -> None:
+    judge = Judge([NOTICE], str(tmp_path), {}, {0})
+    judge.check(report(ended(75, outcome=Outcome.PREEMPTED), FINISHED))
+    with pytest.raises(
+        NoVerdict, match=r"SIGUSR1 came so late that training finished.*w0 at step 5"
+    ) as caught:
+        judge.check(report(FINISHED))
+    assert "grace" not in caught.value.message
 
 
 def test_a_preemption_of_the_undisturbed_run_is_no_verdict(tmp_path: Path) -> None:

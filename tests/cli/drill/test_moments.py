@@ -30,39 +30,39 @@ def test_another_signal_is_sent_where_it_is_listened_for():
     assert "w0 gets SIGUSR2 now" in result.stdout
 
 
-def test_a_signal_that_the_script_does_not_listen_for_is_told_with_what_to_write():
+def test_a_signal_that_the_script_does_not_listen_for_is_reported_with_what_to_write():
     result = drill("--signal", "SIGUSR1", "--at", "step:4")
     assert result.returncode == 3, result.stdout + result.stderr
     assert "SIGUSR1 ended w0: the script does not listen for it. Pass PreemptionCallback(" in result.stderr
 
 
-def test_a_kill_goes_on_from_the_last_periodic_checkpoint_and_says_what_was_run_again():
+def test_a_kill_continues_from_the_last_periodic_checkpoint_and_says_what_was_run_again():
     result = drill("--kill", "--at", "step:13", "--save-every", "5")
     assert result.returncode == 0, result.stdout + result.stderr
     assert (
         "incarnation 0: w0 was killed as planned; the newest checkpoint is of step 10: starting again"
         in result.stdout
     )
-    assert "w0 killed, 13 steps done; training went on from step 10: 3 steps run again." in result.stdout
+    assert "w0 killed, 13 steps done; training continued from step 10: 3 steps run again." in result.stdout
     assert re.search(
         r"VERDICT: identical \(.*w0 killed at step 13; SIGKILL from outside; 3 steps run again, .* s lost\)",
         result.stdout,
     )
 
 
-def test_a_kill_without_a_checkpoint_begins_anew_and_says_what_to_do():
+def test_a_kill_without_a_checkpoint_starts_over_and_says_what_to_do():
     result = drill("--kill", "--at", "step:13")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "there is no checkpoint yet: starting again" in result.stdout
-    assert "13 steps done; training began anew: 13 steps run again." in result.stdout
+    assert "13 steps done; training started from the beginning: 13 steps run again." in result.stdout
     assert "Give PreemptionCallback save_every, or try one with --save-every" in result.stdout
 
 
-def test_a_kill_in_the_middle_of_a_save_goes_on_from_the_older_checkpoint():
+def test_a_kill_in_the_middle_of_a_save_continues_from_the_older_checkpoint():
     result = drill("--kill", "--at", "saving", "--save-every", "5")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "the newest checkpoint is of step 5: starting again" in result.stdout
-    assert "10 steps done; training went on from step 5: 5 steps run again." in result.stdout
+    assert "10 steps done; training continued from step 5: 5 steps run again." in result.stdout
 
 
 def test_a_notice_in_the_middle_of_a_save_loses_nothing():
@@ -72,11 +72,11 @@ def test_a_notice_in_the_middle_of_a_save_loses_nothing():
     assert "0 steps lost" in result.stdout.splitlines()[-1]
 
 
-def test_a_kill_while_the_answer_to_a_notice_is_saved_goes_on_from_the_older_checkpoint():
+def test_a_kill_while_a_notice_is_answered_continues_from_the_older_checkpoint():
     result = drill("--kill", "--at", "leaving:12", "--save-every", "5")
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.index("w0 gets SIGTERM now") < result.stdout.index("w0 gets SIGKILL now")
-    assert "12 steps done; training went on from step 10: 2 steps run again." in result.stdout
+    assert "12 steps done; training continued from step 10: 2 steps run again." in result.stdout
 
 
 def test_a_worker_that_stays_is_killed_at_the_end_of_its_grace_period_and_the_verdict_says_so():
@@ -95,7 +95,7 @@ def test_the_start_after_the_last_preemption_outlives_the_grace_period_of_that_o
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.chaos  # Each process imports the storage client, for seconds; tests/cli/drill/test_bucket.py is short.
+@pytest.mark.chaos  # Each process imports the storage client, for seconds; test_directories.py does not.
 def test_a_bucket_with_faults_is_brought_up_for_the_script(tmp_path):
     result = drill("--gcs-faults", "errors", "--seed", "3", tmp=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from keras_preempt.cli.drill.moments import FitSpan, Moment, NoSuchMoment, RunShape
-from keras_preempt.cli.drill.plan import plan_preemptions
+from keras_preempt.cli.drill.plan import FitSpan, Moment, NoSuchMoment, RunShape, plan_preemptions
 
 SHAPE = RunShape(20, validations=[(5, 3), (10, 3), (15, 3)], saves=[4, 8, 12])
 
@@ -106,7 +105,7 @@ FITS = [FitSpan(1, "a", 0, 10), FitSpan(2, "b", 10, 30, began_at=10), FitSpan(3,
         (Moment("leaving", 30), "c", 0),
     ],
 )
-def test_a_moment_lies_in_a_fit_and_is_told_to_it_in_the_steps_of_its_model(moment, fit, step):
+def test_a_moment_lies_in_a_fit_and_is_given_in_steps_of_its_model(moment, fit, step):
     shape = RunShape(40, validations=[(10, 3), (30, 3)], saves=[20, 25], fits=FITS)
     (found,) = plan_preemptions(1, 0, shape, 1, [moment])
     told = json.loads(found.to_json())

@@ -35,22 +35,22 @@ def test_a_difference_in_a_later_fit_is_found_and_named_with_it():
     assert "different: fit 2 (fine): weights: 1 of 6 values" in result.stdout
     assert "fit 1 (pre): weights" not in result.stdout
     assert "From step 6 on (fit 2 of 2, epoch 0, w0) the runs differ: weights." in result.stdout
-    assert "right where it went on at step 6, restart 1 of 1" in result.stdout
+    assert "right where it continued, at step 6, restart 1 of 1" in result.stdout
 
 
-def test_a_killed_worker_goes_on_from_the_checkpoint_of_the_fit_that_it_was_in():
+def test_a_killed_worker_continues_from_the_checkpoint_of_its_fit():
     options = ("--kill", "--save-every", "5", "--at", "step:33")
     result = drill(*options, env={"FAKE_FITS": "pre,fine"})
     assert result.returncode == 0, result.stdout + result.stderr
     assert "the newest checkpoint of fit 2 is of step 10: starting again" in result.stdout
     assert (
-        "w0 killed, 13 steps done in fit 2; training went on from step 10: 3 steps run again."
+        "w0 killed, 13 steps done in fit 2; training continued from step 10: 3 steps run again."
         in result.stdout
     )
     assert "; 3 steps run again," in result.stdout.splitlines()[-1]
 
 
-def test_a_directory_that_is_another_one_in_each_start_is_told_with_the_cure(tmp_path: Path):
+def test_a_directory_that_changes_with_each_start_is_reported_with_the_cure(tmp_path: Path):
     result = drill("--at", "step:4", env={"FAKE_FITS": "run-TIME"}, tmp=tmp_path)
     assert result.returncode == 3, result.stdout + result.stderr
     assert "gives its PreemptionCallback another directory in each start: 'run-" in result.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keras_preempt.cli.drill.cause import describe_parting, likely_causes, uncovered
-from keras_preempt.cli.drill.parting import Parting, find_parting
+from keras_preempt.cli.drill.comparison import Parting, find_parting
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
 from keras_preempt.training.step_record import record_name
 
@@ -53,7 +53,7 @@ def test_runs_part_at_the_first_step_that_differs() -> None:
         "After step 5 was equal, from step 6 on (epoch 1, w0) the runs differ: weights; loss 6.0 and 6.25."
         in told
     )
-    assert "2 steps after it went on at step 4, restart 1 of 1" in told
+    assert "2 steps after it continued at step 4, restart 1 of 1" in told
 
 
 def test_the_worker_that_differs_first_is_named() -> None:
@@ -63,7 +63,7 @@ def test_the_worker_that_differs_first_is_named() -> None:
     assert (parting.member, parting.step) == (1, 6)
 
 
-def test_steps_that_only_one_run_has_summed_up_are_passed_over() -> None:
+def test_steps_with_digests_in_only_one_run_are_skipped() -> None:
     sparse = [line for line in lines(0, 10, wrong_from=6) if line.get("step", 0) % 3 == 0]
     parting = find_parting(UNDISTURBED, run(sparse))
     assert parting is not None
@@ -98,7 +98,7 @@ def test_a_difference_at_the_restart_is_a_state_that_was_not_restored() -> None:
     assert "something was not saved or not restored" in told
 
 
-def test_a_run_that_begins_anew_and_differs_at_once_has_no_seed() -> None:
+def test_a_run_that_starts_over_and_differs_at_once_has_no_seed() -> None:
     told = causes(part(lines(0, 4), lines(0, 10, wrong_from=0)))
     assert "something was not saved" not in told
 
@@ -120,7 +120,7 @@ def test_what_the_input_analysis_doubts_is_the_likely_cause() -> None:
         ),
     ],
 )
-def test_what_draws_from_a_hidden_state_is_named_with_its_cure(source: str, cure: str) -> None:
+def test_operations_with_hidden_state_are_named_with_the_cure(source: str, cure: str) -> None:
     record = run([*lines(0, 10), {"what": "sources", "found": [source]}])
     told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), record)
     assert told.startswith(f"Likely cause: {source}")
@@ -135,7 +135,7 @@ def test_callbacks_whose_state_is_not_kept_are_named() -> None:
     assert "Warm" not in causes(part(lines(0, 4, wrong_from=2)), record)
 
 
-def test_without_a_trace_of_a_cause_the_usual_ones_are_told_and_how_to_go_on() -> None:
+def test_without_a_trace_of_a_cause_the_usual_ones_are_named_with_the_next_step() -> None:
     told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)))
     assert "such as a Python variable in a layer" in told
     assert "add --twice to find out" in told
@@ -160,9 +160,9 @@ def test_a_worker_that_was_killed_while_it_saved_is_the_cause() -> None:
         part(lines(0, 4), lines(4, 10, wrong_from=4)),
         UNDISTURBED,
         None,
-        ["w0 went on from the part of w1 in x"],
+        ["w0 continued from the part of w1 in x"],
     )
-    assert told.startswith("Cause: w0 went on from the part of w1 in x")
+    assert told.startswith("Cause: w0 continued from the part of w1 in x")
 
 
 def write(
@@ -172,7 +172,7 @@ def write(
     (folder / record_name(incarnation, member)).write_text(text)
 
 
-def test_a_record_that_was_cut_by_a_kill_tells_how_far_it_came(tmp_path: Path) -> None:
+def test_a_record_that_was_cut_by_a_kill_shows_how_far_it_came(tmp_path: Path) -> None:
     write(tmp_path, 0, 0, lines(0, 7), tail='{"what": "at", "st')
     write(tmp_path, 0, 1, lines(0, 6))
     write(tmp_path, 1, 0, lines(4, 10))
@@ -185,7 +185,7 @@ def test_a_record_that_was_cut_by_a_kill_tells_how_far_it_came(tmp_path: Path) -
     assert record.names() == [""]
 
 
-def test_validations_are_told_with_their_last_batch() -> None:
+def test_validations_are_recorded_with_their_last_batch() -> None:
     seen = [
         {"what": "at", "phase": "validation", "epoch": 0, "batch": b, "step": s}
         for s in (5, 10)
@@ -199,7 +199,7 @@ def of_fit(name: str, found: Lines) -> Lines:
     return [{**begin, "fit": name, "directory": name}, *rest]
 
 
-def test_each_fit_is_held_against_itself_and_the_one_that_differs_first_is_named() -> None:
+def test_each_fit_is_compared_with_itself_and_the_first_that_differs_is_named() -> None:
     first = RunRecord([[[*of_fit("a", lines(0, 6)), *of_fit("b", lines(0, 8))]]])
     second = RunRecord(
         [[of_fit("a", lines(0, 3))], [[*of_fit("a", lines(3, 6)), *of_fit("b", lines(0, 8, wrong_from=5))]]]
@@ -232,7 +232,7 @@ def test_a_shared_shuffle_is_a_likely_cause() -> None:
     assert told.startswith("Likely cause: both come from one shuffle. Shuffle after the split")
 
 
-def test_what_identical_does_not_speak_for_is_named_and_nothing_else() -> None:
+def test_what_identical_does_not_cover_is_named_and_nothing_else() -> None:
     assert uncovered(UNDISTURBED, 1) == []
     begin, *rest = lines(0, 10, exact=False, why="1 shuffle")
     record = run([{**begin, "unsaved": ["Warm"]}, *rest, {"what": "sources", "found": ["Python code (f)"]}])

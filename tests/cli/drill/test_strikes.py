@@ -67,7 +67,7 @@ def test_the_next_incarnation_does_not_die_of_the_grace_of_the_last_one(struck_t
     assert asked == []
 
 
-def test_what_is_no_strike_is_passed_over_and_a_kill_needs_no_grace() -> None:
+def test_lines_that_are_no_report_are_skipped_and_a_kill_needs_no_grace() -> None:
     said: list[str] = []
     with strikes(0.01, said.append) as listening:
         listening.expect(0, 0, lambda member, number: STARTED)

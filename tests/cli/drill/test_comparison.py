@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_preempt.cli.drill.log_rows import any_rows, explained_rows
+from keras_preempt.cli.drill.comparison import explained_rows
 
 ROWS = "callbacks/CSVLogger/rows"
 FIRST = b"epoch,loss\n0,0.5\n1,0.25\n"
@@ -38,6 +38,6 @@ def test_one_file_of_several_workers_is_explained_and_one_each_is_not() -> None:
 
 def test_only_rows_are_set_aside() -> None:
     files = [{ROWS: "/x/log.csv"}]
-    for why in (explained_rows(files, {"/x/log.csv": b"a"}), any_rows(files)):
+    for why in (explained_rows(files, {"/x/log.csv": b"a"}), explained_rows(files, None)):
         assert why(0, "callbacks/EarlyStopping/best_weights/0", b"a", b"aa") is None
-    assert any_rows(files)(0, ROWS, b"a", b"b") is not None
+    assert explained_rows(files, None)(0, ROWS, b"a", b"b") is not None

@@ -1,15 +1,20 @@
-"""The bucket of a drill: its requests fail when they shall, and it is gone when the drill is over."""
+"""The bucket of a drill, whose requests fail on demand; and the files that the drill itself writes into."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
+import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
-from keras_preempt.cli.drill.bucket import MIXES, drill_bucket
+from keras_preempt.cli.drill.directories import MIXES, drill_bucket
 from keras_preempt.testing import FAULT_KINDS
+from tests.cli.drill.test_command import ENVIRONMENT
 
 _LISTING = "/storage/v1/b/drill/o?prefix="
 
@@ -46,6 +51,28 @@ def test_requests_fail_between_the_beginning_and_the_end_of_the_faults(
     assert "GOOGLE_CLOUD_PROJECT" not in os.environ
 
 
-def test_every_mix_is_made_of_faults_that_there_are_and_the_last_has_them_all() -> None:
+def test_every_mix_consists_of_known_faults_and_the_last_has_all() -> None:
     assert {kind for kinds in MIXES.values() for kind in kinds} <= set(FAULT_KINDS)
     assert set(MIXES["all"]) == {kind for kinds in MIXES.values() for kind in kinds}
+
+
+DRILL = shlex.join([sys.executable, "-m", "keras_preempt.cli.main", "drill", "--at", "step:4", "--"])
+TRAIN = shlex.join([sys.executable, str(Path(__file__).with_name("fake_training.py"))])
+
+
+@pytest.mark.parametrize("into", ["> drill.log 2>&1", "2>&1 | tee drill.log"])
+def test_the_output_of_the_drill_is_not_taken_for_a_file_of_the_script(into: str, tmp_path: Path) -> None:
+    env = {**ENVIRONMENT, "FAKE_FAULT": "writes"}
+    done = subprocess.run(
+        f"{DRILL} {TRAIN} {into}",
+        shell=True,
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    printed = (tmp_path / "drill.log").read_text()
+    assert done.returncode == 0, printed
+    assert "VERDICT: identical" in printed
+    assert "the script also wrote log.csv here" in printed

@@ -1,4 +1,4 @@
-"""Exports weights in the formats of Keras, for which the model is made: by the run's directory or by a program."""
+"""Writes exported weights: as safetensors without TensorFlow, or in Keras' formats, for which the model is made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,22 +19,96 @@ import click
 from keras_preempt.checkpoint.choosing import read_chosen
 from keras_preempt.checkpoint.errors import one_line
 from keras_preempt.checkpoint.layout import parse_attempt
+from keras_preempt.checkpoint.run_directory import read_run
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.export_output import told, written_whole
-from keras_preempt.cli.opened_run import CannotRead
-from keras_preempt.cli.terminal import is_silenced
+from keras_preempt.checkpoint.tensors import stream
+from keras_preempt.cli.options import CannotRead
+from keras_preempt.cli.terminal import is_silenced, shown_size
+from keras_preempt.report.tables import some
+from keras_preempt.state.saved_weights import GROUP, Weights, read_weights
 
-__all__ = ["export_keras"]
+_NAMED = 5
+
+
+class CannotWrite(click.ClickException):
+    """The file cannot be written."""
+
+    exit_code = 4
+
+
+@contextlib.contextmanager
+def written_whole(out: Path) -> Iterator[Path]:
+    """Yields the path of a file to write, which becomes `out` when the block ends without an exception.
+
+    Raises:
+        CannotWrite: The disk is full, or there is no permission.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=".tmp-export-", dir=out.parent) as folder:
+            unfinished = Path(folder) / out.name
+            yield unfinished
+            with open(unfinished, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(unfinished, out)
+    except OSError as error:
+        raise CannotWrite(
+            f"Expected to write {str(out)!r}. Received: {error.strerror or error}. Choose another folder, or make room."
+        ) from None
+
+
+def told(out: Path, step: int, directory: str, weights: Weights, left_out: Sequence[str] = ()) -> list[str]:
+    """Returns the lines to print about an export."""
+    size = sum(value.nbytes for value in weights.values.values())
+    lines = [f"{out}: {len(weights.values)} weights ({shown_size(size)}) of step {step} in {directory}"]
+    ways: dict[str, list[str]] = {}
+    for name, how in weights.combined.items():
+        ways.setdefault(how, []).append(name)
+    for how, names in ways.items():
+        lines.append(f"  different on the replicas, {how}: {_some(names)}")
+    if left_out:
+        lines.append(f"  left out, since the format has no strings: {_some(left_out)}")
+    return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    return some(list(map(one_line, names)), _NAMED)
+
+
+def export_safetensors(store: Store, step: int | None, out: Path) -> list[str]:
+    """Writes the weights by the paths of their variables; returns the lines to print about it.
+
+    Raises:
+        CheckpointError: They cannot be read.
+        CannotWrite: The file cannot be written.
+    """
+    info, weights = read_chosen(store, step, lambda info: read_weights(store, info))
+    strings = _strings(read_run(store))
+    left_out = [name for name in weights.values if name in strings]
+    kept = replace(weights, values={name: v for name, v in weights.values.items() if name not in strings})
+    with written_whole(out) as unfinished, open(unfinished, "wb") as file:
+        for chunk in stream(kept.values):
+            file.write(chunk.data)
+    return told(out, info.step, store.url, kept, left_out)
+
+
+def _strings(run: dict[str, object]) -> set[str]:
+    model = run.get("model")
+    assert isinstance(model, list)
+    found = set()
+    for variable in model:
+        if isinstance(variable, dict) and variable.get("dtype") == "string":
+            found.add(str(variable.get("name")).removeprefix(GROUP))
+    return found
 
 
 def export_keras(store: Store, step: int | None, out: Path, model: str | None) -> list[str]:
-    """Makes the model, gives it the weights, and lets Keras write the file; returns what to say of it.
+    """Makes the model, gives it the weights, and lets Keras write the file; returns the lines to print about it.
 
     Args:
         store: The run's directory.
         step: Optimizer steps done; None for the newest.
         out: Ends with ".weights.h5" or ".keras".
-        model: What --model says; None to make the model from what the directory has.
+        model: The value of --model; None to make the model from what the directory holds.
 
     Raises:
         click.UsageError: The model cannot be made as --model says.
@@ -69,7 +144,7 @@ def _export(store: Store, step: int | None, out: Path, model: str | None) -> lis
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Keeps back what TensorFlow logs while it is loaded, whatever it is told; passes on all else at the end."""
+    """Holds back standard error, and drops what TensorFlow logs while it loads although it was told not to."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     level = os.environ["TF_CPP_MIN_LOG_LEVEL"]
     sys.stderr.flush()
