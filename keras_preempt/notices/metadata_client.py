@@ -14,13 +14,57 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
+from urllib.parse import urlsplit
 
-from keras_preempt.notices.metadata_address import Address
 from keras_preempt.notices.stopping import Stopping
 
 LONGEST_BODY = 64 * 1024  # bytes; the documents that are asked for have one or two KiB
 _CONNECT_SECONDS = 2.0  # The server is on the same machine, or on its host.
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int = 80
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == 80 else f"{host}:{self.port}"
+
+
+LINK_LOCAL = Address("169.254.169.254")
+"""Where the metadata servers of all clouds are: on the machine's own link, so that no name is looked up."""
+
+
+def parse_address(text: str, name: str) -> Address:
+    """Reads ``host``, ``host:port`` or ``http://host:port/``.
+
+    Args:
+        text: What to read.
+        name: The variable that it comes from, for the message.
+
+    Raises:
+        ValueError: It is something else. A path or a password would be dropped silently, and a metadata server
+            speaks no https.
+    """
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    else:
+        if parts.scheme != "http" or parts.path not in ("", "/") or "@" in parts.netloc:
+            host = None
+        if parts.query or parts.fragment or any(character <= " " for character in text):
+            host = None
+    if not host:
+        raise ValueError(
+            f"Expected {name} to be host, host:port or http://host:port. Received: {text!r}. "
+            "Correct the variable, or unset it to ask the platform's own address."
+        )
+    return Address(host, 80 if port is None else port)
 
 
 class MetadataError(Exception):

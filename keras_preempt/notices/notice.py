@@ -16,7 +16,6 @@ class Notice:
         received_at: When it was recorded, in seconds since 1970. For people and events; nothing waits by it.
         deadline: When the machine goes, in seconds since 1970, or None if the source does not say. As it was told:
             to wait by, there is `ends_at`.
-        cancellable: Whether the source can take it back.
         id: Which event it is at its source: a later notice with the same one replaces this one.
         hint: Whether it only says that a notice may follow: a reason to save, none to leave.
         heard_at: The same moment as `received_at`, in monotonic seconds.
@@ -26,7 +25,6 @@ class Notice:
     reason: str
     received_at: float
     deadline: float | None = None
-    cancellable: bool = False
     id: str = ""
     hint: bool = False
     heard_at: float = field(default_factory=time.monotonic, compare=False)

@@ -13,6 +13,7 @@ asks the main thread to call `look_again`, which takes the descriptor back. What
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -24,8 +25,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType
 
-from keras_preempt.notices.at_fork import keep_apart
-from keras_preempt.notices.last_signal import EndsWith
 from keras_preempt.notices.notice import Notice
 
 logger = logging.getLogger("keras_preempt")
@@ -81,9 +80,27 @@ def _leave_to_the_parent() -> None:
         source._put_handlers_back()
 
 
-keep_apart(
-    lambda: {number for source in list(_listening) for number in source._signals}, _leave_to_the_parent
-)
+def _keep_children_apart() -> None:
+    """Holds the signals back around every fork from now on, until the child has handlers of its own."""
+    held = threading.local()  # The mask is a thread's own, and the thread that forks is the child's only one.
+
+    def hold() -> None:
+        ours = {number for source in list(_listening) for number in source._signals}
+        held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+
+    def let_go() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held.mask)
+
+    def begin_child() -> None:
+        try:
+            _leave_to_the_parent()
+        finally:
+            let_go()
+
+    os.register_at_fork(before=hold, after_in_parent=let_go, after_in_child=begin_child)
+
+
+_keep_children_apart()
 
 
 class SignalNotices:
@@ -293,6 +310,34 @@ class SignalNotices:
     def _still_earlier_fd(self) -> int:
         """The earlier descriptor, -1 if it is another file's by now: its owner may have closed it."""
         return self._earlier_fd if _file_of(self._earlier_fd) == self._earlier_file else -1
+
+
+class EndsWith:
+    """A signal handler that ends the process at once, as the system's own action would, but with its status.
+
+    Schedulers send SIGTERM more than once, and TensorFlow takes a second or more to end. Killed by such a second
+    signal, a process that has saved would look like one that has not.
+
+    Args:
+        status: The exit status that is due.
+        signals: Those that it is set for. While the interpreter ends they are ignored.
+    """
+
+    def __init__(self, status: int, signals: Iterable[signal.Signals]) -> None:
+        self._status = status
+        self._signals = tuple(signals)
+        # Python gives its handlers back to the system long before it ends; what is ignored stays so. Whoever catches
+        # SystemExit and goes on is not there yet.
+        atexit.register(self._ignore)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Ends the process."""
+        os._exit(self._status)
+
+    def _ignore(self) -> None:
+        for number in self._signals:
+            if signal.getsignal(number) is self:
+                signal.signal(number, signal.SIG_IGN)
 
 
 def _file_of(descriptor: int) -> tuple[int, int] | None:

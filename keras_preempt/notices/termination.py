@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from keras_preempt.notices.platform import METADATA_SOURCES, POLLED, SIGNALS, Platform
+from keras_preempt.notices.platform import CLOUDS, POLLED, SIGNALS, Platform
 from keras_preempt.notices.signals import parse_signals
 from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU
@@ -130,7 +130,7 @@ class Termination:
         lead = self.platform.maintenance_lead
         if self.grace_period is not None:
             grace = f"{self.grace_period:g} s of grace"
-        elif lead and any(name in METADATA_SOURCES for name in self.sources):
+        elif lead and any(name in CLOUDS for name in self.sources):
             grace = f"grace as a notice says, {lead:g} s for maintenance"
         else:
             grace = "grace as a notice says, else none"
@@ -147,7 +147,7 @@ def complete(config: TerminationConfig, platform: Platform) -> Termination:
     """
     sources = platform.sources
     if config.termination_watcher_fn is not None:
-        sources = (*(name for name in sources if name not in METADATA_SOURCES), POLLED)
+        sources = (*(name for name in sources if name not in CLOUDS), POLLED)
     if not config.signals:
         sources = tuple(name for name in sources if name != SIGNALS)
     return Termination(

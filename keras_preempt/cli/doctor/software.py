@@ -17,7 +17,7 @@ from keras_preempt.backend.requirements import (
     OLDEST_TENSORFLOW,
 )
 from keras_preempt.cli.doctor.finding import Tell, ok, problem, warning
-from keras_preempt.notices import machine_clues
+from keras_preempt.notices.detection import find_accelerator
 
 __all__ = ["check_determinism", "check_versions"]
 
@@ -76,7 +76,7 @@ def check_versions(tell: Tell) -> None:
 
 def check_determinism(tell: Tell, command: Sequence[str], root: Path = Path("/")) -> None:
     """Looks for what makes a GPU give the same bits twice."""
-    kind, sign = machine_clues.accelerator(os.environ, root)
+    kind, sign = find_accelerator(os.environ, root)
     if kind != "gpu":
         tell(ok("determinism", "No GPU is seen here, so its order of additions is no matter."))
         return

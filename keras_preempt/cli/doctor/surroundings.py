@@ -5,43 +5,21 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from typing import NamedTuple
 
 from keras_preempt.cli.doctor.finding import Tell, not_checked, ok, problem, warning
+from keras_preempt.notices.cloud import UNKNOWN_GRACE, Grace
 from keras_preempt.notices.detection import Detection
-from keras_preempt.notices.platform import GENERIC_NAME, Platform
+from keras_preempt.notices.platform import GENERIC_NAME, MACHINES, SCHEDULERS, Platform
 from keras_preempt.notices.termination import TerminationConfig, complete
 from keras_preempt.process import environment
 
 __all__ = ["Grace", "check_platform", "check_sigterm", "grace_of", "is_ignored", "say_without_command"]
-
-_GRACE = {
-    "kubernetes": (30.0, "the default of terminationGracePeriodSeconds; GKE Spot gives 15"),
-    "sagemaker": (120.0, "SageMaker's between SIGTERM and SIGKILL"),
-    "vertex": (30.0, "that of the machines; Vertex AI itself promises none"),
-    "slurm": (30.0, "the default of KillWait; --signal and GraceTime give more"),
-    "lsf": (10.0, "the default of JOB_TERMINATE_INTERVAL"),
-    "gce-cpu": (30.0, "Compute Engine's for preemptible and Spot machines"),
-    "gce-gpu": (30.0, "Compute Engine's for preemptible and Spot machines"),
-    "gce-tpu": (30.0, "Compute Engine's for preemptible and Spot machines"),
-    "aws": (120.0, "EC2's for Spot machines"),
-    "azure": (30.0, "Azure's for Spot machines"),
-    GENERIC_NAME: (30.0, "what most platforms give; nothing is known of this one"),
-}
-"""Seconds from a notice to the end of the machine, by platform, and whose number that is."""
 
 UNBLOCK = "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])"
 """What makes a process hear SIGTERM again that was started with it blocked."""
 
 RESET = "signal.signal(signal.SIGTERM, signal.SIG_DFL)"
 """What makes a process hear SIGTERM again that was started with it ignored."""
-
-
-class Grace(NamedTuple):
-    """`seconds` from a notice to the end, and the `source` that says so."""
-
-    seconds: float
-    source: str
 
 
 def grace_of(given: float | None, platform: Platform) -> Grace:
@@ -56,8 +34,9 @@ def grace_of(given: float | None, platform: Platform) -> Grace:
     termination = complete(TerminationConfig(), platform)
     if termination.grace_period is not None:
         return Grace(termination.grace_period, environment.GRACE_PERIOD)
-    known = [_GRACE[name] for name in platform.name.split("+") if name in _GRACE]
-    return Grace(*min(known or [_GRACE[GENERIC_NAME]]))
+    rows = {**SCHEDULERS, **MACHINES}
+    known = [rows[name].grace for name in platform.name.split("+") if name in rows]
+    return min(known or [UNKNOWN_GRACE])
 
 
 def check_platform(tell: Tell, given: float | None) -> tuple[Platform, Grace] | None:

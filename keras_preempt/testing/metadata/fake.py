@@ -25,7 +25,7 @@ class FakeMetadata:
 
     Example:
         with FakeMetadata() as fake:
-            source = GcePreemption(notices.put, on_withdrawn=print, address=Address("127.0.0.1", fake.port))
+            source = GcePreemption(notices.put, address=Address("127.0.0.1", fake.port))
             source.start()
             fake.gce.preempt()
             notices.get(timeout=1)
