@@ -1,4 +1,4 @@
-"""When this process started and how to name it, so that a report knows how long it took until `fit` and if it is alive."""
+"""When this process started, and its name: so that a report knows how long it took until `fit`, and if it is alive."""
 
 from __future__ import annotations
 

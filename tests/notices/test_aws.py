@@ -7,7 +7,7 @@ import pytest
 
 from keras_preempt.notices.aws import AwsSpot
 from keras_preempt.testing import FakeMetadata
-from keras_preempt.testing.metadata.wire import Reply
+from keras_preempt.testing.server import Reply
 from tests.notices.ear import PATIENCE, POLL, Ear, quick
 
 ACTION, REBALANCE, TOKEN = "spot/instance-action", "recommendations/rebalance", "PUT /latest/api/token"

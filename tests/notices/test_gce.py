@@ -8,7 +8,7 @@ import pytest
 
 from keras_preempt.notices.gce import GPU_MAINTENANCE_LEAD, GceMaintenance, GcePreemption
 from keras_preempt.testing import FakeMetadata
-from keras_preempt.testing.metadata.wire import Reply
+from keras_preempt.testing.server import Reply
 from tests.notices.ear import PATIENCE, QUIET, Ear, quick
 
 KEY = "/instance/maintenance-event"

@@ -13,7 +13,7 @@ from keras_preempt.testing.gcs.errors import ERROR_STATUSES, plain_error
 from keras_preempt.testing.gcs.faults import Fault, FaultPlan
 from keras_preempt.testing.gcs.pace import Bucket, Machines, Pace, Rates, buckets
 from keras_preempt.testing.gcs.records import Request, RequestLog
-from keras_preempt.testing.loopback import LoopbackServer
+from keras_preempt.testing.server import LoopbackServer
 
 
 class GcsServer(LoopbackServer):

@@ -7,20 +7,19 @@ in the ways in which such servers fail.
 from __future__ import annotations
 
 from collections.abc import Collection
-from types import TracebackType
 
-from keras_preempt.process import environment
 from keras_preempt.testing.metadata.aws import FakeAws
 from keras_preempt.testing.metadata.azure import FakeAzure
 from keras_preempt.testing.metadata.faults import MetadataFaults
 from keras_preempt.testing.metadata.gce import FakeGce
-from keras_preempt.testing.metadata.wire import MetadataRequest, MetadataServer, Question, Reply
+from keras_preempt.testing.metadata.wire import FakeCloud, MetadataRequest, MetadataServer, Question
+from keras_preempt.testing.server import Fake, Reply, RequestLog
 
 CLOUDS = ("gce", "aws", "azure")
-"""The clouds that `FakeMetadata` can be."""
+"""The clouds that `FakeMetadata` can be; each is an attribute of it."""
 
 
-class FakeMetadata:
+class FakeMetadata(Fake[MetadataServer]):
     """Metadata servers of one's own, for as long as a ``with`` block lasts.
 
     Example:
@@ -56,43 +55,26 @@ class FakeMetadata:
         self.aws = FakeAws()
         self.azure = FakeAzure()
         self._clouds = frozenset(clouds)
+        fakes: dict[str, FakeCloud] = {name: getattr(self, name) for name in CLOUDS}
+        # The longest root first: every path begins with that of Google's.
+        self._fakes = dict(sorted(fakes.items(), key=lambda item: -len(item[1].root)))
         self._port = port
         self._faults = MetadataFaults()
-        self._server: MetadataServer | None = None
-        self._earlier: list[MetadataRequest] = []
+        self._log: RequestLog[MetadataRequest] = RequestLog()
+        self._earlier = 0
 
-    def __enter__(self) -> FakeMetadata:
-        """Starts to serve."""
-        if self._server is not None:
-            raise RuntimeError(
-                "Expected a FakeMetadata that is not running. Received: one that is. Use one `with` at a time."
-            )
-        self.gce.start()
-        self._server = MetadataServer(self._port, self._answer, self._faults)
-        self._server.start()
-        return self
+    def _new_server(self) -> MetadataServer:
+        self._earlier = len(self.requests)
+        for fake in self._fakes.values():
+            fake.start()
+        return MetadataServer(self._port, self._answer, self._faults, self._log)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Ends every connection and every thread."""
-        server, self._server = self._running(), None
+    def _stop(self, server: MetadataServer) -> None:
         server.stopping.set()
-        self.gce.end()
+        for fake in self._fakes.values():
+            fake.end()
         self._faults.wake()
         server.stop()
-        self._earlier += server.requests()
-
-    def _running(self) -> MetadataServer:
-        if self._server is None:
-            raise RuntimeError(
-                "Expected a FakeMetadata that is running. Received: one that is not. Use it inside "
-                "`with FakeMetadata() as fake:`."
-            )
-        return self._server
 
     @property
     def port(self) -> int:
@@ -103,12 +85,7 @@ class FakeMetadata:
     def environment(self) -> dict[str, str]:
         """Environment variables that point whoever asks a metadata server to this one, for all three clouds."""
         host = f"127.0.0.1:{self.port}"
-        return {
-            environment.GCE_METADATA_HOST: host,
-            environment.GCE_METADATA_IP: host,
-            environment.AWS_METADATA_ENDPOINT: f"http://{host}/",
-            environment.AZURE_METADATA_HOST: host,
-        }
+        return {name: value for fake in self._fakes.values() for name, value in fake.variables(host).items()}
 
     def fail(
         self, kind: str, times: int | None = None, *, match: str = "", seconds: float | None = None
@@ -137,7 +114,7 @@ class FakeMetadata:
     @property
     def requests(self) -> list[MetadataRequest]:
         """Every question so far, in the order of arrival, as copies."""
-        return self._earlier + (self._server.requests() if self._server else [])
+        return self._log.snapshot()
 
     def wait_for_requests(self, count: int, match: str = "", timeout: float = 10.0) -> None:
         """Waits until so many questions whose `MetadataRequest.text` contains `match` have come since the start.
@@ -145,22 +122,12 @@ class FakeMetadata:
         Raises:
             TimeoutError: They have not come after `timeout` seconds.
         """
-        if not self._running().wait_for_requests(count, match, timeout):
+        if not self._log.wait_for(count, match, timeout, first=self._earlier):
             raise TimeoutError(
                 f"Expected {count} requests with {match!r} within {timeout} s. Received: "
                 f"{sum(match in request.text for request in self.requests)}."
             )
 
     def _answer(self, question: Question) -> Reply:
-        if question.path.startswith("/latest/"):
-            return self.aws.answer(question) if "aws" in self._clouds else Reply(404)
-        if question.path.startswith("/metadata/"):
-            return self.azure.answer(question) if "azure" in self._clouds else Reply(404)
-        if question.path == "/":
-            return self._answer_root()
-        return self.gce.answer(question) if "gce" in self._clouds else Reply(404)
-
-    def _answer_root(self) -> Reply:
-        if "gce" in self._clouds:
-            return Reply(200, b"computeMetadata/\n", {"Metadata-Flavor": "Google"})
-        return Reply(404)
+        name = next((name for name, fake in self._fakes.items() if question.path.startswith(fake.root)), None)
+        return self._fakes[name].answer(question) if name in self._clouds else Reply(404)
