@@ -1,4 +1,4 @@
-"""Notices of Amazon EC2 Spot: the interruption, two minutes ahead, and the hint that one has become likely."""
+"""Notices of Amazon EC2 Spot: an interruption, two minutes ahead, and the hint that one has become likely."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class AwsSpot(AskingSource):
         interruption = action, _instant(answer, said, "time")
         if interruption != self._announced:
             self._announced = interruption
-            # One id: there is one instance, and what comes later replaces what was said before.
+            # One id: there is one instance, and a later announcement replaces an earlier one.
             self._on_notice(
                 Notice(
                     "AWS Spot", f"interruption: {action}", time.time(), interruption[1], id="instance-action"
@@ -81,7 +81,7 @@ class AwsSpot(AskingSource):
     def _hear_recommendation(self, answer: Answer | None) -> None:
         if answer is None:
             return
-        _instant(answer, answer.json(), "noticeTime")  # Otherwise it is no recommendation.
+        _instant(answer, answer.json(), "noticeTime")  # Raises if it is not a recommendation.
         self._hinted = True
         self._on_notice(
             Notice("AWS Spot", "rebalance recommendation", time.time(), id="rebalance", hint=True)
@@ -113,7 +113,7 @@ class ImdsV2:
         """
         answer = self._with_token(path, stopping)
         if answer.status == 401:
-            # The token has run out before its time: the clocks or the machine have jumped.
+            # The token has expired early: the clocks or the machine have jumped.
             self._token = ""
             answer = self._with_token(path, stopping)
         if answer.status == 404:

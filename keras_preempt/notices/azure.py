@@ -38,8 +38,8 @@ class _Announced:
 class AzureScheduledEvents(AskingSource):
     """Listens for scheduled events that end this machine, from `start` until `stop`.
 
-    It only ever reads. An event could be acknowledged, which lets Azure begin at once and for every machine in it:
-    that is for the owner of the machines to decide.
+    It only ever reads. To acknowledge an event would let Azure begin at once, and for every machine in it: that is for
+    the owner of the machines to decide.
 
     The first question switches scheduled events on, and may take two minutes to be answered.
 
@@ -155,7 +155,7 @@ class AzureEvent:
         kind: ``Preempt``, ``Terminate``, ``Reboot``, ``Redeploy``, ``Freeze``, or one that Azure adds later.
         resources: Names of the machines that it is about.
         started: Whether it has begun.
-        not_before: When it begins at the earliest, in seconds since 1970; None for at once, and when it has begun.
+        not_before: When it begins at the earliest, in seconds since 1970; None if it begins at once or has begun.
     """
 
     id: str
@@ -165,7 +165,7 @@ class AzureEvent:
     not_before: float | None
 
     def is_about(self, machine: str) -> bool:
-        """Whether a machine of this name is concerned; Azure does not distinguish capital letters in names."""
+        """Whether the machine of this name is affected; names in Azure are not case-sensitive."""
         return machine.casefold() in (name.casefold() for name in self.resources)
 
 
@@ -174,9 +174,9 @@ class AzureDocument:
     """All that is announced.
 
     Attributes:
-        incarnation: Another number: another content.
+        incarnation: A number that changes whenever the content does.
         events: Those that could be read.
-        problem: What the first event that could not be read had instead, or None.
+        problem: What is wrong with the first event that could not be read, or None.
     """
 
     incarnation: int
@@ -185,10 +185,10 @@ class AzureDocument:
 
 
 def read_document(said: dict[str, Any]) -> AzureDocument:
-    """Reads a whole document. One event that makes no sense does not hide the others.
+    """Reads a whole document. One malformed event does not hide the others.
 
     Raises:
-        ValueError: The document makes no sense. The message says what was expected and received.
+        ValueError: The document is malformed. The message says what was expected and received.
     """
     incarnation, listed = said.get("DocumentIncarnation"), said.get("Events")
     if not isinstance(incarnation, int) or not isinstance(listed, list):

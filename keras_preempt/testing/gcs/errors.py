@@ -5,7 +5,7 @@ Source: https://cloud.google.com/storage/docs/json_api/v1/status-codes.
 
 from __future__ import annotations
 
-import json
+from keras_preempt.testing.server import Reply
 
 
 class GcsError(Exception):
@@ -25,12 +25,18 @@ class GcsError(Exception):
         self.message = message
         self.headers = headers or {}
 
-    def body(self) -> bytes:
-        """The JSON document that goes with it."""
+    def reply(self, *, media: bool) -> Reply:
+        """The answer; requests for content (`media`) get the bare sentence, all others a JSON document."""
+        if self.status == 304:
+            return Reply(304, b"", dict(self.headers))
+        if media:
+            headers = {**self.headers, "Content-Type": "text/html; charset=UTF-8"}
+            return Reply(self.status, self.message.encode(), headers)
         entry = {"message": self.message, "domain": "global", "reason": self.reason}
-        return json.dumps(
-            {"error": {"code": self.status, "message": self.message, "errors": [entry]}}
-        ).encode()
+        error = {"code": self.status, "message": self.message, "errors": [entry]}
+        reply = Reply.of({"error": error}, self.status)
+        reply.headers.update(self.headers)
+        return reply
 
 
 _STATUS_WORDS = {

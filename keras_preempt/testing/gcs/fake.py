@@ -13,17 +13,15 @@ import argparse
 import os
 import signal
 from collections.abc import Collection, Sequence
-from types import TracebackType
 from typing import Any
 
 from keras_preempt.testing.gcs.api import Api
 from keras_preempt.testing.gcs.errors import GcsError
 from keras_preempt.testing.gcs.faults import DEFAULT_KINDS, FaultPlan, Faults, check_kind
-from keras_preempt.testing.gcs.generation import Preconditions, StoredObject
-from keras_preempt.testing.gcs.objects import OPERATIONS, Buckets
+from keras_preempt.testing.gcs.objects import OPERATIONS, Buckets, ObjectSummary, Preconditions, StoredObject
 from keras_preempt.testing.gcs.pace import Rates
-from keras_preempt.testing.gcs.records import ObjectSummary, Request, RequestLog
-from keras_preempt.testing.gcs.wire import GcsServer
+from keras_preempt.testing.gcs.wire import GcsServer, Request
+from keras_preempt.testing.server import Fake, RequestLog
 
 QUIET_CLIENT = {"DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true"}
 """Keeps google-cloud-storage from asking for each bucket's metadata in a thread of its own.
@@ -33,7 +31,7 @@ would disturb whatever test comes next.
 """
 
 
-class FakeGcs:
+class FakeGcs(Fake[GcsServer]):
     """A Google Cloud Storage of one's own, for as long as a ``with`` block lasts.
 
     Example:
@@ -78,45 +76,23 @@ class FakeGcs:
         self._denied: set[str] = set()
         self.deny = deny
         self._plan = FaultPlan(faults)
-        self._log = RequestLog()
+        self._log: RequestLog[Request] = RequestLog()
         self._buckets = Buckets(buckets, location, self._denied)
         self._port = port
-        self._server: GcsServer | None = None
         self._clients: list[Any] = []
 
-    def __enter__(self) -> FakeGcs:
-        """Starts to serve."""
-        if self._server is not None:
-            raise RuntimeError(
-                "Expected a FakeGcs that is not running. Received: one that is. Use one `with` at a time."
-            )
+    def _new_server(self) -> GcsServer:
         for name, value in QUIET_CLIENT.items():
             os.environ.setdefault(name, value)
         server = GcsServer(self._port, self._plan, self._log, self._rates, self._machine_rates)
         server.api = Api(self._buckets, f"http://127.0.0.1:{server.port}")
-        server.start()
-        self._server = server
-        return self
+        return server
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Ends every connection and every thread; what is stored can still be looked at."""
-        server, self._server = self._running(), None
+    def _stop(self, server: GcsServer) -> None:
         server.stop()
         for client in self._clients:
             client.close()
         self._clients.clear()
-
-    def _running(self) -> GcsServer:
-        if self._server is None:
-            raise RuntimeError(
-                "Expected a FakeGcs that is running. Received: one that is not. Use it inside `with FakeGcs() as gcs:`."
-            )
-        return self._server
 
     @property
     def endpoint(self) -> str:

@@ -13,6 +13,7 @@ BURST_SECONDS = 0.1
 _LONGEST_SLICE = 1 << 20  # bytes
 _SLICE_SECONDS = 0.02
 _SMALLEST_BUFFER = 64 << 10  # bytes
+_LARGEST_BUFFER = 1 << 30  # bytes; setsockopt refuses 2 GiB
 
 
 class Rates(NamedTuple):
@@ -37,13 +38,15 @@ class Rates(NamedTuple):
 
     @property
     def buffer(self) -> int | None:
-        """Bytes that the system may hold for a connection; None for as many as it likes.
+        """Bytes that the system may buffer for a connection; None for as many as it likes.
 
-        Without a bound it takes megabytes off a client at once, which then sees no slow network but a long
+        Without a bound it takes megabytes off a client at once, which then does not see a slow network but a long
         silence at the end.
         """
         rate = min((rate for rate in self if rate is not None), default=None)
-        return None if rate is None else max(_SMALLEST_BUFFER, int(rate * BURST_SECONDS))
+        return (
+            None if rate is None else int(min(max(_SMALLEST_BUFFER, rate * BURST_SECONDS), _LARGEST_BUFFER))
+        )
 
 
 class Bucket:

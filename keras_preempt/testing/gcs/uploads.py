@@ -15,8 +15,7 @@ from threading import Lock
 from typing import Any
 
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.generation import Preconditions
-from keras_preempt.testing.gcs.objects import Buckets
+from keras_preempt.testing.gcs.objects import Buckets, Preconditions
 
 QUANTUM = 256 * 1024
 """A resumable upload keeps whole multiples of so many bytes, until it is complete."""

@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import re
 import socket
-from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BufferedIOBase
+from typing import Any, Protocol
 
-from keras_preempt.testing.gcs.api import Api, Call, Reply
-from keras_preempt.testing.gcs.bodies import Body, body_of
+from keras_preempt.testing.gcs.api import Api, Call
 from keras_preempt.testing.gcs.errors import ERROR_STATUSES, plain_error
 from keras_preempt.testing.gcs.faults import Fault, FaultPlan
 from keras_preempt.testing.gcs.pace import Bucket, Machines, Pace, Rates, buckets
-from keras_preempt.testing.gcs.records import Request, RequestLog
-from keras_preempt.testing.server import LoopbackServer
+from keras_preempt.testing.server import Handler, LoopbackServer, Reply, RequestLog
+
+_LONGEST_LINE = 1024  # bytes
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\r\n]*)?\r?\n")
+
+
+@dataclass
+class Request:
+    """One request that the server received.
+
+    Attributes:
+        method: the HTTP method.
+        path: the path with its query, percent-decoded.
+        target: ``bucket/object``, as far as the request names them.
+        status: the HTTP status that was sent; None while the request is in flight, and if nothing was sent.
+        bytes: how many bytes of body were received and sent, without headers.
+        fault: the kind of the fault that was put in its way, or None.
+    """
+
+    method: str
+    path: str
+    target: str
+    status: int | None = None
+    bytes: int = 0
+    fault: str | None = None
+
+    @property
+    def text(self) -> str:
+        """``METHOD path?query bucket/object``: what the `match` of a fault is looked for in."""
+        return f"{self.method} {self.path} {self.target}"
 
 
 class GcsServer(LoopbackServer):
@@ -35,7 +64,7 @@ class GcsServer(LoopbackServer):
         self,
         port: int,
         plan: FaultPlan,
-        log: RequestLog,
+        log: RequestLog[Request],
         connection_rates: Rates = Rates(),  # noqa: B008 (it is immutable)
         machine_rates: Rates = Rates(),  # noqa: B008
     ) -> None:
@@ -54,12 +83,7 @@ class GcsServer(LoopbackServer):
         super().process_request(request, client_address)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """One connection: any number of requests, one after the other."""
-
-    protocol_version = "HTTP/1.1"
-    server_version = "FakeGcs"
-    disable_nagle_algorithm = True
+class _Handler(Handler):
     server: GcsServer
 
     def setup(self) -> None:
@@ -70,11 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _set_pace(self, up: Sequence[Bucket | None], down: Sequence[Bucket | None]) -> None:
         self._up, self._down = Pace(up, self.server.stopping), Pace(down, self.server.stopping)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: `FakeGcs.requests` tells what happened."""
-
     def _serve(self) -> None:
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        headers = self.headers_in_lower_case()
         call = Call(self.command, self.path, headers)
         body = body_of(headers, self.rfile)
         if body is None:
@@ -97,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             if call.sort == "chunk":
                 self.server.api.answer(call)  # What arrived is kept, as far as it makes whole pieces.
-            self._break(reset=fault is not None)
+            self.break_off(reset=fault is not None)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve
 
@@ -139,11 +160,11 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and kind == "stall":
             self.server.stopping.wait(fault.seconds)
         if self.server.stopping.is_set() or kind == "reset":
-            self._break(reset=True)
+            self.break_off(reset=True)
             return
         if kind.isdigit() and int(kind) in ERROR_STATUSES:
             wait = {"Retry-After": str(self.server.plan.seeded.retry_after)} if kind == "429" else None
-            self._send(Reply.of_error(plain_error(int(kind), wait), media=call.sort == "media"), request, "")
+            self._send(plain_error(int(kind), wait).reply(media=call.sort == "media"), request, "")
             return
         if kind == "corrupted-upload":
             call.body = _with_one_bit_flipped(call.body, _content_middle(call))
@@ -151,27 +172,23 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.api.sessions.lose(call.query.get("upload_id", ""))
         reply = self.server.api.answer(call)
         if kind == "lost-response":
-            self._break(reset=True)
+            self.break_off(reset=True)
         elif kind == "empty-response" and reply.status < 300:
             self._send(Reply(reply.status, b"", reply.headers), request, "")
         else:
-            self._send(reply, request, kind)
+            is_content = call.sort == "media" and reply.status in (200, 206)
+            self._send(reply, request, kind if is_content else "")
 
     def _send(self, reply: Reply, request: Request, kind: str) -> None:
+        """Sends an answer; `kind` is that of a fault that meets its content."""
+        if kind == "corrupted":
+            reply.body = _with_one_bit_flipped(reply.body, len(reply.body) // 2)
         body = reply.body
-        if kind == "corrupted" and reply.media and body:
-            body = _with_one_bit_flipped(body, len(body) // 2)
         request.status = reply.status
         request.bytes += len(body)
-        self.send_response(reply.status)
-        for name, value in reply.headers.items():
-            self.send_header(name, value)
-        if reply.status not in (204, 304):
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "HEAD":
-            return  # Never followed by a body, whatever its length is said to be.
-        cut = len(body) // 2 if kind == "truncated" and reply.media else len(body)
+        if not self.send_head(reply):
+            return
+        cut = len(body) // 2 if kind == "truncated" else len(body)
         view = memoryview(body)[:cut]
         while view:
             size = min(self._down.slice, len(view))
@@ -181,13 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.server.stopping.is_set():
                 break
         if view or cut < len(body):
-            self._break(reset=False)
-
-    def _break(self, *, reset: bool) -> None:
-        """Ends the connection after this request."""
-        self.close_connection = True
-        if reset:
-            self.server.reset(self.connection)
+            self.break_off(reset=False)
 
 
 def _content_middle(call: Call) -> int:
@@ -202,3 +213,71 @@ def _with_one_bit_flipped(body: bytes, place: int) -> bytes:
     if not body:
         return body
     return body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
+
+
+class Body(Protocol):
+    """A body. `size` is its length in bytes; None until the end of one in chunks."""
+
+    size: int | None
+
+    def read(self, most: int) -> bytes:
+        """Returns up to `most` bytes; none at the end, or if the connection ended before it."""
+        ...
+
+
+class SizedBody:
+    """A body of `size` bytes."""
+
+    def __init__(self, stream: BufferedIOBase, size: int) -> None:
+        self.size: int | None = size
+        self._stream = stream
+        self._missing = size
+
+    def read(self, most: int) -> bytes:
+        """See `Body.read`."""
+        piece = self._stream.read(min(most, self._missing))
+        self._missing -= len(piece)
+        return piece
+
+
+class ChunkedBody:
+    """A body with ``Transfer-Encoding: chunked`` (RFC 9112, section 7.1), as libcurl sends it."""
+
+    def __init__(self, stream: BufferedIOBase) -> None:
+        self.size: int | None = None
+        self._stream = stream
+        self._in_chunk = 0
+        self._taken = 0
+        self._ended = False
+
+    def read(self, most: int) -> bytes:
+        """See `Body.read`."""
+        if not self._in_chunk and not self._ended:
+            self._next_chunk()
+        piece = self._stream.read(min(most, self._in_chunk)) if self._in_chunk else b""
+        self._in_chunk -= len(piece)
+        self._taken += len(piece)
+        if piece and not self._in_chunk:
+            self._stream.readline(_LONGEST_LINE)  # what ends each chunk
+        return piece
+
+    def _next_chunk(self) -> None:
+        said = _CHUNK_SIZE.fullmatch(self._stream.readline(_LONGEST_LINE))
+        if said is None:
+            self._ended = True  # The connection ended, or this is no chunk: the body is not whole.
+            return
+        self._in_chunk = int(said.group(1), 16)
+        if self._in_chunk == 0:
+            self._ended = True
+            while self._stream.readline(_LONGEST_LINE).strip():
+                pass  # trailing headers
+            self.size = self._taken
+
+
+def body_of(headers: Mapping[str, str], stream: BufferedIOBase) -> Body | None:
+    """Returns the body that headers, by names in lower case, announce; None if they make no sense."""
+    if "transfer-encoding" in headers:
+        # A Content-Length beside it does not count (RFC 9112, section 6.3).
+        return ChunkedBody(stream) if headers["transfer-encoding"].lower() == "chunked" else None
+    length = headers.get("content-length", "0")
+    return SizedBody(stream, int(length)) if length.isascii() and length.isdigit() else None
