@@ -15,9 +15,6 @@ from keras_preempt.testing.metadata.gce import FakeGce
 from keras_preempt.testing.metadata.wire import FakeCloud, MetadataRequest, MetadataServer, Question
 from keras_preempt.testing.server import Fake, Reply, RequestLog
 
-CLOUDS = ("gce", "aws", "azure")
-"""The clouds that `FakeMetadata` can be; each is an attribute of it."""
-
 
 class FakeMetadata(Fake[MetadataServer]):
     """Metadata servers of one's own, for as long as a ``with`` block lasts.
@@ -33,7 +30,8 @@ class FakeMetadata(Fake[MetadataServer]):
     It listens on 127.0.0.1 only. What it serves outlives the ``with`` block, so that a server can come back.
 
     Args:
-        clouds: Which of `CLOUDS` it is; questions for the others are answered with 404.
+        clouds: Which clouds it is, out of "gce", "aws" and "azure"; all of them by default. Questions for the others
+            are answered with 404.
         port: Where to listen; 0 for any free port.
 
     Attributes:
@@ -45,17 +43,17 @@ class FakeMetadata(Fake[MetadataServer]):
         ValueError: `clouds` names an unknown one.
     """
 
-    def __init__(self, clouds: Collection[str] = CLOUDS, *, port: int = 0) -> None:
-        unknown = set(clouds) - set(CLOUDS)
-        if unknown:
-            raise ValueError(
-                f"Expected clouds out of {', '.join(CLOUDS)}. Received: {sorted(unknown)}. Correct the name."
-            )
+    def __init__(self, clouds: Collection[str] | None = None, *, port: int = 0) -> None:
         self.gce = FakeGce()
         self.aws = FakeAws()
         self.azure = FakeAzure()
-        self._clouds = frozenset(clouds)
-        fakes: dict[str, FakeCloud] = {name: getattr(self, name) for name in CLOUDS}
+        fakes: dict[str, FakeCloud] = {"gce": self.gce, "aws": self.aws, "azure": self.azure}
+        self._clouds = frozenset(fakes if clouds is None else clouds)
+        unknown = self._clouds - set(fakes)
+        if unknown:
+            raise ValueError(
+                f"Expected clouds out of {', '.join(fakes)}. Received: {sorted(unknown)}. Correct the name."
+            )
         # The longest root first: every path begins with that of Google's.
         self._fakes = dict(sorted(fakes.items(), key=lambda item: -len(item[1].root)))
         self._port = port
