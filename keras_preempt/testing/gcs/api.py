@@ -71,10 +71,10 @@ class Api:
     """Answers calls from what is stored.
 
     Attributes:
-        buckets: all that is stored.
-        sessions: the resumable uploads under way.
-        endpoint: where the server is, as its clients know it.
-        unauthenticated: whether every call is refused with 401.
+        buckets: All that is stored.
+        sessions: The resumable uploads under way.
+        endpoint: Where the server is, as its clients know it.
+        unauthenticated: Whether every call is refused with 401.
     """
 
     def __init__(self, buckets: Buckets, endpoint: str) -> None:

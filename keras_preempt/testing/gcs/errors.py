@@ -12,10 +12,10 @@ class GcsError(Exception):
     """An answer that is an error.
 
     Attributes:
-        status: the HTTP status.
-        reason: the machine-readable word beside it.
-        message: the sentence for people.
-        headers: further headers of the answer.
+        status: The HTTP status.
+        reason: The machine-readable word beside it.
+        message: The sentence for people.
+        headers: Further headers of the answer.
     """
 
     def __init__(self, status: int, reason: str, message: str, headers: dict[str, str] | None = None) -> None:

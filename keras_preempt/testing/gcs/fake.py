@@ -44,17 +44,17 @@ class FakeGcs(Fake[GcsServer]):
     process and stays there.
 
     Args:
-        buckets: names of the buckets that exist from the start.
-        faults: faults that happen by themselves; None for none.
-        bytes_per_second: the most that one connection moves in either direction, or a pair: the most that it
+        buckets: Names of the buckets that exist from the start.
+        faults: Faults that happen by themselves; None for none.
+        bytes_per_second: The most that one connection moves in either direction, or a pair: the most that it
             uploads and the most that it downloads. None for no limit. Several connections are several times as fast,
             as in a real network.
-        deny: operations that the caller has no permission for: any of ``"bucket"`` (a bucket's metadata), ``"create"``,
+        deny: Operations that the caller has no permission for: any of ``"bucket"`` (a bucket's metadata), ``"create"``,
             ``"delete"``, ``"get"``, ``"list"`` and ``"update"``.
-        machine_bytes_per_second: the same for all connections of one machine together, like that of a network card.
+        machine_bytes_per_second: The same for all connections of one machine together, like that of a network card.
             Clients that send the same User-Agent are taken to be on one machine.
-        location: where the buckets are said to be.
-        port: where to listen; 0 for any free port.
+        location: Where the buckets are said to be.
+        port: Where to listen; 0 for any free port.
 
     Raises:
         ValueError: `deny` names an unknown operation, or a rate is not above 0.
@@ -153,14 +153,14 @@ class FakeGcs(Fake[GcsServer]):
         """Orders a fault for the next requests to which it can happen.
 
         Args:
-            kind: one of `FAULT_KINDS`.
-            times: how many requests meet it.
-            match: only requests whose `Request.text`, ``METHOD path?query bucket/object``, contains it. Without it,
+            kind: One of `FAULT_KINDS`.
+            times: How many requests meet it.
+            match: Only requests whose `Request.text`, ``METHOD path?query bucket/object``, contains it. Without it,
                 requests for a bucket's own metadata are spared, since the client makes some by itself.
-            stall_seconds: how long a ``"stall"`` lasts; that of `faults` by default.
+            stall_seconds: How long a ``"stall"`` lasts; that of `faults` by default.
 
         Raises:
-            ValueError: the kind is unknown, or `times` is below 1.
+            ValueError: The kind is unknown, or `times` is below 1.
         """
         self._plan.order(kind, times, match, stall_seconds)
 

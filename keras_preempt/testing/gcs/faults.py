@@ -62,16 +62,16 @@ class Faults:
     but not on what other threads do: two runs that make the same requests meet the same faults.
 
     Attributes:
-        seed: two servers with the same seed put the same faults in the way of the same requests.
-        rate: the share of requests that meet one, 0 to 1. The bucket's own metadata are spared: the client
+        seed: Two servers with the same seed put the same faults in the way of the same requests.
+        rate: The share of requests that meet one, 0 to 1. The bucket's own metadata are spared: the client
             asks for them by itself, in the background, whenever it likes.
-        kinds: which, out of `FAULT_KINDS`; a request meets one of those that can happen to it.
-        stall_seconds: how long a ``"stall"`` lasts.
-        retry_after: what a ``"429"`` says in its Retry-After header, in seconds.
-        slow_bytes_per_second: how fast a ``"slow"`` request is.
+        kinds: Which, out of `FAULT_KINDS`; a request meets one of those that can happen to it.
+        stall_seconds: How long a ``"stall"`` lasts.
+        retry_after: What a ``"429"`` says in its Retry-After header, in seconds.
+        slow_bytes_per_second: How fast a ``"slow"`` request is.
 
     Raises:
-        ValueError: a kind is unknown, or a number is out of its range.
+        ValueError: A kind is unknown, or a number is out of its range.
     """
 
     seed: int = 0
@@ -142,9 +142,9 @@ class FaultPlan:
         """The fault that a request meets.
 
         Args:
-            sort: a key of `APPLICABLE`.
-            what: identifies what is asked for, the same in every run.
-            text: where an ordered fault's `match` is looked for.
+            sort: A key of `APPLICABLE`.
+            what: Identifies what is asked for, the same in every run.
+            text: Where an ordered fault's `match` is looked for.
         """
         seeded = self.seeded
         with self._lock:

@@ -27,7 +27,7 @@ class Rates(NamedTuple):
         """Reads an argument called `name`: one rate for both directions, or one for each.
 
         Raises:
-            ValueError: a rate is not above 0, or there are more than two.
+            ValueError: A rate is not above 0, or there are more than two.
         """
         pair = value if isinstance(value, tuple) else (value, value)
         if len(pair) != 2 or any(rate is not None and not rate > 0 for rate in pair):
@@ -53,7 +53,7 @@ class Bucket:
     """A token bucket that threads may share.
 
     Args:
-        rate: bytes a second.
+        rate: Bytes a second.
     """
 
     def __init__(self, rate: float) -> None:
@@ -73,8 +73,8 @@ class Pace:
     """Keeps what moves in one direction within several rates at once.
 
     Args:
-        buckets: the rates; None among them for no limit.
-        stopping: ends every wait when it is set.
+        buckets: The rates; None among them for no limit.
+        stopping: Ends every wait when it is set.
     """
 
     def __init__(self, buckets: Sequence[Bucket | None], stopping: threading.Event) -> None:
@@ -98,7 +98,7 @@ class Machines:
     """The buckets of machines: clients with the same User-Agent are on one.
 
     Args:
-        rates: what all connections of one machine move together.
+        rates: What all connections of one machine move together.
     """
 
     def __init__(self, rates: Rates) -> None:

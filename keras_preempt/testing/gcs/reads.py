@@ -28,8 +28,8 @@ def download(stored: StoredObject, asked: Mapping[str, str]) -> Reply:
     """The content, or the range of it that is asked for.
 
     Args:
-        stored: the object.
-        asked: the headers of the request, by names in lower case.
+        stored: The object.
+        asked: The headers of the request, by names in lower case.
 
     Raises:
         GcsError: 416, the range is beyond the end.
@@ -101,8 +101,8 @@ def page(objects: Mapping[str, StoredObject], query: Query) -> dict[str, Any]:
     """One page of a listing, as the JSON API answers it.
 
     Args:
-        objects: all objects of the bucket, sorted by name.
-        query: may hold ``prefix``, ``delimiter``, ``startOffset``, ``endOffset``, ``maxResults``, ``pageToken``.
+        objects: All objects of the bucket, sorted by name.
+        query: May hold ``prefix``, ``delimiter``, ``startOffset``, ``endOffset``, ``maxResults``, ``pageToken``.
 
     Raises:
         GcsError: 400 for a parameter that makes no sense, 501 for one that is not imitated.

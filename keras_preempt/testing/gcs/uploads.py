@@ -106,10 +106,10 @@ class Session:
         """Takes a piece; returns the object's resource if that completes it, else None.
 
         Args:
-            buckets: where the object is stored in the end.
-            headers: of the request; Content-Range places the piece.
-            body: the piece, or as much as arrived.
-            whole: whether all of it arrived; if not, nothing is completed.
+            buckets: Where the object is stored in the end.
+            headers: Of the request; Content-Range places the piece.
+            body: The piece, or as much as arrived.
+            whole: Whether all of it arrived; if not, nothing is completed.
         """
         with self.lock:
             if self.lost:

@@ -24,12 +24,12 @@ class Request:
     """One request that the server received.
 
     Attributes:
-        method: the HTTP method.
-        path: the path with its query, percent-decoded.
+        method: The HTTP method.
+        path: The path with its query, percent-decoded.
         target: ``bucket/object``, as far as the request names them.
-        status: the HTTP status that was sent; None while the request is in flight, and if nothing was sent.
-        bytes: how many bytes of body were received and sent, without headers.
-        fault: the kind of the fault that was put in its way, or None.
+        status: The HTTP status that was sent; None while the request is in flight, and if nothing was sent.
+        bytes: How many bytes of body were received and sent, without headers.
+        fault: The kind of the fault that was put in its way, or None.
     """
 
     method: str
@@ -49,11 +49,11 @@ class GcsServer(LoopbackServer):
     """Serves an `Api` on 127.0.0.1; `stop` ends every connection and every thread.
 
     Args:
-        port: where to listen; 0 for any free port.
-        plan: decides what goes wrong.
-        log: where requests are noted.
-        connection_rates: what one connection moves at most.
-        machine_rates: what all connections of one machine move at most.
+        port: Where to listen; 0 for any free port.
+        plan: Decides what goes wrong.
+        log: Where requests are noted.
+        connection_rates: What one connection moves at most.
+        machine_rates: What all connections of one machine move at most.
     """
 
     request_queue_size = 256
