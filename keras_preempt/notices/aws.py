@@ -48,8 +48,7 @@ class AwsSpot(AskingSource):
         answer_seconds: float = _ANSWER_SECONDS,
         backoff: Backoff | None = None,
     ) -> None:
-        super().__init__("AWS Spot", backoff)
-        self._on_notice = on_notice
+        super().__init__("AWS Spot", on_notice, backoff)
         self._poll_seconds = poll_seconds
         self._service = ImdsV2(address or AWS.address(), token_seconds, answer_seconds)
         self._announced: tuple[str, float] | None = None

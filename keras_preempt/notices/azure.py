@@ -68,8 +68,7 @@ class AzureScheduledEvents(AskingSource):
         answer_seconds: float = 10.0,
         backoff: Backoff | None = None,
     ) -> None:
-        super().__init__("Azure scheduled events", backoff)
-        self._on_notice = on_notice
+        super().__init__("Azure scheduled events", on_notice, backoff)
         self._on_withdrawn = on_withdrawn
         self._client = MetadataClient(address or AZURE.address())
         self._poll_seconds = poll_seconds

@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from keras_preempt.notices.cloud import Accelerator, Cloud
@@ -45,17 +44,11 @@ LIMIT = 1.0
 """Seconds that metadata servers get for an answer, all together."""
 
 
-@dataclass(frozen=True)
-class Clue:
-    """What the machine says about itself. Somebody else may set or hide any of it, so looking never raises.
+Clue = tuple[str, str]
+"""What the machine says about itself: the name of a scheduler or cloud, and the sign of it in words, for the log.
 
-    Attributes:
-        name: The scheduler or cloud.
-        sign: How it is known, in words, for the log.
-    """
-
-    name: str
-    sign: str
+Somebody else may set or hide any of it, so looking never raises.
+"""
 
 
 def scheduler_clue(variables: Mapping[str, str], root: Path = Path("/")) -> Clue | None:
@@ -63,9 +56,9 @@ def scheduler_clue(variables: Mapping[str, str], root: Path = Path("/")) -> Clue
     for name, signs in SCHEDULER_VARIABLES:
         for sign in signs:
             if variables.get(sign):
-                return Clue(name, f"{sign} is set")
+                return name, f"{sign} is set"
     if (root / SERVICE_ACCOUNT).is_dir():
-        return Clue("kubernetes", f"/{SERVICE_ACCOUNT} is there")
+        return "kubernetes", f"/{SERVICE_ACCOUNT} is there"
     return None
 
 
@@ -81,7 +74,7 @@ def cloud_clue(root: Path = Path("/")) -> Clue | None:
     for cloud in CLOUDS.values():
         sign = cloud.firmware(field)
         if sign is not None:
-            return Clue(cloud.name, f"the firmware says {sign}")
+            return cloud.name, f"the firmware says {sign}"
     return None
 
 
@@ -138,10 +131,10 @@ class Detection:
             self._platform = parse_name(variables[environment.PLATFORM], self._accelerator)
             return
         scheduler, cloud = scheduler_clue(variables, root), cloud_clue(root)
-        signs = [clue.sign for clue in (scheduler, cloud) if clue]
+        signs = [clue[1] for clue in (scheduler, cloud) if clue]
         self._signs = (*signs, sign) if sign and accelerator is None else tuple(signs)
-        self._scheduler = scheduler.name if scheduler else None
-        self._cloud = cloud.name if cloud else None
+        self._scheduler = scheduler[0] if scheduler else None
+        self._cloud = cloud[0] if cloud else None
         self._servers = _servers(variables, ask_all=cloud is None)
         if not self._servers:
             self._platform = self._compose(self._cloud)

@@ -78,8 +78,7 @@ class GceMaintenance(AskingSource):
         least_seconds: float = _LEAST_SECONDS,
         backoff: Backoff | None = None,
     ) -> None:
-        super().__init__("GCE maintenance", backoff)
-        self._on_notice = on_notice
+        super().__init__("GCE maintenance", on_notice, backoff)
         self._on_withdrawn = on_withdrawn
         self._lead_seconds = lead_seconds
         self._client = MetadataClient(address or GCE.address())
@@ -167,8 +166,7 @@ class GcePreemption(AskingSource):
         least_seconds: float = _LEAST_SECONDS,
         backoff: Backoff | None = None,
     ) -> None:
-        super().__init__("GCE preemption", backoff)
-        self._on_notice = on_notice
+        super().__init__("GCE preemption", on_notice, backoff)
         self._key = GceKey(
             MetadataClient(address or GCE.address()),
             "instance/preempted",

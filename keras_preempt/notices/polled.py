@@ -43,9 +43,8 @@ class PolledNotices(AskingSource):
         blocking_seconds: float = 10.0,
         backoff: Backoff | None = None,
     ) -> None:
-        super().__init__("termination_watcher_fn", backoff)
+        super().__init__("termination_watcher_fn", on_notice, backoff)
         self._function = function
-        self._on_notice = on_notice
         self._poll_seconds = poll_seconds
         self._blocking_seconds = blocking_seconds
         self._said_raises = False

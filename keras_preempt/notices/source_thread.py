@@ -7,8 +7,10 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 
 from keras_preempt.notices.metadata_client import MetadataError
+from keras_preempt.notices.notice import Notice
 from keras_preempt.notices.stopping import Stopped, Stopping
 
 logger = logging.getLogger("keras_preempt")
@@ -68,11 +70,13 @@ class AskingSource(abc.ABC):
 
     Args:
         name: What is asked, for the log, such as "GCE preemption".
+        on_notice: Called in the source's thread with each notice.
         backoff: How long to wait after failures; None for the default times.
     """
 
-    def __init__(self, name: str, backoff: Backoff | None) -> None:
+    def __init__(self, name: str, on_notice: Callable[[Notice], None], backoff: Backoff | None) -> None:
         self._name = name
+        self._on_notice = on_notice
         self._backoff = backoff or Backoff()
         self._stopping: Stopping | None = None
         self._thread: threading.Thread | None = None

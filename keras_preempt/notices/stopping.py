@@ -49,13 +49,13 @@ class Stopping:
             Stopped: The thread is to stop.
         """
         with contextlib.suppress(TimeoutError):
-            self._wait(None, 0, time.monotonic() + seconds)
+            self.wait_for(None, 0, time.monotonic() + seconds)
 
-    def wait_for(self, connection: socket.socket, events: int, deadline: float) -> None:
+    def wait_for(self, connection: socket.socket | None, events: int, deadline: float) -> None:
         """Waits until a socket is ready.
 
         Args:
-            connection: The socket.
+            connection: The socket; None to wait for the deadline alone.
             events: What to wait for: select.POLLIN or select.POLLOUT.
             deadline: Until when, in monotonic seconds.
 
@@ -63,9 +63,6 @@ class Stopping:
             Stopped: The thread is to stop.
             TimeoutError: The deadline has passed.
         """
-        self._wait(connection, events, deadline)
-
-    def _wait(self, connection: socket.socket | None, events: int, deadline: float) -> None:
         poller = select.poll()
         poller.register(self._reader, select.POLLIN)
         if connection is not None:

@@ -128,15 +128,12 @@ def keep_exit_status() -> None:
 
 
 def _check_streams() -> None:
-    for name in ("stdout", "stderr"):
+    for name, words in (("stdout", "output"), ("stderr", "error")):
         stream: TextIO | None = getattr(sys, name)
         if stream is None or _works(stream):  # None: it was closed when the process began.
             continue
         _redirect_to_null(name, stream)
-        logger.warning("Standard %s cannot be written any more: what is still to come is lost.", _NAMES[name])
-
-
-_NAMES = {"stdout": "output", "stderr": "error"}
+        logger.warning("Standard %s cannot be written any more: what is still to come is lost.", words)
 
 
 def _works(stream: TextIO) -> bool:

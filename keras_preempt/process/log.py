@@ -50,25 +50,21 @@ class _Guarded:
                 )
 
 
-def _no_bar() -> float:
-    """Nothing is drawn."""
-    return 0.0
-
-
 class _Bar:
     """The progress bar in the current line of standard output, if there is one.
 
     Attributes:
-        drawn_at: Returns when it was last drawn, in seconds; 0 if standard output begins a new line.
+        drawn_at: Returns when it was last drawn, in seconds, or 0 if standard output begins a new line; None if there
+            is no bar.
     """
 
     def __init__(self) -> None:
-        self.drawn_at: Callable[[], float] = _no_bar
+        self.drawn_at: Callable[[], float] | None = None
         self._left_at = 0.0
 
     def leave_line(self, stream: TextIO) -> None:
         """Begins a new line if the bar is in the one that `stream` is about to write to."""
-        drawn_at = self.drawn_at()
+        drawn_at = self.drawn_at() if self.drawn_at else 0.0
         if drawn_at and drawn_at != self._left_at and _same_place(stream, sys.stdout):
             stream.write("\n")
             self._left_at = drawn_at
@@ -82,9 +78,9 @@ def watch_bar(drawn_at: Callable[[], float] | None) -> None:
     """Makes each log line begin on a new line while a progress bar is drawn.
 
     Args:
-        drawn_at: As `_Bar.drawn_at`; None if there is no bar any more.
+        drawn_at: As `_Bar.drawn_at`.
     """
-    bar.drawn_at = drawn_at or _no_bar
+    bar.drawn_at = drawn_at
 
 
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]  # Not generic in Python 3.10.

@@ -21,6 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing discards and sends RST
 _JOIN_SECONDS = 10.0
+_LOOK_SECONDS = 0.02  # Between two looks at whether to stop.
 
 
 class LoopbackServer(TCPServer):
@@ -47,7 +48,9 @@ class LoopbackServer(TCPServer):
         self._open: set[socket.socket] = set()
         self._reset: set[socket.socket] = set()
         self._serving: set[threading.Thread] = set()
-        self._accepting = threading.Thread(target=self._accept, name=self.thread_name, daemon=True)
+        self._accepting = threading.Thread(
+            target=self.serve_forever, args=(_LOOK_SECONDS,), name=self.thread_name, daemon=True
+        )
 
     @property
     def port(self) -> int:
@@ -57,9 +60,6 @@ class LoopbackServer(TCPServer):
     def start(self) -> None:
         """Begins to accept connections, in a thread."""
         self._accepting.start()
-
-    def _accept(self) -> None:
-        self.serve_forever(poll_interval=0.02)
 
     def stop(self) -> None:
         """Closes everything; returns when no thread is left.

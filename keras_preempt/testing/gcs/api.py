@@ -162,7 +162,7 @@ class Api:
             raise errors.not_built(f"{call.method} {call.path}")
         pinned = call.query.get("sourceGeneration")
         source = self.buckets.get(call.bucket, call.name, {} if pinned is None else {"generation": pinned})
-        Preconditions.of_source(call.query).check(source, reading=False)
+        Preconditions.of(call.query, "ifSource").check(source, reading=False)
         fields = {**source.fields, **parse_resource(call.body)}
         copy = self.buckets.insert(bucket, name, source.content, fields, Preconditions.of(call.query))
         if not call.rewrites:

@@ -17,7 +17,7 @@ from typing import Any
 
 from keras_preempt.testing.gcs.api import Api
 from keras_preempt.testing.gcs.errors import GcsError
-from keras_preempt.testing.gcs.faults import DEFAULT_KINDS, FaultPlan, Faults, check_kind
+from keras_preempt.testing.gcs.faults import DEFAULT_KINDS, FaultPlan, Faults
 from keras_preempt.testing.gcs.objects import OPERATIONS, Buckets, ObjectSummary, Preconditions, StoredObject
 from keras_preempt.testing.gcs.pace import Rates
 from keras_preempt.testing.gcs.wire import GcsServer, Request
@@ -64,9 +64,9 @@ class FakeGcs(Fake[GcsServer]):
         self,
         buckets: Collection[str] = ("bucket",),
         faults: Faults | None = None,
-        bytes_per_second: float | tuple[float, ...] | None = None,
+        bytes_per_second: float | Sequence[float] | None = None,
         *,
-        machine_bytes_per_second: float | tuple[float, ...] | None = None,
+        machine_bytes_per_second: float | Sequence[float] | None = None,
         deny: Collection[str] = (),
         location: str = "US",
         port: int = 0,
@@ -244,14 +244,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     kinds = tuple(kind for kind in options.kinds.split(",") if kind)
     try:
-        for kind in kinds:
-            check_kind(kind)
         faults = Faults(options.seed, options.fault_rate, kinds, options.stall_seconds)
         gcs = FakeGcs(
             options.bucket or ("bucket",),
             faults,
-            _rates(options.bytes_per_second),
-            machine_bytes_per_second=_rates(options.machine_bytes_per_second),
+            options.bytes_per_second,
+            machine_bytes_per_second=options.machine_bytes_per_second,
             port=options.port,
         )
     except ValueError as error:
@@ -262,12 +260,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(gcs.endpoint, flush=True)
         signal.sigwait(ends)
     return 0
-
-
-def _rates(values: list[float] | None) -> float | tuple[float, ...] | None:
-    if values is None:
-        return None
-    return values[0] if len(values) == 1 else tuple(values)
 
 
 if __name__ == "__main__":

@@ -154,14 +154,11 @@ class FaultPlan:
                     order.left -= 1
                     if order.left == 0:
                         self._ordered.remove(order)
-                    return Fault(order.kind, _or(order.seconds, seeded.stall_seconds))
+                    seconds = seeded.stall_seconds if order.seconds is None else order.seconds
+                    return Fault(order.kind, seconds)
             if sort == "bucket":
                 return None
             nth = self._seen[what]
             self._seen[what] += 1
         kind = seeded.draw(what, nth, APPLICABLE[sort])
         return None if kind is None else Fault(kind, seeded.stall_seconds)
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value

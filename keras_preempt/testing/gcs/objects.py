@@ -109,17 +109,13 @@ class Preconditions:
     not_metageneration: int | None = None
 
     @classmethod
-    def of(cls, query: Query) -> Preconditions:
-        """Reads them from the query of a request; raises `GcsError` 400."""
-        return cls._called(query, "if")
+    def of(cls, query: Query, prefix: str = "if") -> Preconditions:
+        """Reads them from the query of a request; raises `GcsError` 400.
 
-    @classmethod
-    def of_source(cls, query: Query) -> Preconditions:
-        """Reads those that a copy puts on what it copies; raises `GcsError` 400."""
-        return cls._called(query, "ifSource")
-
-    @classmethod
-    def _called(cls, query: Query, prefix: str) -> Preconditions:
+        Args:
+            query: The query.
+            prefix: What their names begin with: ``ifSource`` for those that a copy puts on what it copies.
+        """
         names = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
         return cls(*(integer(query, f"{prefix}{name}") for name in names))
 

@@ -7,12 +7,12 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedIOBase
-from typing import Any, Protocol
+from typing import Any
 
 from keras_preempt.testing.gcs.api import Api, Call
 from keras_preempt.testing.gcs.errors import ERROR_STATUSES, plain_error
 from keras_preempt.testing.gcs.faults import Fault, FaultPlan
-from keras_preempt.testing.gcs.pace import Bucket, Machines, Pace, Rates, buckets
+from keras_preempt.testing.gcs.pace import Bucket, Pace, Rates, buckets
 from keras_preempt.testing.server import Handler, LoopbackServer, Reply, RequestLog
 
 _LONGEST_LINE = 1024  # bytes
@@ -65,22 +65,30 @@ class GcsServer(LoopbackServer):
         port: int,
         plan: FaultPlan,
         log: RequestLog[Request],
-        connection_rates: Rates = Rates(),  # noqa: B008 (it is immutable)
-        machine_rates: Rates = Rates(),  # noqa: B008
+        connection_rates: Rates,
+        machine_rates: Rates,
     ) -> None:
         self.connection_rates = connection_rates
-        self.machines = Machines(machine_rates)
+        self._machine_rates = machine_rates
+        self._machines: dict[str, tuple[Bucket, Bucket]] = {}
         super().__init__(port, _Handler)
         self.plan = plan
         self.log = log
         self.api: Api  # Given by the owner, who needs the port first to know its endpoint.
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Bounds what the system buffers of a connection, for its rate to be felt."""
+        """Bounds what the system buffers for a connection, so that the client feels its rate."""
         if self.connection_rates.buffer is not None:
             for side in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 request.setsockopt(socket.SOL_SOCKET, side, self.connection_rates.buffer)
         super().process_request(request, client_address)
+
+    def machine(self, user_agent: str) -> tuple[Bucket, Bucket]:
+        """The buckets of a machine for both directions: clients with the same User-Agent are on one."""
+        with self._lock:
+            if user_agent not in self._machines:
+                self._machines[user_agent] = buckets(self._machine_rates)
+            return self._machines[user_agent]
 
 
 class _Handler(Handler):
@@ -91,7 +99,7 @@ class _Handler(Handler):
         self._own_buckets = buckets(self.server.connection_rates)
         self._set_pace(*zip(self._own_buckets, strict=True))
 
-    def _set_pace(self, up: Sequence[Bucket | None], down: Sequence[Bucket | None]) -> None:
+    def _set_pace(self, up: Sequence[Bucket], down: Sequence[Bucket]) -> None:
         self._up, self._down = Pace(up, self.server.stopping), Pace(down, self.server.stopping)
 
     def _serve(self) -> None:
@@ -102,11 +110,10 @@ class _Handler(Handler):
             self.send_error(411, "Expected a Content-Length or chunks")
             self.close_connection = True
             return
-        machine = self.server.machines.of(headers.get("user-agent", ""))
+        machine = self.server.machine(headers.get("user-agent", ""))
         self._set_pace(*zip(self._own_buckets, machine, strict=True))
-        if (
-            call.sort == "chunk"
-        ):  # Its object is known before its body is read, so that a reset can cut it short.
+        if call.sort == "chunk":
+            # Its object is known before its body is read, so that a reset can cut it short.
             request, fault = self._note(call)
             self._receive(call, body, request, fault)
         else:
@@ -117,7 +124,7 @@ class _Handler(Handler):
             self._carry_out(call, request, fault)
         else:
             if call.sort == "chunk":
-                self.server.api.answer(call)  # What arrived is kept, as far as it makes whole pieces.
+                self.server.api.answer(call)  # Whole pieces of what arrived are kept.
             self.break_off(reset=fault is not None)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve
@@ -215,69 +222,52 @@ def _with_one_bit_flipped(body: bytes, place: int) -> bytes:
     return body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
 
 
-class Body(Protocol):
-    """A body. `size` is its length in bytes; None until the end of one in chunks."""
+class Body:
+    """The body of a request: of a length that is said ahead, or in chunks that say theirs (RFC 9112, section 7.1).
 
-    size: int | None
+    Args:
+        stream: Where to read it.
+        size: Its length in bytes; None for chunks, as libcurl sends them.
+
+    Attributes:
+        size: Its length in bytes; None until the end of one in chunks.
+    """
+
+    def __init__(self, stream: BufferedIOBase, size: int | None) -> None:
+        self.size = size
+        self._stream = stream
+        self._chunks = size is None
+        self._left = size or 0  # Of the body, or of a chunk.
+        self._taken = 0
 
     def read(self, most: int) -> bytes:
         """Returns up to `most` bytes; none at the end, or if the connection ended before it."""
-        ...
-
-
-class SizedBody:
-    """A body of `size` bytes."""
-
-    def __init__(self, stream: BufferedIOBase, size: int) -> None:
-        self.size: int | None = size
-        self._stream = stream
-        self._missing = size
-
-    def read(self, most: int) -> bytes:
-        """See `Body.read`."""
-        piece = self._stream.read(min(most, self._missing))
-        self._missing -= len(piece)
-        return piece
-
-
-class ChunkedBody:
-    """A body with ``Transfer-Encoding: chunked`` (RFC 9112, section 7.1), as libcurl sends it."""
-
-    def __init__(self, stream: BufferedIOBase) -> None:
-        self.size: int | None = None
-        self._stream = stream
-        self._in_chunk = 0
-        self._taken = 0
-        self._ended = False
-
-    def read(self, most: int) -> bytes:
-        """See `Body.read`."""
-        if not self._in_chunk and not self._ended:
-            self._next_chunk()
-        piece = self._stream.read(min(most, self._in_chunk)) if self._in_chunk else b""
-        self._in_chunk -= len(piece)
+        if self._chunks and not self._left:
+            self._begin_chunk()
+        piece = self._stream.read(min(most, self._left)) if self._left else b""
+        self._left -= len(piece)
         self._taken += len(piece)
-        if piece and not self._in_chunk:
-            self._stream.readline(_LONGEST_LINE)  # what ends each chunk
+        if self._chunks and piece and not self._left:
+            self._stream.readline(_LONGEST_LINE)  # What ends each chunk.
         return piece
 
-    def _next_chunk(self) -> None:
+    def _begin_chunk(self) -> None:
         said = _CHUNK_SIZE.fullmatch(self._stream.readline(_LONGEST_LINE))
         if said is None:
-            self._ended = True  # The connection ended, or this is no chunk: the body is not whole.
+            self._chunks = False  # The connection ended, or this is not a chunk: the body is not whole.
             return
-        self._in_chunk = int(said.group(1), 16)
-        if self._in_chunk == 0:
-            self._ended = True
+        self._left = int(said.group(1), 16)
+        if self._left == 0:
+            self._chunks = False
             while self._stream.readline(_LONGEST_LINE).strip():
-                pass  # trailing headers
+                pass  # Trailing headers.
             self.size = self._taken
 
 
 def body_of(headers: Mapping[str, str], stream: BufferedIOBase) -> Body | None:
-    """Returns the body that headers, by names in lower case, announce; None if they make no sense."""
+    """The body that headers, by names in lower case, announce; None if they make no sense."""
     if "transfer-encoding" in headers:
         # A Content-Length beside it does not count (RFC 9112, section 6.3).
-        return ChunkedBody(stream) if headers["transfer-encoding"].lower() == "chunked" else None
+        return Body(stream, None) if headers["transfer-encoding"].lower() == "chunked" else None
     length = headers.get("content-length", "0")
-    return SizedBody(stream, int(length)) if length.isascii() and length.isdigit() else None
+    return Body(stream, int(length)) if length.isascii() and length.isdigit() else None
