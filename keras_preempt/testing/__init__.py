@@ -1,4 +1,4 @@
-"""What a training script's own tests can lean on: stand-ins for the services that preemption needs.
+"""Fakes of the services that preemption involves, for the tests of training scripts.
 
 Nothing here imports TensorFlow.
 """

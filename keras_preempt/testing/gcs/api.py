@@ -1,6 +1,6 @@
-"""The part of Google Cloud Storage's JSON API that storing and reading objects needs: a request in, an answer out.
+"""The part of Google Cloud Storage's JSON API that stores and reads objects: a request in, an answer out.
 
-No socket and no clock in here. Source: https://cloud.google.com/storage/docs/json_api/v1.
+There are no sockets and no clocks here. Source: https://cloud.google.com/storage/docs/json_api/v1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors that Google Cloud Storage answers with, as its JSON API words them.
+"""The errors that Google Cloud Storage answers with, in the words of its JSON API.
 
 Source: https://cloud.google.com/storage/docs/json_api/v1/status-codes.
 """
@@ -90,11 +90,11 @@ def forbidden(permission: str, what: str) -> GcsError:
 
 
 def invalid(message: str) -> GcsError:
-    """400: the request makes no sense."""
+    """400: the request is malformed."""
     return GcsError(400, "invalid", message)
 
 
 def not_built(what: str) -> GcsError:
-    """501: the real service can do this, the fake cannot, and does not pretend to."""
+    """501: the real service can do this; the fake cannot, and does not pretend to."""
     message = f"Expected a request that FakeGcs can answer. Received: {what}, which it does not imitate."
     return GcsError(501, "notImplemented", message)

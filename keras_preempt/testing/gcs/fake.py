@@ -1,8 +1,8 @@
 """Google Cloud Storage on the loopback interface, for tests and drills.
 
-`FakeGcs` is an HTTP server that the real google-cloud-storage client talks to. It keeps generations and honours
-preconditions, checks checksums, and makes a connection fail in the ways in which the real service and its
-network do, on demand or by seed. For worker processes of a drill it runs on its own::
+`FakeGcs` is an HTTP server that the real google-cloud-storage client talks to. It keeps generations, honours
+preconditions, verifies checksums, and makes connections fail as the real service and its network do, on demand or by
+seed. For the worker processes of a drill it can run as a process of its own::
 
     python -m keras_preempt.testing.gcs.fake --bucket b --fault-rate 0.1 --seed 1
 """
@@ -26,13 +26,13 @@ from keras_preempt.testing.server import Fake, RequestLog
 QUIET_CLIENT = {"DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true"}
 """Keeps google-cloud-storage from asking for each bucket's metadata in a thread of its own.
 
-That thread goes on asking for two minutes after the server is gone, and waits for random times in between: it
-would disturb whatever test comes next.
+That thread keeps asking for two minutes after the server is gone, at random intervals: it would disturb the tests
+that come next.
 """
 
 
 class FakeGcs(Fake[GcsServer]):
-    """A Google Cloud Storage of one's own, for as long as a ``with`` block lasts.
+    """A fake Google Cloud Storage for as long as a ``with`` block lasts.
 
     Example:
         with FakeGcs(buckets=("bucket",)) as gcs:
@@ -40,8 +40,8 @@ class FakeGcs(Fake[GcsServer]):
             blob.upload_from_string(b"hello", if_generation_match=0, checksum="crc32c")
             assert gcs.content("bucket", "greeting") == b"hello"
 
-    It listens on 127.0.0.1 only, and keeps everything in memory. `QUIET_CLIENT` is added to the environment of this
-    process and stays there.
+    It listens on 127.0.0.1 only, and keeps everything in memory: what is stored can still be looked at after the block.
+    `QUIET_CLIENT` is added to the environment of this process and stays there.
 
     Args:
         buckets: Names of the buckets that exist from the start.
@@ -49,7 +49,7 @@ class FakeGcs(Fake[GcsServer]):
         bytes_per_second: The most that one connection moves in either direction, or a pair: the most that it
             uploads and the most that it downloads. None for no limit. Several connections are several times as fast,
             as in a real network.
-        deny: Operations that the caller has no permission for: any of ``"bucket"`` (a bucket's metadata), ``"create"``,
+        deny: Operations for which the caller lacks permission: any of ``"bucket"`` (a bucket's metadata), ``"create"``,
             ``"delete"``, ``"get"``, ``"list"`` and ``"update"``.
         machine_bytes_per_second: The same for all connections of one machine together, like that of a network card.
             Clients that send the same User-Agent are taken to be on one machine.
@@ -108,8 +108,8 @@ class FakeGcs(Fake[GcsServer]):
         }
 
     def client(self) -> Any:
-        """A `google.cloud.storage.Client` of this server; it is closed at the end of the ``with`` block."""
-        # Imported here: a server process has no need of the client.
+        """A `google.cloud.storage.Client` of this server, which is closed at the end of the ``with`` block."""
+        # Imported here: a server process does not need the client.
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import storage
 
@@ -123,7 +123,7 @@ class FakeGcs(Fake[GcsServer]):
 
     @property
     def deny(self) -> set[str]:
-        """The denied operations; the set may be changed, and another one assigned, at any time."""
+        """The denied operations. The set may be changed or replaced at any time."""
         return self._denied
 
     @deny.setter
@@ -135,12 +135,12 @@ class FakeGcs(Fake[GcsServer]):
                 f"Expected operations out of {', '.join(OPERATIONS)} to deny. Received: {sorted(unknown)}. "
                 "Correct the operation."
             )
-        # One step, and the set that the buckets look at: no request meets half of it.
+        # In place, since the buckets hold this set, and in one step, so that no request sees half of the change.
         self._denied.symmetric_difference_update(self._denied ^ denied)
 
     @property
     def faults(self) -> Faults:
-        """The faults that happen by themselves; may be replaced at any time."""
+        """The faults that happen by themselves. They may be replaced at any time."""
         return self._plan.seeded
 
     @faults.setter
@@ -150,13 +150,13 @@ class FakeGcs(Fake[GcsServer]):
     def fail_next(
         self, kind: str, times: int = 1, match: str = "", *, stall_seconds: float | None = None
     ) -> None:
-        """Orders a fault for the next requests to which it can happen.
+        """Makes the next requests fail to which this kind of fault can happen.
 
         Args:
             kind: One of `FAULT_KINDS`.
-            times: How many requests meet it.
-            match: Only requests whose `Request.text`, ``METHOD path?query bucket/object``, contains it. Without it,
-                requests for a bucket's own metadata are spared, since the client makes some by itself.
+            times: How many requests fail.
+            match: Only requests whose `Request.text`, ``METHOD path?query bucket/object``, contains this. Without it,
+                requests for a bucket's own metadata do not fail, since the client makes some by itself.
             stall_seconds: How long a ``"stall"`` lasts; that of `faults` by default.
 
         Raises:
@@ -166,12 +166,12 @@ class FakeGcs(Fake[GcsServer]):
 
     @property
     def pending_faults(self) -> int:
-        """How many ordered faults no request has met yet."""
+        """How many faults of `fail_next` have not happened yet."""
         return self._plan.pending()
 
     @property
     def unauthenticated(self) -> bool:
-        """Whether every request is refused with 401; may be set."""
+        """Whether every request is refused with 401. May be set."""
         return self._running().api.unauthenticated
 
     @unauthenticated.setter
@@ -202,15 +202,15 @@ class FakeGcs(Fake[GcsServer]):
         return self._stored(bucket)[name].content
 
     def put(self, bucket: str, name: str, content: bytes) -> int:
-        """Stores an object behind every client's back, over whatever is there; returns its generation."""
+        """Stores an object without a request, replacing any that is there; returns its generation."""
         return self._buckets.insert(bucket, name, content, {}, Preconditions()).generation
 
     def remove(self, bucket: str, name: str) -> None:
-        """Takes an object away behind every client's back."""
+        """Removes an object without a request."""
         self._buckets.delete(bucket, name, {})
 
     def remove_bucket(self, bucket: str) -> None:
-        """Takes a bucket away with all that it holds, behind every client's back."""
+        """Removes a bucket and everything in it without a request."""
         self._buckets.delete_bucket(bucket, with_objects=True)
 
     @property
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--bucket", action="append", help="a bucket that exists; may be repeated (default: bucket)"
     )
     parser.add_argument("--fault-rate", type=float, default=0.0, help="share of requests that meet a fault")
-    parser.add_argument("--seed", type=int, default=0, help="chooses which")
+    parser.add_argument("--seed", type=int, default=0, help="chooses which requests")
     parser.add_argument("--kinds", default=",".join(DEFAULT_KINDS), help="kinds of fault, comma-separated")
     parser.add_argument("--stall-seconds", type=float, default=Faults.stall_seconds, help="length of a stall")
     rate: dict[str, Any] = {"type": float, "nargs": "+", "default": None, "metavar": "RATE"}

@@ -1,8 +1,8 @@
 """Buckets, objects, their generations and the preconditions on them, as Google Cloud Storage keeps them.
 
 Everything that changes what is stored happens here, under one lock: a precondition is checked and the write that
-depends on it takes effect in one step, so that of several racing writers exactly one wins. Listings are
-consistent: what was written or deleted before is seen.
+depends on it takes effect in one step, so that exactly one of several racing writers wins. Listings are
+consistent: they show every write and deletion before them.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def crc32c_of(content: bytes) -> str:
 
 
 def md5_of(content: bytes) -> str:
-    """The other checksum, in base64."""
+    """The MD5 checksum, in base64."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
 def now() -> str:
-    """The time as resources carry it."""
+    """The current time as it is written in resources."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -71,7 +71,7 @@ class StoredObject:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the writer attached under names of its own."""
+        """The custom metadata that the writer attached."""
         return dict(self.fields.get("metadata") or {})
 
     @property
@@ -101,7 +101,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Preconditions:
-    """What a request demands of the object's state; None demands nothing."""
+    """What a request requires of the object's state; None requires nothing."""
 
     generation: int | None = None
     not_generation: int | None = None
@@ -239,7 +239,7 @@ class Buckets:
             del self._buckets[name]
 
     def check_insert(self, bucket: str, name: str, conditions: Preconditions) -> None:
-        """Raises what an upload that begins now would be refused with; stores nothing."""
+        """Raises the error that would refuse an upload that begins now; stores nothing."""
         with self._lock:
             self._admit(bucket, name, conditions)
 
@@ -286,7 +286,7 @@ class Buckets:
         self.require(operation)
         found = objects.get(name)
         if found is None or integer(query, "generation") not in (None, found.generation):
-            self.require("list")  # Without it nobody learns that an object does not exist.
+            self.require("list")  # Without it a client does not learn that an object does not exist.
             raise errors.no_object(bucket, name)
         Preconditions.of(query).check(found, reading=reading)
         return found

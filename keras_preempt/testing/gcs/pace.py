@@ -1,4 +1,4 @@
-"""How fast bytes move: token buckets for each direction of a connection, and of a machine's connections together."""
+"""Rate limits: token buckets for each direction of a connection, and of all connections of a machine together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 BURST_SECONDS = 0.1
-"""How much unused time a bucket keeps: after a pause, as many seconds' worth of bytes move at once."""
+"""How much unused time a bucket keeps: after a pause, this many seconds' worth of bytes move at once."""
 
 _LONGEST_SLICE = 1 << 20  # bytes
 _SLICE_SECONDS = 0.02

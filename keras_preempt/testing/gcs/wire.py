@@ -1,4 +1,4 @@
-"""The wire: connections, bodies at a pace, and the faults that happen to them."""
+"""The HTTP side of the fake: connections, bodies at a limited rate, and the faults that happen to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Request:
         target: ``bucket/object``, as far as the request names them.
         status: The HTTP status that was sent; None while the request is in flight, and if nothing was sent.
         bytes: How many bytes of body were received and sent, without headers.
-        fault: The kind of the fault that was put in its way, or None.
+        fault: The kind of the fault that happened to it, or None.
     """
 
     method: str
@@ -187,7 +187,7 @@ class _Handler(Handler):
             self._send(reply, request, kind if is_content else "")
 
     def _send(self, reply: Reply, request: Request, kind: str) -> None:
-        """Sends an answer; `kind` is that of a fault that meets its content."""
+        """Sends an answer; `kind` is that of a fault that happens to its content."""
         if kind == "corrupted":
             reply.body = _with_one_bit_flipped(reply.body, len(reply.body) // 2)
         body = reply.body

@@ -1,4 +1,4 @@
-"""Amazon EC2's instance metadata service, version 2, as far as training has use for it."""
+"""Amazon EC2's instance metadata service, version 2: the parts that matter to training."""
 
 from __future__ import annotations
 

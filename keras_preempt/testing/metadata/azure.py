@@ -1,4 +1,4 @@
-"""Azure's instance metadata service, as far as training has use for it."""
+"""Azure's instance metadata service: the parts that matter to training."""
 
 from __future__ import annotations
 

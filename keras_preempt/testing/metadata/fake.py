@@ -1,7 +1,7 @@
 """The metadata servers of Google Compute Engine, Amazon EC2 and Azure on the loopback interface, for tests.
 
-`FakeMetadata` answers as the three of them do, announces what you tell it to while somebody listens, and fails
-in the ways in which such servers fail.
+`FakeMetadata` answers as the three of them do, announces what you tell it to, and fails in the ways in which such
+servers fail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keras_preempt.testing.server import Fake, Reply, RequestLog
 
 
 class FakeMetadata(Fake[MetadataServer]):
-    """Metadata servers of one's own, for as long as a ``with`` block lasts.
+    """Fake metadata servers for as long as a ``with`` block lasts.
 
     Example:
         with FakeMetadata() as fake:
@@ -27,7 +27,7 @@ class FakeMetadata(Fake[MetadataServer]):
             notices.get(timeout=1)
             source.stop()
 
-    It listens on 127.0.0.1 only. What it serves outlives the ``with`` block, so that a server can come back.
+    It listens on 127.0.0.1 only. What it serves outlives the ``with`` block, so that a server can go and come back.
 
     Args:
         clouds: Which clouds it is, out of "gce", "aws" and "azure"; all of them by default. Questions for the others
@@ -81,19 +81,19 @@ class FakeMetadata(Fake[MetadataServer]):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that point whoever asks a metadata server to this one, for all three clouds."""
+        """Environment variables that point clients of any cloud's metadata server to this one."""
         host = f"127.0.0.1:{self.port}"
         return {name: value for fake in self._fakes.values() for name, value in fake.variables(host).items()}
 
     def fail(
         self, kind: str, times: int | None = None, *, match: str = "", seconds: float | None = None
     ) -> None:
-        """Lets questions fail from now on.
+        """Makes requests fail from now on.
 
         Args:
             kind: One of `METADATA_FAULTS`, or an HTTP status from 400 to 599 as text.
-            times: How many questions; until `recover` by default.
-            match: Only questions whose `MetadataRequest.text` contains it.
+            times: How many requests; until `recover` by default.
+            match: Only requests whose `MetadataRequest.text` contains this.
             seconds: How long a ``"stall"`` lasts; until `recover` by default.
 
         Raises:
@@ -106,16 +106,16 @@ class FakeMetadata(Fake[MetadataServer]):
         self._faults.recover()
 
     def drop_connections(self) -> None:
-        """Breaks every connection off, also those of questions that are kept waiting."""
+        """Resets every connection, also those of requests that are kept waiting."""
         self._running().drop_connections()
 
     @property
     def requests(self) -> list[MetadataRequest]:
-        """Every question so far, in the order of arrival, as copies."""
+        """Every request so far, in the order of arrival, as copies."""
         return self._log.snapshot()
 
     def wait_for_requests(self, count: int, match: str = "", timeout: float = 10.0) -> None:
-        """Waits until so many questions whose `MetadataRequest.text` contains `match` have come since the start.
+        """Waits until `count` requests whose `MetadataRequest.text` contains `match` have come since the start.
 
         Raises:
             TimeoutError: They have not come after `timeout` seconds.

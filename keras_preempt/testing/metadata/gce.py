@@ -1,4 +1,4 @@
-"""Google Compute Engine's metadata server, as far as training has use for it."""
+"""Google Compute Engine's metadata server: the parts that matter to training."""
 
 from __future__ import annotations
 

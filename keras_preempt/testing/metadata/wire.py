@@ -1,4 +1,4 @@
-"""The wire of the fake metadata servers: connections, the record of questions, and the faults that meet them."""
+"""The HTTP side of the fake metadata servers: connections, questions, and the faults that happen to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MetadataRequest:
         path: The path, with its query.
         headers: By name in lower case.
         status: The HTTP status that was sent; None while the question is open, and if nothing was sent.
-        fault: What was put in its way, or None.
+        fault: The kind of the fault that happened to it, or None.
     """
 
     method: str
@@ -43,7 +43,7 @@ class MetadataRequest:
 
 @dataclass(frozen=True)
 class Question:
-    """One question as the three clouds see it; `path` is without its query."""
+    """One question as the clouds see it; `path` is without its query."""
 
     method: str
     path: str
