@@ -18,7 +18,7 @@ from keras_preempt.notices.platform import Platform
 from keras_preempt.notices.termination import TerminationConfig, complete
 from keras_preempt.testing import FakeMetadata
 from tests.docs.shown import assert_shown
-from tests.raw_server import Behaviour, RawServer, http
+from tests.notices.raw_server import Behaviour, RawServer, http
 
 GOOGLE = http(200, "4711", Metadata_Flavor="Google")
 TOKEN = http(200, "AQAE", X_Aws_Ec2_Metadata_Token_Ttl_Seconds="60")
