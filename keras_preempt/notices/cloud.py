@@ -33,7 +33,7 @@ class Source(Protocol):
 
 
 class Grace(NamedTuple):
-    """The time that a process can count on: `seconds` from a notice to the end, and the `source` that says so."""
+    """The time that a save can count on: the `seconds` from a notice to the end, and the `source` of that number."""
 
     seconds: float
     source: str

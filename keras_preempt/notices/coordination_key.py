@@ -14,21 +14,30 @@ from collections.abc import Callable
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.backend.tensorflow.internals import PREEMPTION_NOTICE_KEY
 from keras_preempt.notices.notice import Notice
-from keras_preempt.notices.platform import COORDINATION_KEY
+
+SOURCE = "coordination key"
+
 
 _REASON = "TensorFlow's notice for "
-_RELEASED = "keras_preempt/released"
-_STOP_LIMIT = 5.0  # seconds
 
 
 def task_named_by(notice: Notice) -> str | None:
     """The task that a notice of this source is about, such as "/job:worker/task:1"; None for another source."""
-    return notice.reason.removeprefix(_REASON) if notice.source == COORDINATION_KEY else None
+    return notice.reason.removeprefix(_REASON) if notice.source == SOURCE else None
 
 
 def notice_of(task: str) -> Notice:
     """A notice, received now, that a task such as "/job:worker/task:1" is about to be ended."""
-    return Notice(COORDINATION_KEY, f"{_REASON}{task}", time.time())
+    return Notice(SOURCE, f"{_REASON}{task}", time.time())
+
+
+def names_member(notice: Notice, task: str) -> bool:
+    """Whether the notice is about this task, such as "/job:worker/task:1"."""
+    return task_named_by(notice) == task
+
+
+_RELEASED = "keras_preempt/released"
+_STOP_LIMIT = 5.0  # seconds
 
 
 class CoordinationKeyNotices:

@@ -44,13 +44,13 @@ class PreemptionWatcher:
         log.show()
         self._detection = KnownOnce()
         self._workers = connected()
-        self._heard: list[Notice] = []  # The waiting thread holds this rather than the watcher itself.
+        self._heard = _Heard()
         self._stop: weakref.finalize[[], PreemptionWatcher] | None = None
         if internals.CoordinationKeys().available():
-            source = CoordinationKeyNotices(ServiceCoordinator(0, 1), self._heard.append)
+            source = CoordinationKeyNotices(ServiceCoordinator(0, 1), self._heard)
             source.start()
-            # Also when the watcher is garbage-collected, and before the interpreter ends: a thread that is then in
-            # one of TensorFlow's waits can crash the process.
+            # Also when the watcher is forgotten, and before the interpreter ends: a thread that is in a wait of
+            # TensorFlow's then can take the process down.
             self._stop = weakref.finalize(self, source.stop)
 
     def __enter__(self) -> PreemptionWatcher:
@@ -64,7 +64,7 @@ class PreemptionWatcher:
     @property
     def preemption_message(self) -> str | None:
         """The task that was preempted, such as "/job:worker/task:1"; None if none was, as far as is known."""
-        return task_named_by(self._heard[0]) if self._heard else None
+        return self._heard.task
 
     @property
     def platform(self) -> Platform:
@@ -78,7 +78,7 @@ class PreemptionWatcher:
         Raises:
             tf.errors.AbortedError: "Task ... was preempted.", as from TensorFlow's op CheckPreemption.
         """
-        internals.check_preemption(self.preemption_message)
+        internals.check_preemption(self._heard.task)
 
     def block_until_worker_exit(self, timeout: float | None = None) -> bool:
         """Waits until the workers are gone, so that the program does not reconnect to them only to lose them again.
@@ -98,3 +98,13 @@ class PreemptionWatcher:
         self._detection.stop()
         if self._stop is not None:
             self._stop()
+
+
+class _Heard:
+    """What the waiting thread has received; the thread holds this rather than the watcher itself."""
+
+    def __init__(self) -> None:
+        self.task: str | None = None
+
+    def __call__(self, notice: Notice) -> None:
+        self.task = task_named_by(notice)

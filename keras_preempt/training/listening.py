@@ -12,7 +12,7 @@ from keras_preempt.backend.tensorflow.place import Place
 from keras_preempt.backend.tensorflow.service import ServiceCoordinator
 from keras_preempt.notices import Notice
 from keras_preempt.notices.cloud import Source
-from keras_preempt.notices.coordination_key import CoordinationKeyNotices, task_named_by
+from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member
 from keras_preempt.notices.detection import KnownOnce
 from keras_preempt.notices.platform import CLOUDS, COORDINATION_KEY, Platform
 from keras_preempt.notices.polled import PolledNotices
@@ -130,7 +130,7 @@ class Listening:
         source.start()
 
     def _about_a_task(self, notice: Notice) -> None:
-        if self._place.workers or task_named_by(notice) == self._place.task:
+        if self._place.workers or names_member(notice, self._place.task):
             self._runtime.notify(notice)
 
 

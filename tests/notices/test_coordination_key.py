@@ -5,7 +5,7 @@ import time
 
 from keras_preempt.backend.tensorflow.internals import PREEMPTION_NOTICE_KEY
 from keras_preempt.notices import Notice
-from keras_preempt.notices.coordination_key import CoordinationKeyNotices, task_named_by
+from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member
 from tests.agreement.memory_coordinator import PATIENCE, MemoryService
 
 
@@ -46,17 +46,18 @@ def test_tensorflows_key_is_a_notice_that_names_the_task() -> None:
     source.stop()
     assert notice.source == "coordination key"
     assert before <= notice.received_at <= time.time()
-    assert task_named_by(notice) == "/job:worker/task:1"
+    assert names_member(notice, "/job:worker/task:1")
+    assert not names_member(notice, "/job:worker/task:0")
     assert not is_waiting()
 
 
-def test_task_11_is_not_taken_for_task_1() -> None:
+def test_task_1_is_not_taken_for_task_11() -> None:
     notice = Notice("coordination key", "TensorFlow's notice for /job:worker/task:11", 0.0)
-    assert task_named_by(notice) == "/job:worker/task:11"
+    assert not names_member(notice, "/job:worker/task:1")
 
 
 def test_only_a_notice_from_this_source_is_about_a_task() -> None:
-    assert task_named_by(Notice("signal", "/job:worker/task:1", 0.0)) is None
+    assert not names_member(Notice("signal", "/job:worker/task:1", 0.0), "/job:worker/task:1")
 
 
 def test_stop_ends_the_wait_delivers_nothing_and_leaves_no_key() -> None:
@@ -116,7 +117,7 @@ def test_a_notice_that_was_there_before_is_heard() -> None:
     heard = Heard()
     source = CoordinationKeyNotices(coordinator, heard)
     source.start()
-    assert task_named_by(heard.one()) == "/job:worker/task:0"
+    assert names_member(heard.one(), "/job:worker/task:0")
     source.stop()
     assert not is_waiting()
     assert not coordinator.put_if_absent(PREEMPTION_NOTICE_KEY, "another")  # TensorFlow's notice stays
