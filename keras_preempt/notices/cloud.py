@@ -53,6 +53,7 @@ class Row:
             promises and the notice does not say; 0 if it promises nothing.
         waits_for_workers: Whether to exit only once the workers are gone.
         accelerator: What machines of this kind compute on; None if the name does not say.
+        variables: What a scheduler sets in the environment of the processes that it starts.
         grace: What a process can count on after any other notice.
     """
 
@@ -61,6 +62,7 @@ class Row:
     maintenance_lead: float = 0.0
     waits_for_workers: bool = False
     accelerator: Accelerator | None = None
+    variables: tuple[str, ...] = ()
     grace: Grace = UNKNOWN_GRACE
 
 

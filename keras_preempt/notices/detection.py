@@ -17,20 +17,11 @@ from pathlib import Path
 
 from keras_preempt.notices.cloud import Accelerator, Cloud
 from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError
-from keras_preempt.notices.platform import CLOUDS, Platform, compose, parse_name
+from keras_preempt.notices.platform import CLOUDS, SCHEDULERS, Platform, compose, parse_name
 from keras_preempt.notices.stopping import Stopped, Stopping
 from keras_preempt.process import environment
 
 logger = logging.getLogger("keras_preempt")
-
-SCHEDULER_VARIABLES = (
-    ("sagemaker", ("SM_HOSTS", "TRAINING_JOB_NAME")),
-    ("vertex", ("CLOUD_ML_PROJECT_ID", "AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR")),
-    ("slurm", ("SLURM_JOB_ID",)),
-    ("lsf", ("LSB_JOBID",)),
-    ("kubernetes", ("KUBERNETES_SERVICE_HOST",)),
-)
-"""What each scheduler sets for the processes that it starts; one that can run inside another comes first."""
 
 SERVICE_ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
 """A folder that Kubernetes puts into containers, also where the variables were cleared."""
@@ -53,10 +44,10 @@ Somebody else may set or hide any of it, so looking never raises.
 
 def scheduler_clue(variables: Mapping[str, str], root: Path = Path("/")) -> Clue | None:
     """The scheduler that started this process."""
-    for name, signs in SCHEDULER_VARIABLES:
-        for sign in signs:
-            if variables.get(sign):
-                return name, f"{sign} is set"
+    for row in SCHEDULERS.values():
+        for variable in row.variables:
+            if variables.get(variable):
+                return row.name, f"{variable} is set"
     if (root / SERVICE_ACCOUNT).is_dir():
         return "kubernetes", f"/{SERVICE_ACCOUNT} is there"
     return None

@@ -29,12 +29,34 @@ MACHINES = {row.name: row for cloud in CLOUDS.values() for row in cloud.machines
 SCHEDULERS = {
     row.name: row
     for row in (
-        Row("sagemaker", grace=Grace(120.0, "SageMaker's between SIGTERM and SIGKILL")),
-        Row("vertex", grace=Grace(30.0, "that of the machines; Vertex AI itself promises none")),
-        Row("slurm", grace=Grace(30.0, "the default of KillWait; --signal and GraceTime give more")),
-        Row("lsf", grace=Grace(10.0, "the default of JOB_TERMINATE_INTERVAL")),
+        Row(
+            "sagemaker",
+            variables=("SM_HOSTS", "TRAINING_JOB_NAME"),
+            grace=Grace(120.0, "SageMaker's between SIGTERM and SIGKILL"),
+        ),
+        Row(
+            "vertex",
+            variables=(
+                "CLOUD_ML_PROJECT_ID",
+                "AIP_MODEL_DIR",
+                "AIP_CHECKPOINT_DIR",
+                "AIP_TENSORBOARD_LOG_DIR",
+            ),
+            grace=Grace(30.0, "that of the machines; Vertex AI itself promises none"),
+        ),
+        Row(
+            "slurm",
+            variables=("SLURM_JOB_ID",),
+            grace=Grace(30.0, "the default of KillWait; --signal and GraceTime give more"),
+        ),
+        Row(
+            "lsf",
+            variables=("LSB_JOBID",),
+            grace=Grace(10.0, "the default of JOB_TERMINATE_INTERVAL"),
+        ),
         Row(
             "kubernetes",
+            variables=("KUBERNETES_SERVICE_HOST",),
             grace=Grace(30.0, "the default of terminationGracePeriodSeconds; GKE Spot gives 15"),
         ),
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.notices.cloud import Accelerator
-from keras_preempt.notices.detection import SCHEDULER_VARIABLES, SERVICE_ACCOUNT, TPU_VARIABLES
+from keras_preempt.notices.detection import SERVICE_ACCOUNT, TPU_VARIABLES
 from keras_preempt.notices.platform import (
     CLOUDS,
     GENERIC,
@@ -157,8 +157,9 @@ def test_the_page_says_what_a_tpu_coordinator_does() -> None:
 
 
 def test_the_page_names_every_sign_of_a_scheduler_and_of_an_accelerator() -> None:
-    for name, signs in SCHEDULER_VARIABLES:
-        for sign in signs:
+    for name, row in SCHEDULERS.items():
+        assert row.variables
+        for sign in row.variables:
             assert f"`{sign}`" in rows()[name]["found by"]
     assert f"`/{SERVICE_ACCOUNT}`" in rows()["kubernetes"]["found by"]
     for sign in TPU_VARIABLES:
