@@ -21,7 +21,7 @@ from keras_preempt.agreement.local import LocalCoordinator
 from keras_preempt.backend.tensorflow import internals
 from keras_preempt.backend.tensorflow.place import Place
 from keras_preempt.backend.tensorflow.remote_workers import RemoteWorkers
-from keras_preempt.notices.last_signal import EndsWith
+from keras_preempt.notices.signals import EndsWith
 from keras_preempt.testing import FakeMetadata
 
 TENSORFLOWS = tf.distribute.experimental.PreemptionCheckpointHandler

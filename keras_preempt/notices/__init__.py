@@ -1,4 +1,4 @@
-"""Where termination notices come from: one small module a source, each yielding a `Notice`."""
+"""Where notices of termination come from, and what they mean: one module for each kind of source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notices of Amazon EC2 Spot: the interruption, two minutes ahead, and the hint that one has become likely."""
+"""Notices of Amazon EC2 Spot: an interruption, two minutes ahead, and the hint that one has become likely."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
-from keras_preempt.notices.backoff import Backoff
-from keras_preempt.notices.metadata_address import Address, aws_address
-from keras_preempt.notices.metadata_client import Answer, MetadataClient
+from keras_preempt.notices.cloud import Cloud, Grace, Question, Row
+from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient
 from keras_preempt.notices.notice import Notice
-from keras_preempt.notices.source_thread import AskingSource
+from keras_preempt.notices.source_thread import AskingSource, Backoff
 from keras_preempt.notices.stopping import Stopping
+from keras_preempt.process import environment
 
 _ACTIONS = ("terminate", "stop", "hibernate")
 _ANSWER_SECONDS = 3.0
+
+_TOKEN_PATH = "/latest/api/token"
+_TOKEN_LIFETIME = "X-aws-ec2-metadata-token-ttl-seconds"
 
 
 class AwsSpot(AskingSource):
     """Listens for the interruption of this Spot instance, from `start` until `stop`.
 
-    An interruption is never taken back. A rebalance recommendation comes as one notice that is only a hint.
+    An interruption is never withdrawn. A rebalance recommendation comes as one notice that is only a hint.
 
     Args:
         on_notice: Called in the source's thread with each notice.
-        on_withdrawn: Never called; here because all sources take it.
-        address: Where the instance metadata service is; as the environment says by default.
+        address: Where the instance metadata service is; None to go by the environment.
         poll_seconds: The time between two questions, in seconds.
         token_seconds: For how long one session token is asked for, in whole seconds, 1 to 21600.
         answer_seconds: How long one answer may take, in seconds.
         backoff: How long to wait after failures.
 
     Raises:
-        ValueError: The environment names no address.
+        ValueError: The variable that names the service's address holds none.
     """
 
     def __init__(
         self,
         on_notice: Callable[[Notice], None],
         *,
-        on_withdrawn: Callable[[Notice], None],
         address: Address | None = None,
         poll_seconds: float = 5.0,
         token_seconds: int = 21600,
         answer_seconds: float = _ANSWER_SECONDS,
         backoff: Backoff | None = None,
     ) -> None:
-        super().__init__("AWS Spot", backoff)
-        self._on_notice = on_notice
+        super().__init__("AWS Spot", on_notice, backoff)
         self._poll_seconds = poll_seconds
-        self._service = ImdsV2(address or aws_address(), token_seconds, answer_seconds)
+        self._service = ImdsV2(address or AWS.address(), token_seconds, answer_seconds)
         self._announced: tuple[str, float] | None = None
         self._hinted = False
 
@@ -70,7 +70,7 @@ class AwsSpot(AskingSource):
         interruption = action, _instant(answer, said, "time")
         if interruption != self._announced:
             self._announced = interruption
-            # One id: there is one instance, and what comes later replaces what was said before.
+            # One id: there is one instance, and a later announcement replaces an earlier one.
             self._on_notice(
                 Notice(
                     "AWS Spot", f"interruption: {action}", time.time(), interruption[1], id="instance-action"
@@ -80,7 +80,7 @@ class AwsSpot(AskingSource):
     def _hear_recommendation(self, answer: Answer | None) -> None:
         if answer is None:
             return
-        _instant(answer, answer.json(), "noticeTime")  # Otherwise it is no recommendation.
+        _instant(answer, answer.json(), "noticeTime")  # Raises if it is not a recommendation.
         self._hinted = True
         self._on_notice(
             Notice("AWS Spot", "rebalance recommendation", time.time(), id="rebalance", hint=True)
@@ -88,7 +88,7 @@ class AwsSpot(AskingSource):
 
 
 class ImdsV2:
-    """Amazon's instance metadata service, version 2: each question carries a token that was asked for before.
+    """Amazon's instance metadata service, version 2: each question carries a token, which is asked for first.
 
     Args:
         address: Where it is.
@@ -112,7 +112,7 @@ class ImdsV2:
         """
         answer = self._with_token(path, stopping)
         if answer.status == 401:
-            # The token has run out before its time: the clocks or the machine have jumped.
+            # The token has expired early: the clocks or the machine have jumped.
             self._token = ""
             answer = self._with_token(path, stopping)
         if answer.status == 404:
@@ -133,10 +133,10 @@ class ImdsV2:
     def _renew(self, stopping: Stopping) -> None:
         asked = time.monotonic()
         answer = self._client.ask(
-            "/latest/api/token",
+            _TOKEN_PATH,
             stopping,
             method="PUT",
-            headers={"X-aws-ec2-metadata-token-ttl-seconds": str(self._token_seconds)},
+            headers={_TOKEN_LIFETIME: str(self._token_seconds)},
             timeout=self._answer_seconds,
         )
         answer.check_status()
@@ -155,3 +155,25 @@ def _instant(answer: Answer, said: dict[str, Any], name: str) -> float:
         return instant.replace(tzinfo=instant.tzinfo or timezone.utc).timestamp()
     except (AttributeError, TypeError, ValueError, OverflowError):
         raise answer.unexpected(f"{name!r} such as 2017-09-18T08:22:00Z", repr(text)[:60]) from None
+
+
+def _firmware(field: Callable[[str], str]) -> str | None:
+    for name in ("sys_vendor", "bios_vendor"):
+        if (vendor := field(name)) == "Amazon EC2":
+            return vendor
+    version = field("bios_version").lower()  # Machines on Xen: "4.11.amazon".
+    return version if "amazon" in version else None
+
+
+def _is_amazons(answer: Answer) -> bool:
+    return answer.status == 200 and _TOKEN_LIFETIME.lower() in answer.headers
+
+
+AWS = Cloud(
+    "aws",
+    variables=(environment.AWS_METADATA_ENDPOINT,),
+    firmware=_firmware,
+    question=Question(_TOKEN_PATH, _is_amazons, headers={_TOKEN_LIFETIME: "60"}, method="PUT"),
+    sources=lambda on_notice, on_withdrawn, lead: (AwsSpot(on_notice),),
+    machines=(Row("aws", grace=Grace(120.0, "EC2's for Spot machines")),),
+)

@@ -6,14 +6,16 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
 
-from keras_preempt.notices.azure_events import AzureDocument, AzureEvent, read_document
-from keras_preempt.notices.backoff import Backoff
-from keras_preempt.notices.metadata_address import Address, azure_address
-from keras_preempt.notices.metadata_client import MetadataClient, MetadataError
+from keras_preempt.notices.cloud import Cloud, Grace, Question, Row
+from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError
 from keras_preempt.notices.notice import Notice
-from keras_preempt.notices.source_thread import AskingSource
+from keras_preempt.notices.source_thread import AskingSource, Backoff
 from keras_preempt.notices.stopping import Stopping
+from keras_preempt.process import environment
 
 logger = logging.getLogger("keras_preempt")
 
@@ -21,6 +23,10 @@ _EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 _COMPUTE = "/metadata/instance/compute?api-version=2021-02-01"
 _HEADERS = {"Metadata": "true"}
 _ENDS = ("Preempt", "Terminate", "Reboot", "Redeploy")
+_STATUSES = ("Scheduled", "Started")
+
+ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
+"""The chassis asset tag of every Azure machine; other Hyper-V machines have Microsoft's name, but not this tag."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,8 @@ class _Announced:
 class AzureScheduledEvents(AskingSource):
     """Listens for scheduled events that end this machine, from `start` until `stop`.
 
-    It only ever reads. An event could be acknowledged, which lets Azure begin at once and for every machine in it:
-    that is for the owner of the machines to decide.
+    It only ever reads. To acknowledge an event would let Azure begin at once, and for every machine in it: that is for
+    the owner of the machines to decide.
 
     The first question switches scheduled events on, and may take two minutes to be answered.
 
@@ -41,14 +47,14 @@ class AzureScheduledEvents(AskingSource):
         on_notice: Called in the source's thread with each notice. A notice whose event is moved to another time comes
             again, with the same id.
         on_withdrawn: Called in the source's thread with a notice whose event is cancelled, or over.
-        address: Where the instance metadata service is; as the environment says by default.
+        address: Where the instance metadata service is; None to go by the environment.
         poll_seconds: The time between two questions, in seconds; Azure recommends one second.
         first_answer_seconds: How long the first answer about events may take, in seconds.
         answer_seconds: How long any other answer may take, in seconds.
         backoff: How long to wait after failures.
 
     Raises:
-        ValueError: The environment names no address.
+        ValueError: The variable that names the service's address holds none.
     """
 
     def __init__(
@@ -62,10 +68,9 @@ class AzureScheduledEvents(AskingSource):
         answer_seconds: float = 10.0,
         backoff: Backoff | None = None,
     ) -> None:
-        super().__init__("Azure scheduled events", backoff)
-        self._on_notice = on_notice
+        super().__init__("Azure scheduled events", on_notice, backoff)
         self._on_withdrawn = on_withdrawn
-        self._client = MetadataClient(address or azure_address())
+        self._client = MetadataClient(address or AZURE.address())
         self._poll_seconds = poll_seconds
         self._events_seconds = first_answer_seconds
         self._answer_seconds = answer_seconds
@@ -134,8 +139,125 @@ class AzureScheduledEvents(AskingSource):
             f"{event.kind} {'has started' if event.started else 'is scheduled'}",
             now,
             deadline,
-            cancellable=not event.started,
             id=event.id,
         )
         self._announced[event.id] = _Announced(notice, event)
         self._on_notice(notice)
+
+
+@dataclass(frozen=True)
+class AzureEvent:
+    """One announced event.
+
+    Attributes:
+        id: Its identity.
+        kind: ``Preempt``, ``Terminate``, ``Reboot``, ``Redeploy``, ``Freeze``, or one that Azure adds later.
+        resources: Names of the machines that it is about.
+        started: Whether it has begun.
+        not_before: When it begins at the earliest, in seconds since 1970; None if it begins at once or has begun.
+    """
+
+    id: str
+    kind: str
+    resources: tuple[str, ...]
+    started: bool
+    not_before: float | None
+
+    def is_about(self, machine: str) -> bool:
+        """Whether the machine of this name is affected; names in Azure are not case-sensitive."""
+        return machine.casefold() in (name.casefold() for name in self.resources)
+
+
+@dataclass(frozen=True)
+class AzureDocument:
+    """All that is announced.
+
+    Attributes:
+        incarnation: A number that changes whenever the content does.
+        events: Those that could be read.
+        problem: What is wrong with the first event that could not be read, or None.
+    """
+
+    incarnation: int
+    events: tuple[AzureEvent, ...]
+    problem: str | None
+
+
+def read_document(said: dict[str, Any]) -> AzureDocument:
+    """Reads a whole document. One malformed event does not hide the others.
+
+    Raises:
+        ValueError: The document is malformed. The message says what was expected and received.
+    """
+    incarnation, listed = said.get("DocumentIncarnation"), said.get("Events")
+    if not isinstance(incarnation, int) or not isinstance(listed, list):
+        raise ValueError(
+            f"Expected a DocumentIncarnation and a list of Events. Received: {repr(said)[:100]}."
+        )
+    events, problem = [], None
+    for one in listed:
+        try:
+            events.append(_read_event(one))
+        except ValueError as error:
+            problem = problem or str(error)
+    return AzureDocument(incarnation, tuple(events), problem)
+
+
+def _read_event(said: Any) -> AzureEvent:
+    if not isinstance(said, dict):
+        raise ValueError(f"Expected an event. Received: {repr(said)[:100]}.")
+    identity, kind, resources = said.get("EventId"), said.get("EventType"), said.get("Resources")
+    status, not_before = said.get("EventStatus"), said.get("NotBefore")
+    if not (
+        isinstance(identity, str)
+        and identity
+        and isinstance(kind, str)
+        and isinstance(resources, list)
+        and all(isinstance(name, str) for name in resources)
+        and status in _STATUSES
+        and (not_before is None or isinstance(not_before, str))
+    ):
+        raise ValueError(
+            "Expected an event with EventId, EventType, Resources, EventStatus out of "
+            f"{', '.join(_STATUSES)}, and NotBefore. Received: {repr(said)[:200]}."
+        )
+    return AzureEvent(identity, kind, tuple(resources), status == "Started", _instant(not_before or ""))
+
+
+def _instant(text: str) -> float | None:
+    """A time such as Mon, 19 Sep 2016 18:29:47 GMT; empty once the event has begun."""
+    if not text.strip():
+        return None
+    try:
+        instant = parsedate_to_datetime(text)
+        return instant.replace(tzinfo=instant.tzinfo or timezone.utc).timestamp()
+    except (TypeError, ValueError, IndexError, OverflowError):
+        raise ValueError(
+            f"Expected NotBefore such as Mon, 19 Sep 2016 18:29:47 GMT. Received: {text[:60]!r}."
+        ) from None
+
+
+def _firmware(field: Callable[[str], str]) -> str | None:
+    found = field("sys_vendor"), field("chassis_asset_tag")
+    return (
+        f"{found[0]} with the asset tag of Azure" if found == ("Microsoft Corporation", ASSET_TAG) else None
+    )
+
+
+def _is_azures(answer: Answer) -> bool:
+    try:
+        return answer.status == 200 and "azEnvironment" in answer.json()
+    except MetadataError:
+        return False
+
+
+AZURE = Cloud(
+    "azure",
+    variables=(environment.AZURE_METADATA_HOST,),
+    firmware=_firmware,
+    question=Question(_COMPUTE, _is_azures, headers=_HEADERS),
+    sources=lambda on_notice, on_withdrawn, lead: (
+        AzureScheduledEvents(on_notice, on_withdrawn=on_withdrawn),
+    ),
+    machines=(Row("azure", grace=Grace(30.0, "Azure's for Spot machines")),),
+)

@@ -1,8 +1,8 @@
 """The notice that TensorFlow itself leaves in the coordination service.
 
-TensorFlow's C++ handler, which creating a clustered strategy installs, turns SIGTERM into the key
-TF_DEFAULT_PREEMPTION_NOTICE_KEY = "/job:worker/task:N". It is how a notice arrives where Python may not
-install a handler: in `fit` called from a thread other than the main one, and before `fit` has begun.
+Creating a strategy for a cluster installs a C++ handler of TensorFlow's, which turns SIGTERM into the key
+TF_DEFAULT_PREEMPTION_NOTICE_KEY = "/job:worker/task:N". This is how a notice arrives where Python may not
+install a handler: when `fit` is called from a thread other than the main one, and before `fit` has begun.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def task_named_by(notice: Notice) -> str | None:
 
 
 def notice_of(task: str) -> Notice:
-    """The notice that a task, such as "/job:worker/task:1", is about to be ended, which is heard now."""
+    """A notice, received now, that a task such as "/job:worker/task:1" is about to be ended."""
     return Notice(SOURCE, f"{_REASON}{task}", time.time())
 
 
 def names_member(notice: Notice, task: str) -> bool:
-    """Whether the notice is about the task such as "/job:worker/task:1" rather than about another one."""
+    """Whether the notice is about this task, such as "/job:worker/task:1"."""
     return task_named_by(notice) == task
 
 
@@ -41,15 +41,15 @@ _STOP_LIMIT = 5.0  # seconds
 
 
 class CoordinationKeyNotices:
-    """Waits for the key in one blocking get, which nothing but the key itself ends.
+    """Waits for the key in one blocking get, which only the key itself can end.
 
-    So `stop` inserts the key for a moment, with a value that is no task: every waiting thread of the
+    So `stop` inserts the key for a moment, with a value that is not a task: every waiting thread of the
     cluster wakes, the one that was stopped ends, and the others wait again.
 
     Args:
         coordinator: Where the key appears.
         on_notice: Called in the waiting thread with the notice.
-        on_lost: Called in the waiting thread if the service is gone before it was stopped.
+        on_lost: Called in the waiting thread if the service fails before `stop` is called.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class CoordinationKeyNotices:
         self._stopped.set()
         limit = time.monotonic() + _STOP_LIMIT
         try:
-            # Again and again: another member that stops may insert and delete the key at the same time.
+            # Repeatedly: another member that stops may insert and delete the key at the same time.
             while self._thread.is_alive() and time.monotonic() < limit:
                 inserted = self._coordinator.put_if_absent(PREEMPTION_NOTICE_KEY, _RELEASED)
                 self._thread.join(timeout=0.2)

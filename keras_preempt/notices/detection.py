@@ -1,8 +1,9 @@
 """Finds out where this process runs, beside start-up: a wrong or silent answer must not hold training up.
 
-What the machine says about itself comes first, and takes no time. A metadata server is asked only where the
-firmware names no cloud (a container may hide it), or where a variable says where the server is; in a thread, for
-one second at most. It is believed by what only a metadata server says, since many a network answers everything.
+What the machine says about itself comes first, and takes no time: variables, firmware, device files. A metadata server
+is asked only where the firmware names no cloud (a container may hide it), or where a variable says where the server
+is; in a thread, for one second at most. It is believed by what only a metadata server says, since many a network
+answers everything.
 """
 
 from __future__ import annotations
@@ -11,29 +12,77 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
-from keras_preempt.notices import machine_clues
-from keras_preempt.notices.metadata_address import Address, aws_address, azure_address, gce_address
-from keras_preempt.notices.metadata_client import Answer, MetadataClient, MetadataError
-from keras_preempt.notices.platform import AWS, AZURE, GCE, Accelerator, Platform, compose, parse_name
+from keras_preempt.notices.cloud import Accelerator, Cloud
+from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError
+from keras_preempt.notices.platform import CLOUDS, SCHEDULERS, Platform, compose, parse_name
 from keras_preempt.notices.stopping import Stopped, Stopping
 from keras_preempt.process import environment
 
 logger = logging.getLogger("keras_preempt")
 
-_VARIABLES = (
-    environment.PLATFORM,
-    environment.GCE_METADATA_HOST,
-    environment.GCE_METADATA_IP,
-    environment.AWS_METADATA_ENDPOINT,
-    environment.AZURE_METADATA_HOST,
-)
+SERVICE_ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
+"""A folder that Kubernetes puts into containers, also where the variables were cleared."""
+
+TPU_VARIABLES = ("TPU_NAME", "TPU_WORKER_ID", "TPU_ACCELERATOR_TYPE")
+
+_DEVICES: tuple[tuple[str, Accelerator], ...] = (("accel[0-9]*", "tpu"), ("nvidia[0-9]*", "gpu"))
+_FIRMWARE = "sys/class/dmi/id"
 
 LIMIT = 1.0
 """Seconds that metadata servers get for an answer, all together."""
+
+
+Clue = tuple[str, str]
+"""What the machine says about itself: the name of a scheduler or cloud, and the sign of it in words, for the log.
+
+Somebody else may set or hide any of it, so looking never raises.
+"""
+
+
+def scheduler_clue(variables: Mapping[str, str], root: Path = Path("/")) -> Clue | None:
+    """The scheduler that started this process."""
+    for row in SCHEDULERS.values():
+        for variable in row.variables:
+            if variables.get(variable):
+                return row.name, f"{variable} is set"
+    if (root / SERVICE_ACCOUNT).is_dir():
+        return "kubernetes", f"/{SERVICE_ACCOUNT} is there"
+    return None
+
+
+def cloud_clue(root: Path = Path("/")) -> Clue | None:
+    """The cloud, as the firmware of its machines names it."""
+
+    def field(name: str) -> str:
+        try:
+            return (root / _FIRMWARE / name).read_text(errors="replace").strip()
+        except OSError:
+            return ""
+
+    for cloud in CLOUDS.values():
+        sign = cloud.firmware(field)
+        if sign is not None:
+            return cloud.name, f"the firmware says {sign}"
+    return None
+
+
+def find_accelerator(variables: Mapping[str, str], root: Path = Path("/")) -> tuple[Accelerator, str | None]:
+    """What the machine computes on, and by which sign; "none" without one.
+
+    Device files rather than TensorFlow's list: it is the machine that is stopped for maintenance, whether or
+    not this process uses all of it, and looking must not start TensorFlow.
+    """
+    for variable in TPU_VARIABLES:
+        if variables.get(variable):
+            return "tpu", f"{variable} is set"
+    for pattern, kind in _DEVICES:
+        device = next(iter(sorted((root / "dev").glob(pattern))), None)
+        if device is not None:
+            return kind, f"/dev/{device.name} is there"
+    return "none", None
 
 
 class Detection:
@@ -67,18 +116,18 @@ class Detection:
         self._thread: threading.Thread | None = None
         self._answered: tuple[str, str] | None = None
         self._platform: Platform | None = None
-        found, sign = machine_clues.accelerator(variables, root)
+        found, sign = find_accelerator(variables, root)
         self._accelerator: Accelerator = found if accelerator is None else accelerator
         if variables.get(environment.PLATFORM):
             self._platform = parse_name(variables[environment.PLATFORM], self._accelerator)
             return
-        scheduler, cloud = machine_clues.scheduler(variables, root), machine_clues.cloud(root)
-        signs = [clue.sign for clue in (scheduler, cloud) if clue]
+        scheduler, cloud = scheduler_clue(variables, root), cloud_clue(root)
+        signs = [clue[1] for clue in (scheduler, cloud) if clue]
         self._signs = (*signs, sign) if sign and accelerator is None else tuple(signs)
-        self._scheduler = scheduler.name if scheduler else None
-        self._cloud = cloud.name if cloud else None
-        self._questions = _questions(variables, ask_all=cloud is None)
-        if not self._questions:
+        self._scheduler = scheduler[0] if scheduler else None
+        self._cloud = cloud[0] if cloud else None
+        self._servers = _servers(variables, ask_all=cloud is None)
+        if not self._servers:
             self._platform = self._compose(self._cloud)
 
     def start(self) -> Detection:
@@ -119,17 +168,16 @@ class Detection:
         return compose(self._scheduler, cloud, self._accelerator, (*self._signs, *more))
 
     def _ask(self, stopping: Stopping) -> None:
-        deadline = time.monotonic() + self._limit  # Of all questions together.
+        deadline = time.monotonic() + self._limit  # For all servers together.
         try:
-            for question in self._questions:
+            for cloud, address in self._servers:
                 try:
-                    answer = question.ask(stopping, deadline - time.monotonic())
+                    answer = _ask_whose(cloud, address, stopping, deadline - time.monotonic())
                 except MetadataError as error:
-                    logger.debug("Not %s: %s", question.cloud, error)
+                    logger.debug("Not %s: %s", cloud.name, error)
                     continue
-                if question.recognises(answer):
-                    sign = f"the metadata server at {question.address} is that of {question.cloud}"
-                    self._answered = (question.cloud, sign)
+                if cloud.question.recognises(answer):
+                    self._answered = cloud.name, f"the metadata server at {address} is that of {cloud.name}"
                     return
         except Stopped:
             return
@@ -137,7 +185,25 @@ class Detection:
             stopping.close()
 
 
+def _ask_whose(cloud: Cloud, address: Address, stopping: Stopping, timeout: float) -> Answer:
+    question = cloud.question
+    client = MetadataClient(address)
+    return client.ask(
+        question.path, stopping, headers=question.headers, timeout=timeout, method=question.method
+    )
+
+
+def _servers(variables: Mapping[str, str], *, ask_all: bool) -> list[tuple[Cloud, Address]]:
+    """The servers that variables name; if there are none and `ask_all`, every cloud's own."""
+    servers = [(cloud, cloud.address(variables)) for cloud in CLOUDS.values()]
+    named = [server for server in servers if any(variables.get(name) for name in server[0].variables)]
+    return named or (servers if ask_all else [])
+
+
 _found: dict[tuple[str | None, ...], Platform] = {}
+
+# What can change between two fits: a user may set a variable.
+_VARIABLES = (environment.PLATFORM, *(name for cloud in CLOUDS.values() for name in cloud.variables))
 
 
 class KnownOnce:
@@ -148,7 +214,6 @@ class KnownOnce:
     """
 
     def __init__(self) -> None:
-        # By what can change: a user may set a variable between two fits.
         self._key = tuple(os.environ.get(name) for name in _VARIABLES)
         self._detection = None if self._key in _found else Detection().start()
 
@@ -162,54 +227,3 @@ class KnownOnce:
         """Ends the asking. Can be called twice."""
         if self._detection is not None:
             self._detection.stop()
-
-
-@dataclass(frozen=True)
-class _Question:
-    """What to ask the metadata server of one cloud, and how to know it by its answer."""
-
-    cloud: str
-    address: Address
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    recognises: Callable[[Answer], bool]
-
-    def ask(self, stopping: Stopping, timeout: float) -> Answer:
-        client = MetadataClient(self.address)
-        return client.ask(self.path, stopping, headers=self.headers, timeout=timeout, method=self.method)
-
-
-def _is_gce(answer: Answer) -> bool:
-    return answer.headers.get("metadata-flavor") == "Google"
-
-
-def _is_aws(answer: Answer) -> bool:
-    return answer.status == 200 and "x-aws-ec2-metadata-token-ttl-seconds" in answer.headers
-
-
-def _is_azure(answer: Answer) -> bool:
-    try:
-        return answer.status == 200 and "azEnvironment" in answer.json()
-    except MetadataError:
-        return False
-
-
-def _questions(variables: Mapping[str, str], *, ask_all: bool) -> list[_Question]:
-    """The servers that variables name; if there are none and `ask_all`, every cloud's own."""
-    flavor = {"Metadata-Flavor": "Google"}
-    lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
-    instance = "/metadata/instance/compute?api-version=2021-02-01"
-    gce = _Question(GCE, gce_address(variables), "GET", "/computeMetadata/v1/instance/id", flavor, _is_gce)
-    aws = _Question(AWS, aws_address(variables), "PUT", "/latest/api/token", lifetime, _is_aws)
-    azure = _Question(AZURE, azure_address(variables), "GET", instance, {"Metadata": "true"}, _is_azure)
-    named = [
-        question
-        for question, names in (
-            (gce, (environment.GCE_METADATA_HOST, environment.GCE_METADATA_IP)),
-            (aws, (environment.AWS_METADATA_ENDPOINT,)),
-            (azure, (environment.AZURE_METADATA_HOST,)),
-        )
-        if any(variables.get(name) for name in names)
-    ]
-    return named or ([gce, aws, azure] if ask_all else [])

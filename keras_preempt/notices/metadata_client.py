@@ -1,7 +1,7 @@
-"""Asks a metadata server one thing over HTTP, and waits for the answer as long as one must, and no longer.
+"""A client of metadata servers: where they are, and one question over HTTP with a bounded wait for its answer.
 
-Python's own http.client, since it does so little: no proxy, no redirect, no retry, no pool. Metadata servers hand
-out credentials and decide about the end of a run, so a question must go where it is addressed, or nowhere.
+It uses Python's own http.client because that does so little: no proxy, no redirect, no retry, no pool. Metadata servers
+hand out credentials and decide when a run ends, so a question must go where it is addressed, or nowhere.
 """
 
 from __future__ import annotations
@@ -14,13 +14,57 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
+from urllib.parse import urlsplit
 
-from keras_preempt.notices.metadata_address import Address
 from keras_preempt.notices.stopping import Stopping
 
 LONGEST_BODY = 64 * 1024  # bytes; the documents that are asked for have one or two KiB
 _CONNECT_SECONDS = 2.0  # The server is on the same machine, or on its host.
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int = 80
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == 80 else f"{host}:{self.port}"
+
+
+LINK_LOCAL = Address("169.254.169.254")
+"""Where the metadata servers of all clouds are: on the machine's own link, so that no name is looked up."""
+
+
+def parse_address(text: str, name: str) -> Address:
+    """Reads ``host``, ``host:port`` or ``http://host:port/``.
+
+    Args:
+        text: What to read.
+        name: The variable that it comes from, for the message.
+
+    Raises:
+        ValueError: It is something else. A path or a password would be dropped silently, and a metadata server
+            speaks no https.
+    """
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    else:
+        if parts.scheme != "http" or parts.path not in ("", "/") or "@" in parts.netloc:
+            host = None
+        if parts.query or parts.fragment or any(character <= " " for character in text):
+            host = None
+    if not host:
+        raise ValueError(
+            f"Expected {name} to be host, host:port or http://host:port. Received: {text!r}. "
+            "Correct the variable, or unset it to ask the platform's own address."
+        )
+    return Address(host, 80 if port is None else port)
 
 
 class MetadataError(Exception):
@@ -49,14 +93,14 @@ class Answer:
             raise self.unexpected("status 200", f"status {self.status}")
 
     def text(self) -> str:
-        """The body as text, without the space around it. Raises MetadataError if it is none."""
+        """The body as text, without the space around it. Raises MetadataError if it is not text."""
         try:
             return self.body.decode().strip()
         except UnicodeDecodeError:
             raise self.unexpected("text", _excerpt(self.body)) from None
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object. Raises MetadataError if it is none."""
+        """The body as a JSON object. Raises MetadataError if it is not one."""
         try:
             value = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -98,12 +142,12 @@ class MetadataClient:
         Args:
             path: What to ask for, with its query.
             stopping: Ends the wait.
-            headers: What the server wants to see.
+            headers: The request headers.
             timeout: How long everything together may take, in seconds.
             method: The HTTP method.
 
         Raises:
-            MetadataError: There is no answer in time, or it is no HTTP, broken off, or too long.
+            MetadataError: There is no answer in time, or it is not HTTP, cut off, or too long.
             Stopped: `stopping` was set.
         """
         question = f"{method} http://{self._address}{path}"
@@ -156,7 +200,7 @@ def _connect(address: Address, stopping: Stopping, deadline: float) -> socket.so
 class _Line:
     """A connection as http.client wants it, where every wait ends at the deadline or when told to stop.
 
-    A socket's own timeout starts anew with each byte, so a server that trickles could hold a thread for days.
+    A socket's own timeout starts again with each byte, so a server that trickles could hold a thread for days.
     """
 
     def __init__(self, connection: socket.socket, stopping: Stopping, deadline: float) -> None:
@@ -178,7 +222,7 @@ class _Line:
         return io.BufferedReader(_Reader(self))
 
     def close(self) -> None:
-        """Nothing: http.client closes before it has read the answer, relying on the reader to hold the socket."""
+        """Does nothing: http.client closes before it has read the answer, relying on the reader to hold the socket."""
 
 
 class _Reader(io.RawIOBase):

@@ -1,4 +1,4 @@
-"""A termination notice: somebody says that this machine, or this process, is about to go."""
+"""A notice of termination: somebody says that this machine, or this process, is about to be ended."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ class Notice:
     """One warning.
 
     Attributes:
-        source: Who said it, for example "signal" or "coordination key".
-        reason: In words, for example "SIGTERM".
-        received_at: When it was recorded, in seconds since 1970. For people and events; nothing waits by it.
-        deadline: When the machine goes, in seconds since 1970, or None if the source does not say. As it was told:
-            to wait by, there is `ends_at`.
-        cancellable: Whether the source can take it back.
-        id: Which event it is at its source: a later notice with the same one replaces this one.
-        hint: Whether it only says that a notice may follow: a reason to save, none to leave.
+        source: Who said it, such as "signal" or "coordination key".
+        reason: In words, such as "SIGTERM".
+        received_at: When it was received, in seconds since 1970. For people and events; nothing waits by it.
+        deadline: When the machine goes, in seconds since 1970, as the source says; None if it does not say. To wait,
+            use `ends_at`.
+        id: Which event of its source it is about: a later notice with the same id replaces this one.
+        hint: Whether it only says that a notice may follow: a reason to save, but not to leave.
         heard_at: The same moment as `received_at`, in monotonic seconds.
     """
 
@@ -26,16 +25,15 @@ class Notice:
     reason: str
     received_at: float
     deadline: float | None = None
-    cancellable: bool = False
     id: str = ""
     hint: bool = False
     heard_at: float = field(default_factory=time.monotonic, compare=False)
 
     @property
     def ends_at(self) -> float | None:
-        """When the machine goes, in monotonic seconds: what is left by the clock of the day is counted from now on.
+        """When the machine goes, in monotonic seconds: what the notice leaves, counted from `heard_at`.
 
-        That clock may be set while the notice stands, when the network comes back, say; a grace period must then be
-        neither cut nor drawn out.
+        The system's clock may be set while the notice stands, when the network comes back, say; that must neither
+        shorten nor lengthen a grace period.
         """
         return None if self.deadline is None else self.heard_at + (self.deadline - self.received_at)

@@ -1,4 +1,4 @@
-"""What there is to know about a platform: which notices to listen to, and what the exit status says there.
+"""What is known about each platform: which notices to listen to, and what the exit status says there.
 
 A platform is a scheduler, which starts the process and reads its exit status, on a cloud, which owns the
 machine and takes it away; either may be unknown. Both send notices, so the sources of both are heard; the
@@ -8,70 +8,63 @@ exit status is the scheduler's where there is one. The tables below are what doc
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from keras_preempt.notices.aws import AWS
+from keras_preempt.notices.azure import AZURE
+from keras_preempt.notices.cloud import Accelerator, Grace, Row
+from keras_preempt.notices.gce import GCE
 from keras_preempt.process import environment
-from keras_preempt.process.exit_codes import EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU
-
-Accelerator = Literal["gpu", "tpu", "none"]
+from keras_preempt.process.exit_codes import EXIT_RESTART, EXIT_RESTART_TPU
 
 SIGNALS = "signals"
 COORDINATION_KEY = "coordination key"
-GCE = "gce"
-AWS = "aws"
-AZURE = "azure"
 POLLED = "polled"
 
-METADATA_SOURCES = (GCE, AWS, AZURE)
-"""Sources that ask the cloud's metadata server; also the names of the clouds."""
+CLOUDS = {cloud.name: cloud for cloud in (GCE, AWS, AZURE)}
+"""The clouds, by name; a cloud's name is also that of its sources, which ask its metadata server."""
 
-SOURCES = (SIGNALS, *METADATA_SOURCES, COORDINATION_KEY, POLLED)
-"""Names of all sources of notices."""
+MACHINES = {row.name: row for cloud in CLOUDS.values() for row in cloud.machines}
+"""What follows from a cloud's kinds of machines, by name."""
 
-GPU_MAINTENANCE_LEAD = 3600.0
-"""Seconds from Compute Engine's notice of maintenance to the end of a machine with GPUs."""
-
-MAINTENANCE_LEAD = 60.0
-"""The same for other machines. Source of both: cloud.google.com/compute/docs/gpus/gpu-host-maintenance."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one cloud, kind of machine or scheduler stands for.
-
-    Attributes:
-        name: What `KERAS_PREEMPT_PLATFORM` calls it.
-        exit_code: Exit status after a preemption.
-        metadata: The metadata source that is heard there; None if there is none.
-        maintenance_lead: Seconds from a notice of maintenance to the end of the machine, which the platform
-            promises and the notice does not say; 0 if it promises nothing.
-        waits_for_workers: Whether to exit only once the workers are gone.
-    """
-
-    name: str
-    exit_code: int = EXIT_RESTART
-    metadata: str | None = None
-    maintenance_lead: float = 0.0
-    waits_for_workers: bool = False
-
-
-CLOUDS = {
+SCHEDULERS = {
     row.name: row
     for row in (
-        Row("gce-cpu", EXIT_RESTART_GCE, GCE, MAINTENANCE_LEAD),
-        Row("gce-gpu", EXIT_RESTART_GCE, GCE, GPU_MAINTENANCE_LEAD),
-        Row("gce-tpu", EXIT_RESTART_TPU, GCE, MAINTENANCE_LEAD, waits_for_workers=True),
-        Row("aws", metadata=AWS),
-        Row("azure", metadata=AZURE),
+        Row(
+            "sagemaker",
+            variables=("SM_HOSTS", "TRAINING_JOB_NAME"),
+            grace=Grace(120.0, "SageMaker's between SIGTERM and SIGKILL"),
+        ),
+        Row(
+            "vertex",
+            variables=(
+                "CLOUD_ML_PROJECT_ID",
+                "AIP_MODEL_DIR",
+                "AIP_CHECKPOINT_DIR",
+                "AIP_TENSORBOARD_LOG_DIR",
+            ),
+            grace=Grace(30.0, "that of the machines; Vertex AI itself promises none"),
+        ),
+        Row(
+            "slurm",
+            variables=("SLURM_JOB_ID",),
+            grace=Grace(30.0, "the default of KillWait; --signal and GraceTime give more"),
+        ),
+        Row(
+            "lsf",
+            variables=("LSB_JOBID",),
+            grace=Grace(10.0, "the default of JOB_TERMINATE_INTERVAL"),
+        ),
+        Row(
+            "kubernetes",
+            variables=("KUBERNETES_SERVICE_HOST",),
+            grace=Grace(30.0, "the default of terminationGracePeriodSeconds; GKE Spot gives 15"),
+        ),
     )
 }
-"""By name, what a cloud's machines stand for."""
-
-SCHEDULERS = {row.name: row for row in map(Row, ("sagemaker", "vertex", "slurm", "lsf", "kubernetes"))}
-"""By name, what a scheduler stands for; one that runs inside another comes first and is the one that counts."""
+"""What follows from a scheduler, by name; one that runs inside another comes first and is the one that counts."""
 
 ROLES = {row.name: row for row in (Row("tpu-coordinator", EXIT_RESTART_TPU, waits_for_workers=True),)}
-"""What a process is for, which no detection can find: its own program knows."""
+"""What follows from a process' role, which cannot be detected: its own program knows it."""
 
 GENERIC_NAME = "generic"
 """The name of the platform of which nothing is known."""
@@ -84,13 +77,13 @@ class Platform:
     """Where this process runs, and what follows from that unless the user says otherwise.
 
     Attributes:
-        name: "generic", a cloud ("gce-gpu"), a scheduler ("slurm") or both ("kubernetes+gce-gpu").
+        name: "generic", a cloud's machine ("gce-gpu"), a scheduler ("slurm") or both ("kubernetes+gce-gpu").
         accelerator: What the machine computes on: "gpu", "tpu" or "none" (the CPU).
         exit_code: Exit status after a preemption.
         maintenance_lead: Seconds from a notice of maintenance to the end of the machine, which the platform
             promises and the notice does not say; 0 if it promises nothing.
-        sources: The sources of notices to start, out of `SOURCES`. "coordination key" is for jobs that have
-            a coordination service.
+        sources: The sources of notices to start: `SIGNALS`, `COORDINATION_KEY` (for jobs that have a coordination
+            service), names of `CLOUDS`.
         reasons: How this was found, in words.
         waits_for_workers: Whether to exit only once the workers that this process coordinates are gone.
     """
@@ -124,24 +117,23 @@ GENERIC = Platform()
 
 
 def compose(
-    scheduler: str | None, cloud: str | None, accelerator: Accelerator, reasons: tuple[str, ...] = ()
+    scheduler: str | None, machine: str | None, accelerator: Accelerator, reasons: tuple[str, ...] = ()
 ) -> Platform:
     """The platform of a scheduler on a cloud.
 
     Args:
         scheduler: A name of `SCHEDULERS`, or None.
-        cloud: "gce", "aws", "azure", a name of `CLOUDS`, or None.
-        accelerator: What the machine computes on; a cloud such as "gce-gpu" says it itself.
+        machine: A name of `MACHINES`, or one of `CLOUDS` if the accelerator decides which machine it is, or None.
+        accelerator: What the machine computes on; a machine such as "gce-gpu" says it itself.
         reasons: How this was found.
     """
-    if cloud == GCE:
-        cloud = f"gce-{'cpu' if accelerator == 'none' else accelerator}"
-    elif cloud in ("gce-gpu", "gce-tpu"):
-        accelerator = "gpu" if cloud == "gce-gpu" else "tpu"
-    elif cloud == "gce-cpu":
-        accelerator = "none"
     rows = [SCHEDULERS[scheduler]] if scheduler else []
-    rows += [CLOUDS[cloud]] if cloud else []
+    sources: tuple[str, ...] = ()
+    if machine:
+        row = MACHINES[machine] if machine in MACHINES else CLOUDS[machine].machine(accelerator)
+        rows.append(row)
+        accelerator = row.accelerator or accelerator
+        sources = tuple(cloud.name for cloud in CLOUDS.values() if row in cloud.machines)
     if not rows:
         return Platform(accelerator=accelerator, reasons=reasons)
     return Platform(
@@ -149,7 +141,7 @@ def compose(
         accelerator=accelerator,
         exit_code=rows[0].exit_code,
         maintenance_lead=rows[-1].maintenance_lead,
-        sources=(SIGNALS, *(row.metadata for row in rows if row.metadata), COORDINATION_KEY),
+        sources=(SIGNALS, *sources, COORDINATION_KEY),
         reasons=reasons,
         waits_for_workers=rows[0].waits_for_workers,
     )
@@ -163,13 +155,21 @@ def parse_name(text: str, accelerator: Accelerator = "none") -> Platform:
     """
     names = [OTHER_NAMES.get(name.strip(), name.strip()) for name in text.lower().split("+")]
     schedulers = [name for name in names if name in SCHEDULERS]
-    clouds = [name for name in names if name in CLOUDS or name == GCE]
-    known = len(schedulers) + len(clouds) == len(names) or names == [GENERIC_NAME]
-    if not known or len(schedulers) > 1 or len(clouds) > 1:
+    machines = [name for name in names if name in _MACHINE_NAMES]
+    known = len(schedulers) + len(machines) == len(names) or names == [GENERIC_NAME]
+    if not known or len(schedulers) > 1 or len(machines) > 1:
         raise ValueError(
-            f"Expected {environment.PLATFORM} to be 'generic', one of {', '.join(SCHEDULERS)}, one of gce, "
-            f"{', '.join(CLOUDS)}, or one of each joined by '+'. Received: {text!r}. Unset it to have the "
+            f"Expected {environment.PLATFORM} to be 'generic', one of {', '.join(SCHEDULERS)}, one of "
+            f"{', '.join(_MACHINE_NAMES)}, or one of each joined by '+'. Received: {text!r}. Unset it to have the "
             "platform detected."
         )
     reasons = (f"{environment.PLATFORM} says so",)
-    return compose(next(iter(schedulers), None), next(iter(clouds), None), accelerator, reasons)
+    return compose(next(iter(schedulers), None), next(iter(machines), None), accelerator, reasons)
+
+
+_MACHINE_NAMES = tuple(
+    dict.fromkeys(
+        name for cloud in CLOUDS.values() for name in (cloud.name, *(m.name for m in cloud.machines))
+    )
+)
+"""gce, gce-cpu, gce-gpu, ..., aws, azure: a cloud's name stands for whichever of its machines this is."""

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from keras_preempt.notices.backoff import Backoff
 from keras_preempt.notices.notice import Notice
-from keras_preempt.notices.source_thread import SourceThread
+from keras_preempt.notices.source_thread import AskingSource, Backoff
 from keras_preempt.notices.stopping import Stopping
 
 logger = logging.getLogger("keras_preempt")
@@ -18,21 +17,20 @@ logger = logging.getLogger("keras_preempt")
 _WATCHER_STOP_SECONDS = 0.5
 
 
-class PolledNotices:
+class PolledNotices(AskingSource):
     """Calls a function again and again, from `start` until it returns True or `stop` is called.
 
-    A function that raises, blocks or returns something else is reported once, and called again: it must not take the
-    training down that it is to protect.
+    A function that raises, blocks or returns something else is reported once and called again: it must not bring down
+    the training that it is there to protect.
 
-    This source may have two threads. Whether a call blocks cannot be seen from inside it, so a second thread waits with
-    it, until it has had reason to warn.
+    This source may have two threads. A call cannot tell from inside that it blocks, so a second thread waits beside
+    it, until it has had a reason to warn.
 
     Args:
         function: Returns whether a notice is there. It must not block.
         on_notice: Called in the source's thread with the notice, once.
-        on_withdrawn: Never called; here because all sources take it.
         poll_seconds: The time between two calls, in seconds.
-        blocking_seconds: How long a call may take before it is said to block, in seconds.
+        blocking_seconds: How long a call may take before it counts as blocked, in seconds.
         backoff: How long to wait after the function raised; up to 5 s by default once it has worked, 60 s before.
     """
 
@@ -41,28 +39,25 @@ class PolledNotices:
         function: Callable[[], object],
         on_notice: Callable[[Notice], None],
         *,
-        on_withdrawn: Callable[[Notice], None],
         poll_seconds: float = 1.0,
         blocking_seconds: float = 10.0,
         backoff: Backoff | None = None,
     ) -> None:
+        super().__init__("termination_watcher_fn", on_notice, backoff)
         self._function = function
-        self._on_notice = on_notice
         self._poll_seconds = poll_seconds
         self._blocking_seconds = blocking_seconds
-        self._backoff = backoff or Backoff()
         self._said_raises = False
         self._said_nonsense = False
         self._calling_since: float | None = None
         self._over = threading.Event()
-        self._thread = SourceThread("termination_watcher_fn", self._ask, self._backoff)
         self._watcher = threading.Thread(
             target=self._watch, name="keras_preempt-termination_watcher_fn-watch", daemon=True
         )
 
     def start(self) -> None:
         """Starts to call the function."""
-        self._thread.start()
+        super().start()
         self._watcher.start()
 
     def stop(self) -> None:
@@ -71,7 +66,7 @@ class PolledNotices:
         A call that blocks is left alone, and what it returns in the end is ignored.
         """
         self._over.set()
-        self._thread.stop()
+        super().stop()
         if self._watcher.is_alive() and threading.current_thread() is not self._watcher:
             self._watcher.join(_WATCHER_STOP_SECONDS)
 
@@ -80,7 +75,7 @@ class PolledNotices:
         try:
             returned = self._function()
         except (Exception, SystemExit) as error:
-            # Whatever it is: it is the user's code, which must not end ours.
+            # Whatever it is: the user's code must not end ours.
             if not self._said_raises:
                 self._said_raises = True
                 logger.warning(
@@ -128,7 +123,7 @@ class PolledNotices:
 
 
 def _as_bool(value: Any) -> bool | None:
-    """A bool, also as NumPy and TensorFlow have them and as 0 or 1; None if it is none."""
+    """A bool, also one of NumPy or TensorFlow, or 0 or 1; None if the value is none of these."""
     if isinstance(value, int):
         return bool(value) if value in (0, 1) else None
     dtype = getattr(value, "dtype", None)

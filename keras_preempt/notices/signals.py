@@ -1,18 +1,20 @@
-"""Notices that come as signals: SIGTERM on Kubernetes, Slurm, SageMaker, and whatever the user names.
+"""Notices that come as signals: SIGTERM on Kubernetes, Slurm and SageMaker, and whatever the user names.
 
 A Python signal handler runs only when the main thread is back in Python: seconds late while a step runs.
-`signal.set_wakeup_fd` is served at once, by the C-level handler, in whatever thread the kernel picked. So
+`signal.set_wakeup_fd` is written to at once, by the C-level handler, in whatever thread the kernel picked. So
 the Python handler only says that a notice is coming, and a listener thread reads the wake-up pipe. Nothing
 is ever sent over a network from a signal handler.
 
 A process has one wake-up descriptor and one handler for each signal, and other code may take either: asyncio takes
-both. One of the two is enough to hear a signal. The handler, when it runs, looks whose the descriptor is, and tells
-the listener itself if it is not ours. If the handlers are not ours any more, the listener, which looks once a second,
-asks the main thread to call `look_again`, which takes the descriptor back. What others were told before they still are.
+both. Either of them is enough to hear a signal. The handler, when it runs, checks whose the descriptor is, and tells
+the listener itself if it is not ours. If the handlers are not ours any more, the listener, which checks once a second,
+asks the main thread to call `look_again`, which takes the descriptor back. Other code still receives what it received
+before.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -24,8 +26,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType
 
-from keras_preempt.notices.at_fork import keep_apart
-from keras_preempt.notices.last_signal import EndsWith
 from keras_preempt.notices.notice import Notice
 
 logger = logging.getLogger("keras_preempt")
@@ -34,7 +34,7 @@ _STOP = b"\0"  # No signal has the number 0.
 _BY_HANDLER = 0x80  # Added to a signal's number where the Python handler had to tell of it; those end at 64.
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks at whose the handlers are."""
+"""Seconds between two checks whether the handlers are still ours."""
 
 
 def parse_signals(names: Iterable[str | int | signal.Signals]) -> tuple[signal.Signals, ...]:
@@ -72,18 +72,36 @@ _listening: weakref.WeakSet[SignalNotices] = weakref.WeakSet()
 
 
 def _leave_to_the_parent() -> None:
-    """In a forked child (a data loader's worker, say): a signal to it is its own affair, and ends it as ever.
+    """In a forked child, such as a data loader's worker: a signal to it ends it, as without this source.
 
-    It shares the wake-up socket with its parent, which would take the child's signal for its own.
+    The child shares the wake-up socket with its parent, which would take the child's signal for its own.
     """
     for source in list(_listening):
         source._earlier_fd, source._earlier_file = -1, None
         source._put_handlers_back()
 
 
-keep_apart(
-    lambda: {number for source in list(_listening) for number in source._signals}, _leave_to_the_parent
-)
+def _keep_children_apart() -> None:
+    """Holds the signals back around every fork from now on, until the child has handlers of its own."""
+    held = threading.local()  # The mask is a thread's own, and the thread that forks is the child's only one.
+
+    def hold() -> None:
+        ours = {number for source in list(_listening) for number in source._signals}
+        held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+
+    def let_go() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held.mask)
+
+    def begin_child() -> None:
+        try:
+            _leave_to_the_parent()
+        finally:
+            let_go()
+
+    os.register_at_fork(before=hold, after_in_parent=let_go, after_in_child=begin_child)
+
+
+_keep_children_apart()
 
 
 class SignalNotices:
@@ -92,10 +110,10 @@ class SignalNotices:
     Args:
         signals: The signals that mean that this process will be ended.
         on_notice: Called in the listener thread with each notice.
-        on_signal: Called in the main thread, between two of its instructions, maybe before and maybe after
-            the notice. It must not wait for anything: a signal handler runs it.
-        on_replaced: Called in the listener thread, about once a second for as long as a handler is another's: the
-            main thread is to call `look_again` soon.
+        on_signal: Called in the main thread, between two of its instructions, before or after the notice. It must
+            not wait for anything: a signal handler runs it.
+        on_replaced: Called in the listener thread, about once a second for as long as a handler is not ours: the
+            main thread should call `look_again` soon.
 
     Example:
         >>> source = SignalNotices(parse_signals(["SIGTERM"]), print, lambda: None)
@@ -148,8 +166,8 @@ class SignalNotices:
     def stop(self) -> None:
         """Puts the earlier handlers back and ends the thread. Can be called twice.
 
-        From a thread other than the main one, which may not touch handlers, the next signal does that, and
-        goes on to the earlier handler; no notice comes of it.
+        Other threads than the main one may not set handlers. After a stop from there the next signal puts them back
+        and is raised again for the earlier handler; it gives no notice.
         """
         self._stopped = True
         if self._thread is None or os.getpid() != self._owner or not self.possible():
@@ -165,7 +183,7 @@ class SignalNotices:
         self._writer.close()
 
     def leave_with(self, status: int) -> None:
-        """Decides how the process is about to end: from `stop` on, a signal does not replace that status.
+        """Sets the status that the process is about to end with: after `stop`, a signal does not replace it.
 
         Signals that the program itself handles are left to it. Main thread only.
         """
@@ -174,10 +192,10 @@ class SignalNotices:
             self._earlier.update(dict.fromkeys(kills, EndsWith(status, kills)))
 
     def look_again(self) -> None:
-        """Makes sure that signals still arrive here, whatever was done to them meanwhile. Main thread only.
+        """Makes sure that signals still arrive here, whatever other code has done since. Main thread only.
 
-        A handler of Python's that somebody has set since stays: through the descriptor the signal is heard all the
-        same. The system's own actions, to end the process or to ignore the signal, do not.
+        A Python handler that other code has set stays: the signal is heard through the descriptor all the same. The
+        system's default action and SIG_IGN are replaced.
         """
         if self._thread is None or self._stopped or os.getpid() != self._owner or not self.possible():
             return
@@ -196,11 +214,11 @@ class SignalNotices:
             self._tell_taken()
 
     def _replaced(self) -> list[signal.Signals]:
-        """The signals whose handler is not this one's any more."""
+        """The signals whose handler is not ours any more."""
         return [number for number in self._signals if signal.getsignal(number) != self._handle]
 
     def _take_descriptor(self) -> bool:
-        """Makes the wake-up descriptor this one's; returns whether it was another's. Takes no lock."""
+        """Makes the wake-up descriptor ours; returns whether it was not. Takes no lock."""
         found = signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
         if found == self._wakeup_fd:
             return False
@@ -219,8 +237,8 @@ class SignalNotices:
             logger.warning("%s", what)
 
     def _put_handlers_back(self) -> None:
-        # A fit that was left by an exception ends when the exception is forgotten, and another may have begun by then:
-        # that one inherits what this one has found.
+        # A fit that was left by an exception ends when the exception is deleted, and another may have begun by then: it
+        # inherits the handlers that this one found.
         _listening.discard(self)
         later = list(_listening)
         for number, handler in self._earlier.items():
@@ -229,7 +247,7 @@ class SignalNotices:
                 heirs[0]._earlier[number] = handler
                 continue
             if signal.getsignal(number) != self._handle:
-                continue  # Somebody has set another one since.
+                continue  # Other code has set another one since.
             # A handler that was not set from Python (TensorFlow's) reads as None and cannot be put back
             # from here; the default action is what a process without TensorFlow would have.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # type: ignore[arg-type]
@@ -275,13 +293,13 @@ class SignalNotices:
                 self._tell_taken()
             try:
                 self._on_notice(Notice("signal", number.name, time.time()))
-            except Exception:  # Whatever it is: the next signal is heard as well.
+            except Exception:  # Whatever it is, the next signal must be heard.
                 logger.exception("%s was heard, and could not be acted on.", number.name)
         if byte and (number is None or number in self._replaced()):
             self._pass_on(byte)
 
     def _pass_on(self, byte: int) -> None:
-        """Another library (asyncio, say) was woken through its own descriptor before: it still is."""
+        """Wakes the library (asyncio, say) whose descriptor was there before, as it was woken before."""
         descriptor = self._still_earlier_fd()
         if descriptor < 0:
             return
@@ -291,8 +309,36 @@ class SignalNotices:
             logger.debug("The earlier wake-up descriptor is gone: %s", error)
 
     def _still_earlier_fd(self) -> int:
-        """The earlier descriptor, -1 if it is another file's by now: its owner may have closed it."""
+        """The earlier descriptor; -1 if its owner has closed it, and it may be another file's by now."""
         return self._earlier_fd if _file_of(self._earlier_fd) == self._earlier_file else -1
+
+
+class EndsWith:
+    """A signal handler that ends the process at once, as the default action would, but with a status of our own.
+
+    Schedulers send SIGTERM more than once, and TensorFlow takes a second or more to end. If such a second signal killed
+    a process that has saved, it would look like one that has not.
+
+    Args:
+        status: The exit status.
+        signals: The signals that it is set for. They are ignored while the interpreter shuts down.
+    """
+
+    def __init__(self, status: int, signals: Iterable[signal.Signals]) -> None:
+        self._status = status
+        self._signals = tuple(signals)
+        # Python removes its handlers long before the process ends, but what is ignored stays ignored. Not earlier: the
+        # program may catch SystemExit and continue.
+        atexit.register(self._ignore)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Ends the process."""
+        os._exit(self._status)
+
+    def _ignore(self) -> None:
+        for number in self._signals:
+            if signal.getsignal(number) is self:
+                signal.signal(number, signal.SIG_IGN)
 
 
 def _file_of(descriptor: int) -> tuple[int, int] | None:

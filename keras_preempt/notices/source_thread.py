@@ -1,15 +1,16 @@
-"""The one thread of a source that asks: again and again, patient with failures, ended at any time."""
+"""The thread of a source that asks again and again: patient with failures, and ended at any time."""
 
 from __future__ import annotations
 
 import abc
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
 
-from keras_preempt.notices.backoff import Backoff
 from keras_preempt.notices.metadata_client import MetadataError
+from keras_preempt.notices.notice import Notice
 from keras_preempt.notices.stopping import Stopped, Stopping
 
 logger = logging.getLogger("keras_preempt")
@@ -17,23 +18,66 @@ logger = logging.getLogger("keras_preempt")
 _STOP_SECONDS = 1.0
 
 
-class SourceThread:
-    """Calls a function again and again in a thread, until told to stop.
+class Backoff:
+    """How long to wait after a failure: twice as long each time, up to a limit, less a random part of up to half.
 
-    When the function fails with MetadataError it is called again after a while. That the server fails is logged
-    when it begins, that it is well again when it ends, and nothing in between.
+    Args:
+        first: The wait after the first failure, in seconds.
+        limit: The longest wait, in seconds.
+        known_limit: The longest wait, in seconds, once it has answered. A server that was there comes back, and
+            the notice that it then holds may leave half a minute; one that never answered is probably not there.
+
+    Raises:
+        ValueError: One of them is not above 0.
+    """
+
+    def __init__(self, first: float = 1.0, limit: float = 60.0, known_limit: float = 5.0) -> None:
+        for name, seconds in (("first", first), ("limit", limit), ("known_limit", known_limit)):
+            if not seconds > 0:
+                raise ValueError(
+                    f"Expected {name} above 0 (seconds). Received: {seconds!r}. Correct the number."
+                )
+        self._first = first
+        self._limit = limit
+        self._known_limit = known_limit
+        self._next = first
+        # A generator of its own: the one of the `random` module belongs to training, which must draw from it what
+        # it would have drawn without us.
+        self._random = random.Random()
+
+    @property
+    def limit(self) -> float:
+        """The longest wait from here on, in seconds."""
+        return self._limit
+
+    def next(self) -> float:
+        """After a failure: how long to wait, in seconds."""
+        wait = min(self._next, self._limit)
+        self._next = wait * 2
+        return wait * self._random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """After an answer: the next failure counts as the first."""
+        self._next = self._first
+        self._limit = min(self._limit, self._known_limit)
+
+
+class AskingSource(abc.ABC):
+    """A source of notices that asks again and again in a thread of its own, from `start` until `stop`.
+
+    When asking fails with MetadataError it asks again after a while. The log says when the server begins to fail and
+    when it answers again, and nothing in between.
 
     Args:
         name: What is asked, for the log, such as "GCE preemption".
-        ask: Asks once, and returns for how many seconds to wait before the next time, or None if there is nothing
-            more to hear. It passes the `Stopping` on to whatever it waits for.
-        backoff: How long to wait after failures.
+        on_notice: Called in the source's thread with each notice.
+        backoff: How long to wait after failures; None for the default times.
     """
 
-    def __init__(self, name: str, ask: Callable[[Stopping], float | None], backoff: Backoff) -> None:
+    def __init__(self, name: str, on_notice: Callable[[Notice], None], backoff: Backoff | None) -> None:
         self._name = name
-        self._ask = ask
-        self._backoff = backoff
+        self._on_notice = on_notice
+        self._backoff = backoff or Backoff()
         self._stopping: Stopping | None = None
         self._thread: threading.Thread | None = None
         self._failing_since: float | None = None
@@ -47,15 +91,31 @@ class SourceThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread, within a second. Can be called twice, and from the thread itself.
+        """Ends the thread, within a second; no notice is delivered after this.
 
-        A thread that is inside somebody else's code (a callback, a name look-up) ends when that returns.
+        Can be called twice, and from the thread itself. A thread that is inside somebody else's code (a callback, a
+        name look-up) ends when that returns.
         """
         if self._stopping is None or self._thread is None:
             return
         self._stopping.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=_STOP_SECONDS)
+
+    @abc.abstractmethod
+    def _ask(self, stopping: Stopping) -> float | None:
+        """Asks once.
+
+        Args:
+            stopping: To be passed on to whatever waits.
+
+        Returns:
+            How many seconds to wait before the next time, or None if there is nothing more to hear.
+
+        Raises:
+            MetadataError: The server does not answer as it should.
+            Stopped: `stopping` was set.
+        """
 
     def _run(self, stopping: Stopping) -> None:
         try:
@@ -93,27 +153,3 @@ class SourceThread:
             )
             self._failing_since = None
         return pause
-
-
-class AskingSource(abc.ABC):
-    """A source of notices that asks a metadata server in a thread, from `start` until `stop`.
-
-    Args:
-        name: What is asked, for the log, such as "GCE preemption".
-        backoff: How long to wait after failures; None for the usual times.
-    """
-
-    def __init__(self, name: str, backoff: Backoff | None) -> None:
-        self._thread = SourceThread(name, self._ask, backoff or Backoff())
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread, within a second; no notice is delivered after this. Can be called twice."""
-        self._thread.stop()
-
-    @abc.abstractmethod
-    def _ask(self, stopping: Stopping) -> float | None:
-        """Asks once; see `SourceThread`."""

@@ -1,4 +1,4 @@
-"""A word to stop that reaches a thread wherever it waits: between two requests, or inside one."""
+"""A way to stop a thread wherever it waits: between two requests, or inside one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Stopped(Exception):
 class Stopping:
     """Tells one thread to stop.
 
-    An event alone would not do: it wakes nobody who waits for a socket, and closing a socket does not wake
-    its reader. So the word goes through a pipe that every wait looks at too.
+    An event alone would not do: it does not wake a thread that waits for a socket, and closing a socket does not wake
+    its reader. So this goes through a pipe that every wait watches too.
     """
 
     def __init__(self) -> None:
@@ -33,36 +33,36 @@ class Stopping:
         return self._set
 
     def set(self) -> None:
-        """Says so. Can be called again, and after `close`."""
+        """Tells the thread to stop. Can be called again, and after `close`."""
         with self._lock:
             if not self._set and not self._closed:
                 os.write(self._writer, b"s")
             self._set = True
 
     def wait(self, seconds: float) -> None:
-        """Waits for so long.
+        """Waits, in the thread.
+
+        Args:
+            seconds: How long.
 
         Raises:
             Stopped: The thread is to stop.
         """
         with contextlib.suppress(TimeoutError):
-            self._wait(None, 0, time.monotonic() + seconds)
+            self.wait_for(None, 0, time.monotonic() + seconds)
 
-    def wait_for(self, connection: socket.socket, events: int, deadline: float) -> None:
+    def wait_for(self, connection: socket.socket | None, events: int, deadline: float) -> None:
         """Waits until a socket is ready.
 
         Args:
-            connection: The socket.
-            events: For what: select.POLLIN or select.POLLOUT.
-            deadline: Until when, on the clock of time.monotonic.
+            connection: The socket; None to wait for the deadline alone.
+            events: What to wait for: select.POLLIN or select.POLLOUT.
+            deadline: Until when, in monotonic seconds.
 
         Raises:
             Stopped: The thread is to stop.
             TimeoutError: The deadline has passed.
         """
-        self._wait(connection, events, deadline)
-
-    def _wait(self, connection: socket.socket | None, events: int, deadline: float) -> None:
         poller = select.poll()
         poller.register(self._reader, select.POLLIN)
         if connection is not None:
@@ -72,11 +72,11 @@ class Stopping:
         if self._reader in ready:
             raise Stopped
         if not ready or left <= 0:
-            # Also when there is something to read: a server that sends a byte now and then must not go on for ever.
+            # Even when there is something to read: a server that sends a byte now and then must not go on for ever.
             raise TimeoutError("timed out")
 
     def close(self) -> None:
-        """Gives the pipe back; only the thread that waits may call this, when it waits no more."""
+        """Closes the pipe; only the thread that waits may call this, once it waits no more."""
         with self._lock:
             self._closed = True
             os.close(self._reader)

@@ -1,4 +1,4 @@
-"""What the user says about termination, what the platform adds to it, and how a preempted fit ends."""
+"""What the user says about termination, what the platform adds to that, and how a preempted fit ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from keras_preempt.notices.platform import METADATA_SOURCES, POLLED, SIGNALS, Platform
+from keras_preempt.notices.platform import CLOUDS, POLLED, SIGNALS, Platform
 from keras_preempt.notices.signals import parse_signals
 from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU
@@ -35,27 +35,27 @@ class Preempted(RuntimeError):
 class TerminationConfig:
     """How notices reach the job, and how it ends once its checkpoint is safe.
 
-    What is left out is completed by platform; docs/termination.md has the table.
+    What is left out is filled in by platform; docs/termination.md has the table.
 
     Args:
         termination_watcher_fn: Called without arguments, again and again, in a thread of its own; returns True
-            when a notice is there. It must not block. It takes the place of the platform's own metadata
-            watchers; signals are heard as well. Without `grace_period` its notice means: save and exit at once.
+            when a notice is there. It must not block. It replaces the platform's own metadata sources; signals are
+            still heard. Without `grace_period` its notice means: save and exit at once.
         exit_fn: Called without arguments, in the main thread, after the checkpoint is committed and everything
-            that was started for it has ended, in place of SystemExit(exit_code). If it returns, `Preempted` is
-            raised out of `fit`.
-        grace_period: Seconds from a notice to the end of the process. Training goes on in it if there is time:
-            a first checkpoint at the notice, a last one right before the end. A notice that says itself that
-            the machine goes earlier is believed. 0: save and exit at once, even where a notice leaves time.
-            None: until the deadline that a notice brings; save and exit at once if it brings none.
+            that was started for it has ended, instead of raising SystemExit(exit_code). If it returns, `Preempted`
+            is raised out of `fit`.
+        grace_period: Seconds from a notice to the end of the process. Training continues in that time if there is
+            enough of it: a first checkpoint at the notice, a last one right before the end. A notice with an earlier
+            deadline of its own is believed. 0: save and exit at once, even where a notice leaves time.
+            None: until the notice's own deadline; save and exit at once if it has none.
         save_fn: Called after every checkpoint that answers a notice; not after those of `save_every`.
             `PreemptionCallback` calls it without arguments, on every worker at the same step, in the main
             thread, once its own checkpoint is committed or has failed (the resume needs that one, so this only
-            adds to it) and before anything is ended, so that it may save a model under any strategy. It has
-            what is left of the grace period. An error in it is logged, and neither the checkpoint nor the exit
-            is any different for it. `PreemptionCheckpointHandler` calls it as TensorFlow does: instead of
-            saving the checkpoint, with the arguments of `save_checkpoint_if_preempted`.
-        signals: Signals that announce the end of this process, as names or numbers. None at all: ().
+            adds to it) and before anything is shut down, so that it may save a model under any strategy. It has
+            what is left of the grace period. An error in it is logged and changes neither the checkpoint nor the
+            exit. `PreemptionCheckpointHandler` calls it as TensorFlow does: instead of saving the checkpoint, with
+            the arguments of `save_checkpoint_if_preempted`.
+        signals: Signals that announce the end of this process, as names or numbers; () for none.
         exit_code: The exit status after a preemption, 1 to 255 but not 74, which says that nothing was saved.
 
     Attributes:
@@ -64,7 +64,7 @@ class TerminationConfig:
         signals: The signals.
 
     Raises:
-        ValueError: An argument is none of what is named above.
+        ValueError: An argument is not as described above.
 
     Example:
         >>> TerminationConfig(grace_period=25, signals=("SIGTERM", "SIGUSR1")).signals
@@ -99,15 +99,15 @@ class TerminationConfig:
 
 @dataclass(frozen=True)
 class Termination:
-    """A `TerminationConfig` with nothing left open.
+    """A `TerminationConfig` with everything filled in.
 
     Attributes:
         signals: The signals to listen for.
         termination_watcher_fn: What to poll, or None.
         exit_fn: What to call instead of raising SystemExit, or None.
         exit_code: Exit status after a preemption.
-        grace_period: Seconds after a notice as the user says; None to go by what each notice says.
-        save_fn: What to call beside saving, or None.
+        grace_period: Seconds from a notice to the end, as the user says; None to go by what each notice says.
+        save_fn: What to call in addition to saving, or None.
         sources: Names of the sources of notices to start.
         waits_for_workers: Whether to exit only once the workers that this process coordinates are gone.
         platform: What filled the gaps.
@@ -130,7 +130,7 @@ class Termination:
         lead = self.platform.maintenance_lead
         if self.grace_period is not None:
             grace = f"{self.grace_period:g} s of grace"
-        elif lead and any(name in METADATA_SOURCES for name in self.sources):
+        elif lead and any(name in CLOUDS for name in self.sources):
             grace = f"grace as a notice says, {lead:g} s for maintenance"
         else:
             grace = "grace as a notice says, else none"
@@ -140,14 +140,14 @@ class Termination:
 
 
 def complete(config: TerminationConfig, platform: Platform) -> Termination:
-    """Fills in what the user left open; what the user says wins over the platform, and the environment over both.
+    """Fills in what the user left open; the user overrides the platform, and the environment overrides both.
 
     Raises:
-        ValueError: The environment's grace period is none.
+        ValueError: The environment's grace period is not a number of seconds.
     """
     sources = platform.sources
     if config.termination_watcher_fn is not None:
-        sources = (*(name for name in sources if name not in METADATA_SOURCES), POLLED)
+        sources = (*(name for name in sources if name not in CLOUDS), POLLED)
     if not config.signals:
         sources = tuple(name for name in sources if name != SIGNALS)
     return Termination(
@@ -158,14 +158,14 @@ def complete(config: TerminationConfig, platform: Platform) -> Termination:
         grace_period=_grace_period_now(config),
         save_fn=config.save_fn,
         sources=sources,
-        # Whoever brings an exit_fn decides in it what to wait for.
+        # An exit_fn decides for itself what to wait for.
         waits_for_workers=platform.waits_for_workers and config.exit_fn is None,
         platform=platform,
     )
 
 
 def check_no_arguments(name: str, function: object) -> None:
-    """Raises ValueError unless `function` is None or can be called without arguments and then does its work."""
+    """Raises ValueError unless `function` is None or does its work when it is called without arguments."""
     if function is None:
         return
     if not callable(function):

@@ -1,4 +1,4 @@
-"""`PreemptionWatcher`: whether a worker was preempted, for a loop that connects again and goes on."""
+"""`PreemptionWatcher`: whether a worker was preempted, for a program that reconnects and continues."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from keras_preempt.process import log
 
 
 class PreemptionWatcher:
-    """Hears of the preemption of a worker through TensorFlow's coordination service.
+    """Learns of the preemption of a worker through TensorFlow's coordination service.
 
-    A worker that gets SIGTERM leaves a key there, on every platform; this watches for it in one thread, which costs
-    nothing while it waits. Takes the place of ``tf.distribute.experimental.PreemptionWatcher``, which does nothing
-    outside of Google. To be made after the cluster is connected or the strategy is made; without a coordination
-    service it does nothing.
+    A worker that gets SIGTERM leaves a key there, on every platform; this waits for the key in one thread, which costs
+    nothing. It replaces ``tf.distribute.experimental.PreemptionWatcher``, which does nothing outside of Google. Create
+    it after connecting to the cluster or creating the strategy; without a coordination service it does nothing.
 
     Attributes:
         preemption_message: The task that was preempted, such as "/job:worker/task:1"; None if none was.
@@ -29,7 +28,7 @@ class PreemptionWatcher:
 
     Example:
         >>> while True:
-        ...     keras.utils.clear_session()  # What was made for workers that are gone goes first.
+        ...     keras.utils.clear_session()  # Forget what was made for workers that are gone.
         ...     strategy = connect()  # tf.config.experimental_connect_to_cluster(...), then the strategy
         ...     with PreemptionWatcher() as watcher:
         ...         try:
@@ -64,7 +63,7 @@ class PreemptionWatcher:
 
     @property
     def preemption_message(self) -> str | None:
-        """The task that was preempted, such as "/job:worker/task:1"; None if none was, as far as it was heard."""
+        """The task that was preempted, such as "/job:worker/task:1"; None if none was, as far as is known."""
         return self._heard.task
 
     @property
@@ -82,7 +81,7 @@ class PreemptionWatcher:
         internals.check_preemption(self._heard.task)
 
     def block_until_worker_exit(self, timeout: float | None = None) -> bool:
-        """Waits until the workers are gone, so that nobody connects to them again and loses them a moment later.
+        """Waits until the workers are gone, so that the program does not reconnect to them only to lose them again.
 
         Does nothing in a process that is connected to no remote workers. Can be called after `stop`.
 
@@ -95,14 +94,14 @@ class PreemptionWatcher:
         return self._workers.wait_until_gone(timeout)
 
     def stop(self) -> None:
-        """Stops watching; what was heard stays. Can be called twice."""
+        """Stops watching; `preemption_message` stays. Can be called twice."""
         self._detection.stop()
         if self._stop is not None:
             self._stop()
 
 
 class _Heard:
-    """What the watching thread has heard; the watcher itself is not held by its thread."""
+    """What the waiting thread has received; the thread holds this rather than the watcher itself."""
 
     def __init__(self) -> None:
         self.task: str | None = None

@@ -6,23 +6,6 @@ module imports nothing: the command line needs the names without waiting for Ten
 
 from __future__ import annotations
 
-__all__ = [
-    "AWS_METADATA_ENDPOINT",
-    "AZURE_METADATA_HOST",
-    "DIRECTORY",
-    "DRILL",
-    "DRILL_DIRECTORY",
-    "DRILL_RECORD",
-    "GCE_METADATA_HOST",
-    "GCE_METADATA_IP",
-    "GRACE_PERIOD",
-    "INCARNATION",
-    "PLATFORM",
-    "SAVE_EVERY",
-    "STATUS_DIR",
-    "TF_CONFIG",
-]
-
 TF_CONFIG = "TF_CONFIG"
 """TensorFlow's own cluster description (JSON): set for each worker when there are two or more."""
 

@@ -1,8 +1,27 @@
-"""The exit statuses of a training process, and where each comes from."""
+"""The exit statuses of a training process, and what it takes to end with them.
+
+Whoever starts a process reads nothing but that number. Python's own is 1 for every error that nobody catches, so where
+it has to say more, the error carries the status, and the hook that Python calls for an error that leaves the program
+ends the process with it, once the traceback is shown.
+
+At its end Python flushes standard output and error. Where that fails (a full disk, a pipe whose reader is gone) it ends
+with 120, whatever the program has said. The status that tells a preemption from an error is worth more than lines that
+nobody can read, so a stream that cannot be written any more is redirected to /dev/null.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import logging
+import os
 import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TextIO
+
+logger = logging.getLogger("keras_preempt")
 
 EXIT_RESTART = 75
 """EX_TEMPFAIL of sysexits.h: below 128, so never mistaken for a signal; systemd and LSF recipes use it."""
@@ -29,3 +48,128 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+# -- The status of an error that nobody catches ------------------------------------------------------------
+
+_ATTRIBUTE = "_keras_preempt_exit_status"
+
+_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def exits_with(error: BaseException, status: int) -> None:
+    """Makes the process end with a status if this error, or one that comes of it, leaves the program.
+
+    Args:
+        error: The error, which is about to be raised.
+        status: From 1 to 255.
+    """
+    setattr(error, _ATTRIBUTE, status)
+    _install()
+
+
+def exits_by(judge: Callable[[BaseException], int | None]) -> None:
+    """Judges every error that leaves the program and carries no status.
+
+    Args:
+        judge: Returns the status for an error, or None to leave it to others.
+    """
+    if judge not in _judges:
+        _judges.append(judge)
+    _install()
+
+
+_judges: list[Callable[[BaseException], int | None]] = []
+
+
+def _install() -> None:
+    if not isinstance(sys.excepthook, _ExitStatus):
+        sys.excepthook = _ExitStatus(sys.excepthook)
+
+
+def status_of(error: BaseException | None) -> int | None:
+    """The exit status of an error: its own, or that of an error that it was raised from or while handling."""
+    chain = list(_chain(error))
+    carried = [getattr(each, _ATTRIBUTE, None) for each in chain]
+    judged = (judge(each) for each in chain for judge in _judges)
+    return next((status for status in (*carried, *judged) if isinstance(status, int)), None)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ if error.__suppress_context__ else error.__context__
+
+
+class _ExitStatus:
+    """A hook for errors that leave the program: calls the hook that was there before, then ends with the status."""
+
+    def __init__(self, earlier: _Hook) -> None:
+        self._earlier = earlier
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        status = status_of(error)
+        if status is None:
+            self._earlier(kind, error, traceback)
+            return
+        with contextlib.suppress(
+            Exception
+        ):  # It may be the program's own hook, and standard error may be gone.
+            self._earlier(kind, error, traceback)
+        keep_exit_status()
+        raise SystemExit(status)  # Python accepts this from its hook and ends as after sys.exit.
+
+
+# -- Standard streams that cannot be written any more -----------------------------------------------------
+
+_about_to_end = False
+
+
+def keep_exit_status() -> None:
+    """Keeps either stream from changing the exit status from now on. To be called when that is decided."""
+    global _about_to_end
+    _about_to_end = True
+    _check_streams()
+
+
+def _check_streams() -> None:
+    for name, words in (("stdout", "output"), ("stderr", "error")):
+        stream: TextIO | None = getattr(sys, name)
+        if stream is None or _works(stream):  # None: it was closed when the process began.
+            continue
+        _redirect_to_null(name, stream)
+        logger.warning("Standard %s cannot be written any more: what is still to come is lost.", words)
+
+
+def _works(stream: TextIO) -> bool:
+    try:
+        if not getattr(stream, "closed", False):  # Python does not flush one that the program has closed.
+            stream.flush()
+    except Exception:  # The program may have put any object there.
+        return False
+    return True
+
+
+def _redirect_to_null(name: str, stream: TextIO) -> None:
+    with contextlib.suppress(Exception):
+        # The descriptor as well: what the stream still holds then goes away without an error.
+        null = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(null, stream.fileno())
+        finally:
+            os.close(null)
+    if not _works(stream):
+        setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
+def _check_again() -> None:
+    """Checks again last of all: the program's own exit functions may have written since."""
+    if _about_to_end:
+        _check_streams()
+
+
+atexit.register(_check_again)  # Exit functions run from the last to the first, and this is an early one.

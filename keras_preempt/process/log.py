@@ -15,8 +15,8 @@ logger = logging.getLogger("keras_preempt")
 def show() -> None:
     """Shows log lines on standard error, unless the program has set up logging itself.
 
-    What happens to a run (which checkpoint it continues from, why it ends) must be seen without any set-up. And a
-    handler of the program's that raises must not end a save, or the thread that hears notices.
+    What happens to a run (which checkpoint it continues from, why it ends) must be seen without any set-up. And one of
+    the program's handlers that raises must not end a save, or the thread that listens for notices.
     """
     if not isinstance(logger.handle, _Guarded):
         logger.handle = _Guarded(logger.handle)  # type: ignore[method-assign]
@@ -30,7 +30,7 @@ def show() -> None:
 
 
 class _Guarded:
-    """`Logger.handle`, without the errors of handlers and filters; the first is told on standard error."""
+    """`Logger.handle` without the errors of handlers and filters; the first one is reported on standard error."""
 
     def __init__(self, handle: Callable[[logging.LogRecord], None]) -> None:
         self._handle = handle
@@ -50,45 +50,41 @@ class _Guarded:
                 )
 
 
-def _no_bar() -> float:
-    """Nothing is drawn."""
-    return 0.0
-
-
 class _Bar:
-    """The progress bar that stands in the line of standard output, if there is one.
+    """The progress bar in the current line of standard output, if there is one.
 
     Attributes:
-        drawn_at: Tells when it was drawn last, in seconds; 0 if standard output begins a new line.
+        drawn_at: Returns when it was last drawn, in seconds, or 0 if standard output begins a new line; None if there
+            is no bar.
     """
 
     def __init__(self) -> None:
-        self.drawn_at: Callable[[], float] = _no_bar
+        self.drawn_at: Callable[[], float] | None = None
         self._left_at = 0.0
 
     def leave_line(self, stream: TextIO) -> None:
-        """Begins a new line if the bar stands in the one that `stream` is about to write in."""
-        drawn_at = self.drawn_at()
+        """Begins a new line if the bar is in the one that `stream` is about to write to."""
+        drawn_at = self.drawn_at() if self.drawn_at else 0.0
         if drawn_at and drawn_at != self._left_at and _same_place(stream, sys.stdout):
             stream.write("\n")
             self._left_at = drawn_at
 
 
 bar = _Bar()
-"""Of the fit that is running."""
+"""The bar of the fit that is running."""
 
 
 def watch_bar(drawn_at: Callable[[], float] | None) -> None:
-    """Lets lines begin on a line of their own while a progress bar is drawn.
+    """Makes each log line begin on a new line while a progress bar is drawn.
 
     Args:
-        drawn_at: As `_Bar.drawn_at`; None if there is no bar any more.
+        drawn_at: As `_Bar.drawn_at`.
     """
-    bar.drawn_at = drawn_at or _no_bar
+    bar.drawn_at = drawn_at
 
 
-class _Lines(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.10 has it without.
-    """Writes lines, each on its own."""
+class _Lines(logging.StreamHandler):  # type: ignore[type-arg]  # Not generic in Python 3.10.
+    """Writes each record on a line of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
         bar.leave_line(self.stream)
@@ -99,21 +95,21 @@ def _same_place(one: TextIO, other: TextIO) -> bool:
     """Whether two streams write to one terminal, pipe or file."""
     try:
         return os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
-    except (OSError, ValueError, AttributeError):  # Replaced by something that is no file.
+    except (OSError, ValueError, AttributeError):  # Replaced by something that is not a file.
         return one is other
 
 
 def _once(record: logging.LogRecord) -> bool:
-    """Whether to show a line here: not if the program has set up logging since, which shows it then."""
+    """Whether to show a line here: not if the program has set up logging since, which then shows it."""
     if not logging.getLogger().handlers:
         return True
     if _set_up_in_passing():
-        logger.propagate = False  # Also for this very record: the logger asks after its own handlers.
+        logger.propagate = False  # For this record too: the logger looks at this after its own handlers.
     return not logger.propagate
 
 
 def _set_up_in_passing() -> bool:
-    """Whether logging is as one call of `logging.info` leaves it, or absl; TensorFlow does either on its way."""
+    """Whether logging is as a call of `logging.info`, or absl, leaves it; TensorFlow may do either in passing."""
     root = logging.getLogger()
     only = root.handlers[0] if len(root.handlers) == 1 else None
     if only is None or type(only).__module__.startswith("absl."):

@@ -1,4 +1,4 @@
-"""When this process began, and where it runs: so that a report knows how long it took until `fit`, and if it lives."""
+"""When this process started, and its name: so that a report knows how long it took until `fit`, and if it is alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def started_at() -> float:
     """Returns when this process was started, in seconds since 1970.
 
-    Where the system does not tell, that is when this module was loaded.
+    Where the system does not say, this is when this module was loaded.
     """
     ticks = _start_ticks(os.getpid())
     if ticks is None:
@@ -23,23 +23,23 @@ def started_at() -> float:
 
 
 def name() -> dict[str, str | int | None]:
-    """Returns what tells this process from all others, as JSON: "machine", "pid", and "ticks" at its start."""
+    """Returns what distinguishes this process from all others, as JSON: "machine", "pid", and "ticks" at its start."""
     return {"machine": machine(), "pid": os.getpid(), "ticks": _start_ticks(os.getpid())}
 
 
 def machine() -> str:
-    """Names where process numbers mean what they mean here: this machine since it booted, and this container."""
+    """Names where a process number means this process: this machine since it booted, and this container."""
     return ":".join((socket.gethostname(), _boot(), _namespace()))
 
 
 def is_alive(told: object) -> bool | None:
-    """Says whether a process lives.
+    """Says whether a process is alive.
 
     Args:
-        told: What `name` gave in that process.
+        told: What `name` returned in that process.
 
     Returns:
-        None if that cannot be known here: it ran on another machine, or the name is not one.
+        None if this cannot be known here: it ran on another machine, or `told` is not such a name.
     """
     if not isinstance(told, dict):
         return None
@@ -55,7 +55,7 @@ def _start_ticks(pid: int) -> int | None:
     """Clock ticks from boot to the start of a process; None if it is not there, or a zombie. See proc(5)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
-            # The name of the program stands in brackets, and may hold spaces and brackets itself.
+            # The name of the program is in brackets, and may contain spaces and brackets itself.
             fields = stream.read().rpartition(b")")[2].split()
     except OSError:
         return None

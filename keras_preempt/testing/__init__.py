@@ -1,4 +1,4 @@
-"""What a training script's own tests can lean on: stand-ins for the services that preemption needs.
+"""Fakes of the services that preemption involves, for the tests of training scripts.
 
 Nothing here imports TensorFlow.
 """
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from keras_preempt.testing.gcs.fake import FakeGcs
     from keras_preempt.testing.gcs.faults import FAULT_KINDS, Faults
-    from keras_preempt.testing.gcs.records import ObjectSummary, Request
+    from keras_preempt.testing.gcs.objects import ObjectSummary
+    from keras_preempt.testing.gcs.wire import Request
     from keras_preempt.testing.metadata.fake import FakeMetadata
     from keras_preempt.testing.metadata.faults import METADATA_FAULTS
     from keras_preempt.testing.metadata.wire import MetadataRequest
@@ -34,8 +35,8 @@ _HOMES = {
     "Faults": "keras_preempt.testing.gcs.faults",
     "METADATA_FAULTS": "keras_preempt.testing.metadata.faults",
     "MetadataRequest": "keras_preempt.testing.metadata.wire",
-    "ObjectSummary": "keras_preempt.testing.gcs.records",
-    "Request": "keras_preempt.testing.gcs.records",
+    "ObjectSummary": "keras_preempt.testing.gcs.objects",
+    "Request": "keras_preempt.testing.gcs.wire",
 }
 
 

@@ -13,7 +13,7 @@ from keras_preempt.backend.tensorflow.place import Place
 from keras_preempt.notices import Notice
 from keras_preempt.notices.platform import COORDINATION_KEY
 from keras_preempt.notices.termination import Preempted, Termination
-from keras_preempt.process.standard_streams import keep_exit_status
+from keras_preempt.process.exit_codes import keep_exit_status
 
 logger = logging.getLogger("keras_preempt")
 

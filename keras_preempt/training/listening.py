@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import replace
-from typing import Protocol
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.backend.tensorflow.hung_on_loss import HungOnLoss
 from keras_preempt.backend.tensorflow.place import Place
 from keras_preempt.backend.tensorflow.service import ServiceCoordinator
 from keras_preempt.notices import Notice
-from keras_preempt.notices.aws import AwsSpot
-from keras_preempt.notices.azure import AzureScheduledEvents
+from keras_preempt.notices.cloud import Source
 from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member
 from keras_preempt.notices.detection import KnownOnce
-from keras_preempt.notices.gce import GceMaintenance, GcePreemption
-from keras_preempt.notices.platform import AWS, AZURE, COORDINATION_KEY, GCE, Platform
+from keras_preempt.notices.platform import CLOUDS, COORDINATION_KEY, Platform
 from keras_preempt.notices.polled import PolledNotices
 from keras_preempt.notices.signals import SignalNotices
 from keras_preempt.notices.termination import Termination, TerminationConfig, complete
@@ -26,11 +23,6 @@ from keras_preempt.training import several_fits
 from keras_preempt.training.runtime import Runtime
 
 logger = logging.getLogger("keras_preempt")
-
-
-class _Source(Protocol):
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
 
 
 class Listening:
@@ -52,7 +44,7 @@ class Listening:
         self._runtime = runtime
         self._place = place
         self._config = config
-        self._sources: list[_Source] = []
+        self._sources: list[Source] = []
         self._signals: SignalNotices | None = None
         self._look_again = False
         self._detection = KnownOnce()  # Looks around while the state is restored.
@@ -91,16 +83,13 @@ class Listening:
         """
         termination = complete(self._config, self._platform())
         notify, withdraw = self._runtime.notify, self._runtime.withdraw
-        if GCE in termination.sources:
-            lead = termination.platform.maintenance_lead
-            self._hear(GceMaintenance(notify, on_withdrawn=withdraw, lead_seconds=lead))
-            self._hear(GcePreemption(notify, on_withdrawn=withdraw))
-        if AWS in termination.sources:
-            self._hear(AwsSpot(notify, on_withdrawn=withdraw))
-        if AZURE in termination.sources:
-            self._hear(AzureScheduledEvents(notify, on_withdrawn=withdraw))
+        lead = termination.platform.maintenance_lead
+        for name in termination.sources:
+            if name in CLOUDS:
+                for source in CLOUDS[name].sources(notify, withdraw, lead):
+                    self._hear(source)
         if termination.termination_watcher_fn is not None:
-            self._hear(PolledNotices(termination.termination_watcher_fn, notify, on_withdrawn=withdraw))
+            self._hear(PolledNotices(termination.termination_watcher_fn, notify))
         if self._place.member == 0 and several_fits.is_news(termination.describe()):
             logger.info("%s", termination.describe())
         return termination
@@ -136,7 +125,7 @@ class Listening:
             for source in self._sources:
                 stopping.callback(source.stop)
 
-    def _hear(self, source: _Source) -> None:
+    def _hear(self, source: Source) -> None:
         self._sources.append(source)
         source.start()
 

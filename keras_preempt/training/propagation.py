@@ -24,8 +24,7 @@ from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost, Coord
 from keras_preempt.backend.tensorflow import internals
 from keras_preempt.backend.tensorflow.remote_workers import NO_WORKERS, RemoteWorkers
 from keras_preempt.backend.tensorflow.worker_lost import lost, says_a_loss
-from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
-from keras_preempt.process.uncaught import exits_by
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_by
 
 logger = logging.getLogger("keras_preempt")
 

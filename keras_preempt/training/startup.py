@@ -24,8 +24,7 @@ from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.layout import RUN, incarnation_file
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
-from keras_preempt.process.uncaught import exits_with
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
 
 logger = logging.getLogger("keras_preempt")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from keras_preempt.notices.last_signal import EndsWith
+from keras_preempt.notices.signals import EndsWith
 
 
 def is_given_back(number: int, earlier: Any) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from keras_preempt.notices import Notice
-from keras_preempt.notices.backoff import Backoff
+from keras_preempt.notices.source_thread import Backoff
 
 PATIENCE = 20.0
 """The longest wait for something that must come, in seconds; the machine may be busy."""

@@ -7,7 +7,7 @@ import pytest
 
 from keras_preempt.notices.aws import AwsSpot
 from keras_preempt.testing import FakeMetadata
-from keras_preempt.testing.metadata.wire import Reply
+from keras_preempt.testing.server import Reply
 from tests.notices.ear import PATIENCE, POLL, Ear, quick
 
 ACTION, REBALANCE, TOKEN = "spot/instance-action", "recommendations/rebalance", "PUT /latest/api/token"
@@ -15,7 +15,7 @@ ACTION, REBALANCE, TOKEN = "spot/instance-action", "recommendations/rebalance", 
 
 @pytest.fixture
 def spot(fake: FakeMetadata, ear: Ear) -> Iterator[AwsSpot]:
-    source = AwsSpot(ear.notice, on_withdrawn=ear.withdraw, poll_seconds=POLL, backoff=quick())
+    source = AwsSpot(ear.notice, poll_seconds=POLL, backoff=quick())
     source.start()
     yield source
     source.stop()
@@ -36,7 +36,6 @@ def test_an_interruption_is_heard_at_the_next_question_with_its_deadline(spot, f
     assert ear.heard_at[0] - published < 1 + POLL
     assert notice.deadline == at
     assert (notice.source, notice.reason, notice.hint) == ("AWS Spot", f"interruption: {action}", False)
-    assert not notice.cancellable
     assert ear.hears_nothing_new()
 
 
@@ -91,7 +90,7 @@ def test_a_token_that_is_refused_is_replaced_at_once(spot, fake, ear):
 
 
 def test_a_token_is_replaced_before_it_expires(fake, ear):
-    source = AwsSpot(ear.notice, on_withdrawn=ear.withdraw, poll_seconds=POLL, token_seconds=4)
+    source = AwsSpot(ear.notice, poll_seconds=POLL, token_seconds=4)
     source.start()
     fake.wait_for_requests(2, TOKEN, PATIENCE)
     source.stop()

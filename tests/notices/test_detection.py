@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.notices import detection as platform_detection
+from keras_preempt.notices import cloud
+from keras_preempt.notices.azure import ASSET_TAG
+from keras_preempt.notices.cloud import Accelerator
 from keras_preempt.notices.detection import Detection
-from keras_preempt.notices.machine_clues import AZURE_ASSET_TAG
-from keras_preempt.notices.metadata_address import parse_address
-from keras_preempt.notices.platform import Accelerator, Platform
+from keras_preempt.notices.metadata_client import parse_address
+from keras_preempt.notices.platform import Platform
 from keras_preempt.notices.termination import TerminationConfig, complete
 from keras_preempt.testing import FakeMetadata
 from tests.docs.shown import assert_shown
-from tests.raw_server import Behaviour, RawServer, http
+from tests.notices.raw_server import Behaviour, RawServer, http
 
 GOOGLE = http(200, "4711", Metadata_Flavor="Google")
 TOKEN = http(200, "AQAE", X_Aws_Ec2_Metadata_Token_Ttl_Seconds="60")
@@ -67,7 +68,7 @@ def ask(variables: dict[str, str], root: Path) -> Platform:
         ({"sys_vendor": "Amazon EC2"}, "aws"),
         ({"sys_vendor": "Xen", "bios_vendor": "Amazon EC2"}, "aws"),
         ({"sys_vendor": "Xen", "bios_version": "4.11.amazon"}, "aws"),
-        ({"sys_vendor": "Microsoft Corporation", "chassis_asset_tag": AZURE_ASSET_TAG}, "azure"),
+        ({"sys_vendor": "Microsoft Corporation", "chassis_asset_tag": ASSET_TAG}, "azure"),
     ],
 )
 def test_the_firmware_names_the_cloud_and_no_server_is_asked(
@@ -206,9 +207,7 @@ def test_where_nothing_is_known_all_clouds_are_asked_within_one_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answered_by(server: RawServer, limit: float) -> str:
-        for name in ("gce_address", "aws_address", "azure_address"):
-            address = parse_address(server.address, "test")
-            monkeypatch.setattr(platform_detection, name, lambda variables, address=address: address)
+        monkeypatch.setattr(cloud, "LINK_LOCAL", parse_address(server.address, "test"))
         return Detection(variables={}, root=tmp_path, limit=limit).result(timeout=limit).name
 
     not_found = http(404, "not here")

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from keras_preempt.notices.gce import GPU_MAINTENANCE_LEAD_SECONDS, GceMaintenance, GcePreemption
+from keras_preempt.notices.gce import GPU_MAINTENANCE_LEAD, GceMaintenance, GcePreemption
 from keras_preempt.testing import FakeMetadata
-from keras_preempt.testing.metadata.wire import Reply
+from keras_preempt.testing.server import Reply
 from tests.notices.ear import PATIENCE, QUIET, Ear, quick
 
 KEY = "/instance/maintenance-event"
 TERMINATE, MIGRATE = "TERMINATE_ON_HOST_MAINTENANCE", "MIGRATE_ON_HOST_MAINTENANCE"
-HOUR = GPU_MAINTENANCE_LEAD_SECONDS
+HOUR = GPU_MAINTENANCE_LEAD
 
 
 def waiting(fake: FakeMetadata, count: int = 1) -> None:
@@ -33,7 +33,7 @@ def maintenance(fake: FakeMetadata, ear: Ear) -> Iterator[GceMaintenance]:
 
 @pytest.fixture
 def preemption(fake: FakeMetadata, ear: Ear) -> Iterator[GcePreemption]:
-    source = GcePreemption(ear.notice, on_withdrawn=ear.withdraw, least_seconds=0.02, backoff=quick())
+    source = GcePreemption(ear.notice, least_seconds=0.02, backoff=quick())
     source.start()
     yield source
     source.stop()
@@ -47,7 +47,6 @@ def test_termination_for_maintenance_is_heard_within_a_second_with_its_deadline(
     assert ear.heard_at[0] - published < 1
     assert notice.deadline == notice.received_at + HOUR
     assert (notice.source, notice.reason) == ("GCE maintenance", TERMINATE)
-    assert notice.cancellable
     assert not notice.hint
     assert notice.id
     assert ear.hears_nothing_new()
@@ -61,7 +60,6 @@ def test_preemption_is_heard_within_a_second_and_leaves_half_a_minute(preemption
     assert ear.heard_at[0] - published < 1
     assert notice.deadline == notice.received_at + 30
     assert notice.source == "GCE preemption"
-    assert not notice.cancellable
 
 
 def test_preemption_is_never_taken_back(preemption, fake, ear):
@@ -73,7 +71,7 @@ def test_preemption_is_never_taken_back(preemption, fake, ear):
 
 def test_a_preemption_from_before_the_start_is_heard(fake, ear):
     fake.gce.preempt()
-    source = GcePreemption(ear.notice, on_withdrawn=ear.withdraw)
+    source = GcePreemption(ear.notice)
     source.start()
     ear.wait()
     source.stop()
@@ -150,7 +148,7 @@ def test_an_announcement_from_a_time_without_answers_may_be_as_old_as_the_last_a
 
 def test_a_server_that_does_not_hold_answers_back_is_not_asked_all_the_time(fake, ear):
     fake.gce.end()  # From now on it answers at once.
-    source = GcePreemption(ear.notice, on_withdrawn=ear.withdraw, least_seconds=0.1)
+    source = GcePreemption(ear.notice, least_seconds=0.1)
     source.start()
     began = time.monotonic()
     waiting(fake, 3)

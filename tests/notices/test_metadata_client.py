@@ -12,8 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.notices.metadata_address import Address
-from keras_preempt.notices.metadata_client import LONGEST_BODY, Answer, MetadataClient, MetadataError
+from keras_preempt.notices.metadata_client import (
+    LONGEST_BODY,
+    Address,
+    Answer,
+    MetadataClient,
+    MetadataError,
+    parse_address,
+)
 from keras_preempt.notices.stopping import Stopped, Stopping
 
 
@@ -191,3 +197,39 @@ def test_sources_of_metadata_servers_need_no_tensorflow():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "written"),
+    [
+        ("metadata.google.internal", Address("metadata.google.internal", 80), "metadata.google.internal"),
+        ("http://127.0.0.1:1338/", Address("127.0.0.1", 1338), "127.0.0.1:1338"),
+        ("HTTP://HOST", Address("host"), "host"),
+        ("[::1]:81", Address("::1", 81), "[::1]:81"),
+    ],
+)
+def test_addresses_are_read_and_written(text, address, written):
+    assert parse_address(text, "NAME") == address
+    assert str(address) == written
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://host",
+        "host/path",
+        "http://host/latest",
+        "user:password@host",
+        "host:port",
+        "host:70000",
+        ":80",
+        "http://",
+        "host name",
+        "host?query",
+        "[::1",
+        " ",
+    ],
+)
+def test_anything_else_is_refused_with_the_variables_name(text):
+    with pytest.raises(ValueError, match="Expected NAME to be host, host:port or http"):
+        parse_address(text, "NAME")

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 import numpy
 import pytest
 
+from keras_preempt.notices import Notice
 from keras_preempt.notices.aws import AwsSpot
 from keras_preempt.notices.azure import AzureScheduledEvents
-from keras_preempt.notices.backoff import Backoff
 from keras_preempt.notices.gce import GceMaintenance, GcePreemption
-from keras_preempt.notices.metadata_address import Address
+from keras_preempt.notices.metadata_client import Address
+from keras_preempt.notices.source_thread import Backoff
 from keras_preempt.testing import METADATA_FAULTS, FakeMetadata
 from tests.notices.ear import PATIENCE, POLL, Ear, quick
 
 Source = AwsSpot | AzureScheduledEvents | GceMaintenance | GcePreemption
-Make = Callable[..., Source]
 
 KINDS = {
     # class, what its questions contain, how its notice is published, and how soon it asks again
@@ -58,9 +58,11 @@ class Kind:
         self.name = name
         self.source, self.match, self.publish, self.options = KINDS[name]
 
-    def make(self, ear: Ear, **more: object) -> Source:
+    def make(self, ear: Ear, on_notice: Callable[[Notice], None] | None = None, **more: object) -> Source:
         options = {"backoff": quick(), **self.options, **more}
-        return self.source(ear.notice, on_withdrawn=ear.withdraw, **options)
+        if self.source in (AzureScheduledEvents, GceMaintenance):
+            options["on_withdrawn"] = ear.withdraw
+        return self.source(on_notice or ear.notice, **options)
 
 
 @pytest.fixture(params=KINDS)
@@ -224,7 +226,7 @@ def test_stop_before_start_and_from_the_notice_itself_is_fine(kind, fake, ear):
         source.stop()
         ear.notice(notice)
 
-    source = kind.source(notice_and_stop, on_withdrawn=ear.withdraw, **kind.options)
+    source = kind.make(ear, notice_and_stop)
     source.start()
     kind.publish(fake)
     ear.wait()

@@ -43,7 +43,6 @@ def polling(
     source = PolledNotices(
         function,
         ear.notice,
-        on_withdrawn=ear.withdraw,
         poll_seconds=poll_seconds,
         blocking_seconds=blocking_seconds,
         backoff=quick(),
@@ -133,7 +132,7 @@ def test_many_short_calls_are_not_said_to_block(ear, caplog):
 
 
 def test_stop_before_start_and_twice_is_fine(ear):
-    source = PolledNotices(lambda: True, ear.notice, on_withdrawn=ear.withdraw)
+    source = PolledNotices(lambda: True, ear.notice)
     source.stop()
     with polling(lambda: False, ear) as source:
         source.stop()
@@ -145,7 +144,7 @@ def test_the_source_may_be_stopped_from_its_own_notice(ear):
         source.stop()
         ear.notice(notice)
 
-    source = PolledNotices(lambda: True, notice_and_stop, on_withdrawn=ear.withdraw)
+    source = PolledNotices(lambda: True, notice_and_stop)
     source.start()
     ear.wait()
     source.stop()

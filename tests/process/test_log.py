@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-SHOW = "import logging\nfrom keras_preempt import log\n"
+SHOW = "import logging\nfrom keras_preempt.process import log\n"
 SAY = "logging.getLogger('keras_preempt').warning('said')\n"
 
 

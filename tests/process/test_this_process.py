@@ -11,7 +11,8 @@ import pytest
 from keras_preempt.process import this_process
 
 _TELL = (
-    "import json; from keras_preempt import this_process as p; print(json.dumps([p.started_at(), p.name()]))"
+    "import json; from keras_preempt.process import this_process as p; "
+    "print(json.dumps([p.started_at(), p.name()]))"
 )
 _WAIT = f"{_TELL}; import sys; sys.stdout.flush(); sys.stdin.read()"
 

@@ -26,7 +26,7 @@ def _leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def ends_in(seconds: float, member: int = 0, id: str = "") -> Notice:
     now = time.time()
-    return Notice("azure", f"event {id} of {member}", now, now + seconds, cancellable=True, id=id)
+    return Notice("azure", f"event {id} of {member}", now, now + seconds, id=id)
 
 
 def roomy(worker: Worker) -> None:

@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from keras_preempt.backend.tensorflow import internals
 from keras_preempt.backend.tensorflow.remote_workers import RemoteWorkers
-from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
-from keras_preempt.process.uncaught import exits_with
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
 
 
 class WorkerLost(tf.errors.UnavailableError):

@@ -17,7 +17,7 @@ from keras_preempt.backend.requirements import (
     OLDEST_TENSORFLOW,
 )
 from keras_preempt.cli.doctor.finding import Findings
-from keras_preempt.notices import machine_clues
+from keras_preempt.notices.detection import find_accelerator
 
 _RANGES = (
     ("keras", ("keras",), OLDEST_KERAS, NEWEST_KERAS),
@@ -66,7 +66,7 @@ def check_versions(findings: Findings) -> None:
 
 def check_determinism(findings: Findings, command: Sequence[str], root: Path = Path("/")) -> None:
     """Looks for the settings that make a GPU give the same bits twice."""
-    kind, sign = machine_clues.accelerator(os.environ, root)
+    kind, sign = find_accelerator(os.environ, root)
     if kind != "gpu":
         findings.ok("determinism", "There is no GPU here whose order of additions could matter.")
         return

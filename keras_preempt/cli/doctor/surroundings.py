@@ -5,41 +5,21 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from typing import NamedTuple
 
 from keras_preempt.cli.doctor.finding import Findings
+from keras_preempt.notices.cloud import UNKNOWN_GRACE, Grace
 from keras_preempt.notices.detection import Detection
-from keras_preempt.notices.platform import GENERIC_NAME, Platform
+from keras_preempt.notices.platform import GENERIC_NAME, MACHINES, SCHEDULERS, Platform
 from keras_preempt.notices.termination import TerminationConfig, complete
 from keras_preempt.process import environment
 
-_GRACE = {
-    "kubernetes": (30.0, "the default of terminationGracePeriodSeconds; GKE Spot gives 15"),
-    "sagemaker": (120.0, "SageMaker's between SIGTERM and SIGKILL"),
-    "vertex": (30.0, "that of the machines; Vertex AI itself promises none"),
-    "slurm": (30.0, "the default of KillWait; --signal and GraceTime give more"),
-    "lsf": (10.0, "the default of JOB_TERMINATE_INTERVAL"),
-    "gce-cpu": (30.0, "Compute Engine's for preemptible and Spot machines"),
-    "gce-gpu": (30.0, "Compute Engine's for preemptible and Spot machines"),
-    "gce-tpu": (30.0, "Compute Engine's for preemptible and Spot machines"),
-    "aws": (120.0, "EC2's for Spot machines"),
-    "azure": (30.0, "Azure's for Spot machines"),
-    GENERIC_NAME: (30.0, "what most platforms give; nothing is known of this one"),
-}
-"""Seconds from a notice to the end of the machine, by platform, and the source of that number."""
+__all__ = ["Grace", "check_platform", "check_sigterm", "grace_of", "is_ignored", "say_without_command"]
 
 UNBLOCK = "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])"
 """Makes a process that was started with SIGTERM blocked hear it again."""
 
 RESET = "signal.signal(signal.SIGTERM, signal.SIG_DFL)"
 """Makes a process that was started with SIGTERM ignored hear it again."""
-
-
-class Grace(NamedTuple):
-    """The `seconds` from a notice to the end, and the `source` of that number."""
-
-    seconds: float
-    source: str
 
 
 def grace_of(given: float | None, platform: Platform) -> Grace:
@@ -54,8 +34,9 @@ def grace_of(given: float | None, platform: Platform) -> Grace:
     termination = complete(TerminationConfig(), platform)
     if termination.grace_period is not None:
         return Grace(termination.grace_period, environment.GRACE_PERIOD)
-    known = [_GRACE[name] for name in platform.name.split("+") if name in _GRACE]
-    return Grace(*min(known or [_GRACE[GENERIC_NAME]]))
+    rows = {**SCHEDULERS, **MACHINES}
+    known = [rows[name].grace for name in platform.name.split("+") if name in rows]
+    return min(known or [UNKNOWN_GRACE])
 
 
 def check_platform(findings: Findings, given: float | None) -> tuple[Platform, Grace] | None:

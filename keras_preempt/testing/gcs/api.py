@@ -1,22 +1,19 @@
-"""The part of Google Cloud Storage's JSON API that storing and reading objects needs: a request in, an answer out.
+"""The part of Google Cloud Storage's JSON API that stores and reads objects: a request in, an answer out.
 
-No socket and no clock in here. Source: https://cloud.google.com/storage/docs/json_api/v1.
+There are no sockets and no clocks here. Source: https://cloud.google.com/storage/docs/json_api/v1.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.downloads import download
-from keras_preempt.testing.gcs.generation import Preconditions, integer
-from keras_preempt.testing.gcs.listing import page
-from keras_preempt.testing.gcs.objects import Buckets
+from keras_preempt.testing.gcs.objects import Buckets, Preconditions, integer
+from keras_preempt.testing.gcs.reads import download, page
 from keras_preempt.testing.gcs.uploads import (
     Session,
     Sessions,
@@ -24,6 +21,7 @@ from keras_preempt.testing.gcs.uploads import (
     parse_multipart,
     parse_resource,
 )
+from keras_preempt.testing.server import Reply
 
 _PATH = re.compile(
     r"(/upload|/download)?/storage/v1/b(?:/([^/]+)(?:/(o|iam/testPermissions)(?:/([^/]+))?)?)?"
@@ -69,39 +67,14 @@ class Call:
         return "write" if self.query.get("uploadType") == "resumable" else "upload"
 
 
-@dataclass
-class Reply:
-    """An answer. `media` says that its body is content of an object."""
-
-    status: int = 200
-    body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
-    media: bool = False
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> Reply:
-        """An answer that is a JSON document."""
-        headers = {"Content-Type": "application/json; charset=UTF-8"}
-        return cls(200, json.dumps(document).encode(), headers)
-
-    @classmethod
-    def of_error(cls, error: errors.GcsError, *, media: bool) -> Reply:
-        """An answer that is an error; downloads get the bare sentence."""
-        if error.status == 304:
-            return cls(304, b"", dict(error.headers))
-        kind = "text/html" if media else "application/json"
-        body = error.message.encode() if media else error.body()
-        return cls(error.status, body, {**error.headers, "Content-Type": f"{kind}; charset=UTF-8"})
-
-
 class Api:
     """Answers calls from what is stored.
 
     Attributes:
-        buckets: all that is stored.
-        sessions: the resumable uploads under way.
-        endpoint: where the server is, as its clients know it.
-        unauthenticated: whether every call is refused with 401.
+        buckets: All that is stored.
+        sessions: The resumable uploads under way.
+        endpoint: Where the server is, as its clients know it.
+        unauthenticated: Whether every call is refused with 401.
     """
 
     def __init__(self, buckets: Buckets, endpoint: str) -> None:
@@ -131,7 +104,7 @@ class Api:
                 )
             return self._route(call)
         except errors.GcsError as error:
-            return Reply.of_error(error, media=call.sort == "media")
+            return error.reply(media=call.sort == "media")
 
     def _route(self, call: Call) -> Reply:
         if not call.known:
@@ -150,7 +123,7 @@ class Api:
                 found = self.buckets.get(call.bucket, call.name, call.query)
                 if call.sort != "media":
                     return self._object(found.resource())
-                return Reply(*download(found, call.headers), media=True)
+                return download(found, call.headers)
             case ("", "DELETE", "o", True):
                 self.buckets.delete(call.bucket, call.name, call.query)
                 return Reply(204)
@@ -189,7 +162,7 @@ class Api:
             raise errors.not_built(f"{call.method} {call.path}")
         pinned = call.query.get("sourceGeneration")
         source = self.buckets.get(call.bucket, call.name, {} if pinned is None else {"generation": pinned})
-        Preconditions.of_source(call.query).check(source, reading=False)
+        Preconditions.of(call.query, "ifSource").check(source, reading=False)
         fields = {**source.fields, **parse_resource(call.body)}
         copy = self.buckets.insert(bucket, name, source.content, fields, Preconditions.of(call.query))
         if not call.rewrites:

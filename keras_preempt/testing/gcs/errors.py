@@ -1,21 +1,21 @@
-"""The errors that Google Cloud Storage answers with, as its JSON API words them.
+"""The errors that Google Cloud Storage answers with, in the words of its JSON API.
 
 Source: https://cloud.google.com/storage/docs/json_api/v1/status-codes.
 """
 
 from __future__ import annotations
 
-import json
+from keras_preempt.testing.server import Reply
 
 
 class GcsError(Exception):
     """An answer that is an error.
 
     Attributes:
-        status: the HTTP status.
-        reason: the machine-readable word beside it.
-        message: the sentence for people.
-        headers: further headers of the answer.
+        status: The HTTP status.
+        reason: The machine-readable word beside it.
+        message: The sentence for people.
+        headers: Further headers of the answer.
     """
 
     def __init__(self, status: int, reason: str, message: str, headers: dict[str, str] | None = None) -> None:
@@ -25,12 +25,18 @@ class GcsError(Exception):
         self.message = message
         self.headers = headers or {}
 
-    def body(self) -> bytes:
-        """The JSON document that goes with it."""
+    def reply(self, *, media: bool) -> Reply:
+        """The answer; requests for content (`media`) get the bare sentence, all others a JSON document."""
+        if self.status == 304:
+            return Reply(304, b"", dict(self.headers))
+        if media:
+            headers = {**self.headers, "Content-Type": "text/html; charset=UTF-8"}
+            return Reply(self.status, self.message.encode(), headers)
         entry = {"message": self.message, "domain": "global", "reason": self.reason}
-        return json.dumps(
-            {"error": {"code": self.status, "message": self.message, "errors": [entry]}}
-        ).encode()
+        error = {"code": self.status, "message": self.message, "errors": [entry]}
+        reply = Reply.of({"error": error}, self.status)
+        reply.headers.update(self.headers)
+        return reply
 
 
 _STATUS_WORDS = {
@@ -84,11 +90,11 @@ def forbidden(permission: str, what: str) -> GcsError:
 
 
 def invalid(message: str) -> GcsError:
-    """400: the request makes no sense."""
+    """400: the request is malformed."""
     return GcsError(400, "invalid", message)
 
 
 def not_built(what: str) -> GcsError:
-    """501: the real service can do this, the fake cannot, and does not pretend to."""
+    """501: the real service can do this; the fake cannot, and does not pretend to."""
     message = f"Expected a request that FakeGcs can answer. Received: {what}, which it does not imitate."
     return GcsError(501, "notImplemented", message)

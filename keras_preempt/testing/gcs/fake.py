@@ -1,8 +1,8 @@
 """Google Cloud Storage on the loopback interface, for tests and drills.
 
-`FakeGcs` is an HTTP server that the real google-cloud-storage client talks to. It keeps generations and honours
-preconditions, checks checksums, and makes a connection fail in the ways in which the real service and its
-network do, on demand or by seed. For worker processes of a drill it runs on its own::
+`FakeGcs` is an HTTP server that the real google-cloud-storage client talks to. It keeps generations, honours
+preconditions, verifies checksums, and makes connections fail as the real service and its network do, on demand or by
+seed. For the worker processes of a drill it can run as a process of its own::
 
     python -m keras_preempt.testing.gcs.fake --bucket b --fault-rate 0.1 --seed 1
 """
@@ -13,28 +13,26 @@ import argparse
 import os
 import signal
 from collections.abc import Collection, Sequence
-from types import TracebackType
 from typing import Any
 
 from keras_preempt.testing.gcs.api import Api
 from keras_preempt.testing.gcs.errors import GcsError
-from keras_preempt.testing.gcs.faults import DEFAULT_KINDS, FaultPlan, Faults, check_kind
-from keras_preempt.testing.gcs.generation import Preconditions, StoredObject
-from keras_preempt.testing.gcs.objects import OPERATIONS, Buckets
+from keras_preempt.testing.gcs.faults import DEFAULT_KINDS, FaultPlan, Faults
+from keras_preempt.testing.gcs.objects import OPERATIONS, Buckets, ObjectSummary, Preconditions, StoredObject
 from keras_preempt.testing.gcs.pace import Rates
-from keras_preempt.testing.gcs.records import ObjectSummary, Request, RequestLog
-from keras_preempt.testing.gcs.wire import GcsServer
+from keras_preempt.testing.gcs.wire import GcsServer, Request
+from keras_preempt.testing.server import Fake, RequestLog
 
 QUIET_CLIENT = {"DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true"}
 """Keeps google-cloud-storage from asking for each bucket's metadata in a thread of its own.
 
-That thread goes on asking for two minutes after the server is gone, and waits for random times in between: it
-would disturb whatever test comes next.
+That thread keeps asking for two minutes after the server is gone, at random intervals: it would disturb the tests
+that come next.
 """
 
 
-class FakeGcs:
-    """A Google Cloud Storage of one's own, for as long as a ``with`` block lasts.
+class FakeGcs(Fake[GcsServer]):
+    """A fake Google Cloud Storage for as long as a ``with`` block lasts.
 
     Example:
         with FakeGcs(buckets=("bucket",)) as gcs:
@@ -42,21 +40,21 @@ class FakeGcs:
             blob.upload_from_string(b"hello", if_generation_match=0, checksum="crc32c")
             assert gcs.content("bucket", "greeting") == b"hello"
 
-    It listens on 127.0.0.1 only, and keeps everything in memory. `QUIET_CLIENT` is added to the environment of this
-    process and stays there.
+    It listens on 127.0.0.1 only, and keeps everything in memory: what is stored can still be looked at after the block.
+    `QUIET_CLIENT` is added to the environment of this process and stays there.
 
     Args:
-        buckets: names of the buckets that exist from the start.
-        faults: faults that happen by themselves; None for none.
-        bytes_per_second: the most that one connection moves in either direction, or a pair: the most that it
+        buckets: Names of the buckets that exist from the start.
+        faults: Faults that happen by themselves; None for none.
+        bytes_per_second: The most that one connection moves in either direction, or a pair: the most that it
             uploads and the most that it downloads. None for no limit. Several connections are several times as fast,
             as in a real network.
-        deny: operations that the caller has no permission for: any of ``"bucket"`` (a bucket's metadata), ``"create"``,
+        deny: Operations for which the caller lacks permission: any of ``"bucket"`` (a bucket's metadata), ``"create"``,
             ``"delete"``, ``"get"``, ``"list"`` and ``"update"``.
-        machine_bytes_per_second: the same for all connections of one machine together, like that of a network card.
+        machine_bytes_per_second: The same for all connections of one machine together, like that of a network card.
             Clients that send the same User-Agent are taken to be on one machine.
-        location: where the buckets are said to be.
-        port: where to listen; 0 for any free port.
+        location: Where the buckets are said to be.
+        port: Where to listen; 0 for any free port.
 
     Raises:
         ValueError: `deny` names an unknown operation, or a rate is not above 0.
@@ -66,9 +64,9 @@ class FakeGcs:
         self,
         buckets: Collection[str] = ("bucket",),
         faults: Faults | None = None,
-        bytes_per_second: float | tuple[float, ...] | None = None,
+        bytes_per_second: float | Sequence[float] | None = None,
         *,
-        machine_bytes_per_second: float | tuple[float, ...] | None = None,
+        machine_bytes_per_second: float | Sequence[float] | None = None,
         deny: Collection[str] = (),
         location: str = "US",
         port: int = 0,
@@ -78,45 +76,23 @@ class FakeGcs:
         self._denied: set[str] = set()
         self.deny = deny
         self._plan = FaultPlan(faults)
-        self._log = RequestLog()
+        self._log: RequestLog[Request] = RequestLog()
         self._buckets = Buckets(buckets, location, self._denied)
         self._port = port
-        self._server: GcsServer | None = None
         self._clients: list[Any] = []
 
-    def __enter__(self) -> FakeGcs:
-        """Starts to serve."""
-        if self._server is not None:
-            raise RuntimeError(
-                "Expected a FakeGcs that is not running. Received: one that is. Use one `with` at a time."
-            )
+    def _new_server(self) -> GcsServer:
         for name, value in QUIET_CLIENT.items():
             os.environ.setdefault(name, value)
         server = GcsServer(self._port, self._plan, self._log, self._rates, self._machine_rates)
         server.api = Api(self._buckets, f"http://127.0.0.1:{server.port}")
-        server.start()
-        self._server = server
-        return self
+        return server
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Ends every connection and every thread; what is stored can still be looked at."""
-        server, self._server = self._running(), None
+    def _stop(self, server: GcsServer) -> None:
         server.stop()
         for client in self._clients:
             client.close()
         self._clients.clear()
-
-    def _running(self) -> GcsServer:
-        if self._server is None:
-            raise RuntimeError(
-                "Expected a FakeGcs that is running. Received: one that is not. Use it inside `with FakeGcs() as gcs:`."
-            )
-        return self._server
 
     @property
     def endpoint(self) -> str:
@@ -132,8 +108,8 @@ class FakeGcs:
         }
 
     def client(self) -> Any:
-        """A `google.cloud.storage.Client` of this server; it is closed at the end of the ``with`` block."""
-        # Imported here: a server process has no need of the client.
+        """A `google.cloud.storage.Client` of this server, which is closed at the end of the ``with`` block."""
+        # Imported here: a server process does not need the client.
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import storage
 
@@ -147,7 +123,7 @@ class FakeGcs:
 
     @property
     def deny(self) -> set[str]:
-        """The denied operations; the set may be changed, and another one assigned, at any time."""
+        """The denied operations. The set may be changed or replaced at any time."""
         return self._denied
 
     @deny.setter
@@ -159,12 +135,12 @@ class FakeGcs:
                 f"Expected operations out of {', '.join(OPERATIONS)} to deny. Received: {sorted(unknown)}. "
                 "Correct the operation."
             )
-        # One step, and the set that the buckets look at: no request meets half of it.
+        # In place, since the buckets hold this set, and in one step, so that no request sees half of the change.
         self._denied.symmetric_difference_update(self._denied ^ denied)
 
     @property
     def faults(self) -> Faults:
-        """The faults that happen by themselves; may be replaced at any time."""
+        """The faults that happen by themselves. They may be replaced at any time."""
         return self._plan.seeded
 
     @faults.setter
@@ -174,28 +150,28 @@ class FakeGcs:
     def fail_next(
         self, kind: str, times: int = 1, match: str = "", *, stall_seconds: float | None = None
     ) -> None:
-        """Orders a fault for the next requests to which it can happen.
+        """Makes the next requests fail to which this kind of fault can happen.
 
         Args:
-            kind: one of `FAULT_KINDS`.
-            times: how many requests meet it.
-            match: only requests whose `Request.text`, ``METHOD path?query bucket/object``, contains it. Without it,
-                requests for a bucket's own metadata are spared, since the client makes some by itself.
-            stall_seconds: how long a ``"stall"`` lasts; that of `faults` by default.
+            kind: One of `FAULT_KINDS`.
+            times: How many requests fail.
+            match: Only requests whose `Request.text`, ``METHOD path?query bucket/object``, contains this. Without it,
+                requests for a bucket's own metadata do not fail, since the client makes some by itself.
+            stall_seconds: How long a ``"stall"`` lasts; that of `faults` by default.
 
         Raises:
-            ValueError: the kind is unknown, or `times` is below 1.
+            ValueError: The kind is unknown, or `times` is below 1.
         """
         self._plan.order(kind, times, match, stall_seconds)
 
     @property
     def pending_faults(self) -> int:
-        """How many ordered faults no request has met yet."""
+        """How many faults of `fail_next` have not happened yet."""
         return self._plan.pending()
 
     @property
     def unauthenticated(self) -> bool:
-        """Whether every request is refused with 401; may be set."""
+        """Whether every request is refused with 401. May be set."""
         return self._running().api.unauthenticated
 
     @unauthenticated.setter
@@ -226,15 +202,15 @@ class FakeGcs:
         return self._stored(bucket)[name].content
 
     def put(self, bucket: str, name: str, content: bytes) -> int:
-        """Stores an object behind every client's back, over whatever is there; returns its generation."""
+        """Stores an object without a request, replacing any that is there; returns its generation."""
         return self._buckets.insert(bucket, name, content, {}, Preconditions()).generation
 
     def remove(self, bucket: str, name: str) -> None:
-        """Takes an object away behind every client's back."""
+        """Removes an object without a request."""
         self._buckets.delete(bucket, name, {})
 
     def remove_bucket(self, bucket: str) -> None:
-        """Takes a bucket away with all that it holds, behind every client's back."""
+        """Removes a bucket and everything in it without a request."""
         self._buckets.delete_bucket(bucket, with_objects=True)
 
     @property
@@ -257,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--bucket", action="append", help="a bucket that exists; may be repeated (default: bucket)"
     )
     parser.add_argument("--fault-rate", type=float, default=0.0, help="share of requests that meet a fault")
-    parser.add_argument("--seed", type=int, default=0, help="chooses which")
+    parser.add_argument("--seed", type=int, default=0, help="chooses which requests")
     parser.add_argument("--kinds", default=",".join(DEFAULT_KINDS), help="kinds of fault, comma-separated")
     parser.add_argument("--stall-seconds", type=float, default=Faults.stall_seconds, help="length of a stall")
     rate: dict[str, Any] = {"type": float, "nargs": "+", "default": None, "metavar": "RATE"}
@@ -268,14 +244,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     kinds = tuple(kind for kind in options.kinds.split(",") if kind)
     try:
-        for kind in kinds:
-            check_kind(kind)
         faults = Faults(options.seed, options.fault_rate, kinds, options.stall_seconds)
         gcs = FakeGcs(
             options.bucket or ("bucket",),
             faults,
-            _rates(options.bytes_per_second),
-            machine_bytes_per_second=_rates(options.machine_bytes_per_second),
+            options.bytes_per_second,
+            machine_bytes_per_second=options.machine_bytes_per_second,
             port=options.port,
         )
     except ValueError as error:
@@ -286,12 +260,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(gcs.endpoint, flush=True)
         signal.sigwait(ends)
     return 0
-
-
-def _rates(values: list[float] | None) -> float | tuple[float, ...] | None:
-    if values is None:
-        return None
-    return values[0] if len(values) == 1 else tuple(values)
 
 
 if __name__ == "__main__":

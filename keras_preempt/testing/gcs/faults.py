@@ -33,8 +33,8 @@ FAULT_KINDS = tuple(sorted(frozenset[str]().union(*APPLICABLE.values())))
   at once, nothing takes effect.
 - ``"reset"``: the connection is reset half-way through the request. Nothing takes effect, except that a resumable
   upload keeps the whole multiples of 256 KiB that had arrived.
-- ``"stall"``: silence for some seconds; then the request is carried out, whether or not somebody still waits.
-- ``"slow"``: this one request at a trickle.
+- ``"stall"``: silence for some seconds; then the request is carried out, whether or not the client still waits.
+- ``"slow"``: this one request at `Faults.slow_bytes_per_second`.
 - ``"lost-response"``: the change takes effect, then the connection is reset without an answer.
 - ``"empty-response"``: the change takes effect, and is answered with success and nothing else.
 - ``"truncated"``: a download ends half-way, and the connection with it.
@@ -59,19 +59,19 @@ class Faults:
     """Faults that happen by themselves, to a share of all requests.
 
     Whether one happens depends on the seed, on what is asked for, and on how many times that was asked before,
-    but not on what other threads do: two runs that make the same requests meet the same faults.
+    but not on what other threads do: two runs that make the same requests see the same faults.
 
     Attributes:
-        seed: two servers with the same seed put the same faults in the way of the same requests.
-        rate: the share of requests that meet one, 0 to 1. The bucket's own metadata are spared: the client
-            asks for them by itself, in the background, whenever it likes.
-        kinds: which, out of `FAULT_KINDS`; a request meets one of those that can happen to it.
-        stall_seconds: how long a ``"stall"`` lasts.
-        retry_after: what a ``"429"`` says in its Retry-After header, in seconds.
-        slow_bytes_per_second: how fast a ``"slow"`` request is.
+        seed: With the same seed the same faults happen to the same requests.
+        rate: The share of requests to which one happens, 0 to 1. Requests for a bucket's own metadata are excepted:
+            the client makes some by itself, in the background, at any time.
+        kinds: Which, out of `FAULT_KINDS`; to a request happens one of those that can happen to it.
+        stall_seconds: How long a ``"stall"`` lasts.
+        retry_after: What a ``"429"`` says in its Retry-After header, in seconds.
+        slow_bytes_per_second: How fast a ``"slow"`` request is.
 
     Raises:
-        ValueError: a kind is unknown, or a number is out of its range.
+        ValueError: A kind is unknown, or a number is out of its range.
     """
 
     seed: int = 0
@@ -94,7 +94,7 @@ class Faults:
             )
 
     def draw(self, what: str, nth: int, applicable: frozenset[str]) -> str | None:
-        """The kind of fault that the `nth` request for `what` meets, or None."""
+        """The kind of fault that happens to the `nth` request for `what`, or None."""
         kinds = [kind for kind in self.kinds if kind in applicable]
         chance = random.Random(f"{self.seed}|{what}|{nth}")
         return chance.choice(kinds) if kinds and chance.random() < self.rate else None
@@ -126,7 +126,7 @@ class FaultPlan:
         self._seen: Counter[str] = Counter()
 
     def order(self, kind: str, times: int, match: str, seconds: float | None) -> None:
-        """Lets the next `times` requests to which it can happen, and whose text contains `match`, meet `kind`."""
+        """Makes `kind` happen to the next `times` requests to which it can, and whose text contains `match`."""
         check_kind(kind)
         if times < 1:
             raise ValueError(f"Expected times of at least 1. Received: {times!r}. Correct the number.")
@@ -139,12 +139,12 @@ class FaultPlan:
             return sum(order.left for order in self._ordered)
 
     def choose(self, sort: str, what: str, text: str) -> Fault | None:
-        """The fault that a request meets.
+        """The fault that happens to a request, or None.
 
         Args:
-            sort: a key of `APPLICABLE`.
-            what: identifies what is asked for, the same in every run.
-            text: where an ordered fault's `match` is looked for.
+            sort: A key of `APPLICABLE`.
+            what: Identifies what is asked for, the same in every run.
+            text: Where an ordered fault's `match` is looked for.
         """
         seeded = self.seeded
         with self._lock:
@@ -154,14 +154,11 @@ class FaultPlan:
                     order.left -= 1
                     if order.left == 0:
                         self._ordered.remove(order)
-                    return Fault(order.kind, _or(order.seconds, seeded.stall_seconds))
+                    seconds = seeded.stall_seconds if order.seconds is None else order.seconds
+                    return Fault(order.kind, seconds)
             if sort == "bucket":
                 return None
             nth = self._seen[what]
             self._seen[what] += 1
         kind = seeded.draw(what, nth, APPLICABLE[sort])
         return None if kind is None else Fault(kind, seeded.stall_seconds)
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value

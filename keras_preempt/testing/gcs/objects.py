@@ -1,34 +1,157 @@
-"""Buckets, objects and generations, as Google Cloud Storage keeps them.
+"""Buckets, objects, their generations and the preconditions on them, as Google Cloud Storage keeps them.
 
 Everything that changes what is stored happens here, under one lock: a precondition is checked and the write that
-depends on it takes effect in one step, so that of several racing writers exactly one wins. Listings are
-consistent: what was written or deleted before is seen.
+depends on it takes effect in one step, so that exactly one of several racing writers wins. Listings are
+consistent: they show every write and deletion before them.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
+
+import google_crc32c
 
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.generation import (
-    CHOSEN_FIELDS,
-    Preconditions,
-    Query,
-    StoredObject,
-    crc32c_of,
-    integer,
-    md5_of,
-    now,
-)
 
 _LONGEST_NAME = 1024  # bytes
 
 OPERATIONS = ("bucket", "create", "delete", "get", "list", "update")
 """What permission can be denied for: reading a bucket's metadata, and the five things done with objects."""
+
+CHOSEN_FIELDS = (
+    "cacheControl",
+    "contentDisposition",
+    "contentEncoding",
+    "contentLanguage",
+    "contentType",
+    "customTime",
+    "metadata",
+)
+"""Fields of an object's resource that its writer chooses; all others are the service's own."""
+
+Query = Mapping[str, str]
+
+
+def crc32c_of(content: bytes) -> str:
+    """The checksum as resources and headers carry it: four big-endian bytes in base64."""
+    return base64.b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode()
+
+
+def md5_of(content: bytes) -> str:
+    """The MD5 checksum, in base64."""
+    return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+
+
+def now() -> str:
+    """The current time as it is written in resources."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """One generation of an object. `fields` are those of its resource that its writer may choose."""
+
+    bucket: str
+    name: str
+    content: bytes
+    generation: int
+    crc32c: str
+    md5: str | None
+    fields: Mapping[str, Any]
+    created: str
+    metageneration: int = 1
+    updated: str = ""
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The custom metadata that the writer attached."""
+        return dict(self.fields.get("metadata") or {})
+
+    @property
+    def etag(self) -> str:
+        """Changes whenever content or metadata do."""
+        return base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode()
+
+    def resource(self) -> dict[str, Any]:
+        """The object resource of the JSON API."""
+        resource = {
+            **self.fields,
+            "kind": "storage#object",
+            "id": f"{self.bucket}/{self.name}/{self.generation}",
+            "bucket": self.bucket,
+            "name": self.name,
+            "generation": str(self.generation),
+            "metageneration": str(self.metageneration),
+            "size": str(len(self.content)),
+            "crc32c": self.crc32c,
+            "etag": self.etag,
+            "storageClass": "STANDARD",
+            "timeCreated": self.created,
+            "updated": self.updated or self.created,
+        }
+        return resource if self.md5 is None else {**resource, "md5Hash": self.md5}
+
+
+@dataclass(frozen=True)
+class Preconditions:
+    """What a request requires of the object's state; None requires nothing."""
+
+    generation: int | None = None
+    not_generation: int | None = None
+    metageneration: int | None = None
+    not_metageneration: int | None = None
+
+    @classmethod
+    def of(cls, query: Query, prefix: str = "if") -> Preconditions:
+        """Reads them from the query of a request; raises `GcsError` 400.
+
+        Args:
+            query: The query.
+            prefix: What their names begin with: ``ifSource`` for those that a copy puts on what it copies.
+        """
+        names = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
+        return cls(*(integer(query, f"{prefix}{name}") for name in names))
+
+    def check(self, found: StoredObject | None, *, reading: bool) -> None:
+        """Raises `GcsError` 412 (or 304, when `reading`) unless all hold for what was found."""
+        generation = found.generation if found else 0
+        metageneration = found.metageneration if found else None
+        if self.generation is not None and self.generation != generation:
+            raise errors.condition_not_met()
+        if self.metageneration is not None and self.metageneration != metageneration:
+            raise errors.condition_not_met()
+        for unwanted, actual in (
+            (self.not_generation, generation),
+            (self.not_metageneration, metageneration),
+        ):
+            if unwanted is not None and (found is None or unwanted == actual):
+                raise errors.not_modified() if reading and found else errors.condition_not_met()
+
+
+class ObjectSummary(NamedTuple):
+    """One stored object; `size` in bytes, `crc32c` in base64 as Google Cloud Storage writes it."""
+
+    generation: int
+    size: int
+    crc32c: str
+    metadata: Mapping[str, str]
+
+
+def integer(query: Query, name: str) -> int | None:
+    """The value of a numeric parameter, or None if it is not given; raises `GcsError` 400."""
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise errors.invalid(f"Invalid value for {name}: {text!r}")
+    return int(text)
 
 
 @dataclass
@@ -116,7 +239,7 @@ class Buckets:
             del self._buckets[name]
 
     def check_insert(self, bucket: str, name: str, conditions: Preconditions) -> None:
-        """Raises what an upload that begins now would be refused with; stores nothing."""
+        """Raises the error that would refuse an upload that begins now; stores nothing."""
         with self._lock:
             self._admit(bucket, name, conditions)
 
@@ -163,7 +286,7 @@ class Buckets:
         self.require(operation)
         found = objects.get(name)
         if found is None or integer(query, "generation") not in (None, found.generation):
-            self.require("list")  # Without it nobody learns that an object does not exist.
+            self.require("list")  # Without it a client does not learn that an object does not exist.
             raise errors.no_object(bucket, name)
         Preconditions.of(query).check(found, reading=reading)
         return found

@@ -1,56 +1,59 @@
-"""How fast bytes move: token buckets for each direction of a connection, and of a machine's connections together."""
+"""Rate limits: token buckets for each direction of a connection, and of all connections of a machine together."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 BURST_SECONDS = 0.1
-"""How much unused time a bucket keeps: after a pause, as many seconds' worth of bytes move at once."""
+"""How much unused time a bucket keeps: after a pause, this many seconds' worth of bytes move at once."""
 
 _LONGEST_SLICE = 1 << 20  # bytes
 _SLICE_SECONDS = 0.02
 _SMALLEST_BUFFER = 64 << 10  # bytes
+_LARGEST_BUFFER = 1 << 30  # bytes; the system would refuse twice as many, and has fewer by itself
 
 
 class Rates(NamedTuple):
-    """Bytes a second towards the server and from it; None for no limit."""
+    """Bytes a second towards the server and from it; infinite for no limit."""
 
-    up: float | None = None
-    down: float | None = None
+    up: float
+    down: float
 
     @classmethod
-    def of(cls, name: str, value: float | tuple[float, ...] | None) -> Rates:
-        """Reads an argument called `name`: one rate for both directions, or one for each.
+    def of(cls, name: str, value: float | Sequence[float | None] | None) -> Rates:
+        """Reads an argument called `name`: one rate for both directions, or one for each; None for no limit.
 
         Raises:
-            ValueError: a rate is not above 0, or there are more than two.
+            ValueError: A rate is not above 0, or there are more than two.
         """
-        pair = value if isinstance(value, tuple) else (value, value)
-        if len(pair) != 2 or any(rate is not None and not rate > 0 for rate in pair):
+        given = value if isinstance(value, Sequence) else [value]
+        rates = [math.inf if rate is None else rate for rate in given]
+        if not 1 <= len(rates) <= 2 or not all(rate > 0 for rate in rates):
             raise ValueError(
                 f"Expected {name} above 0, a pair of such numbers, or None. Received: {value!r}. Correct the number."
             )
-        return cls(*pair)
+        return cls(rates[0], rates[-1])
 
     @property
     def buffer(self) -> int | None:
-        """Bytes that the system may hold for a connection; None for as many as it likes.
+        """Bytes that the system may buffer for a connection; None for as many as it likes.
 
-        Without a bound it takes megabytes off a client at once, which then sees no slow network but a long
+        Without a bound it takes megabytes off a client at once, which then does not see a slow network but a long
         silence at the end.
         """
-        rate = min((rate for rate in self if rate is not None), default=None)
-        return None if rate is None else max(_SMALLEST_BUFFER, int(rate * BURST_SECONDS))
+        bound = max(_SMALLEST_BUFFER, min(self) * BURST_SECONDS)
+        return None if bound > _LARGEST_BUFFER else int(bound)
 
 
 class Bucket:
     """A token bucket that threads may share.
 
     Args:
-        rate: bytes a second.
+        rate: Bytes a second.
     """
 
     def __init__(self, rate: float) -> None:
@@ -70,50 +73,27 @@ class Pace:
     """Keeps what moves in one direction within several rates at once.
 
     Args:
-        buckets: the rates; None among them for no limit.
-        stopping: ends every wait when it is set.
+        buckets: The rates; at least one.
+        stopping: Ends every wait when it is set.
     """
 
-    def __init__(self, buckets: Sequence[Bucket | None], stopping: threading.Event) -> None:
-        self._buckets = [bucket for bucket in buckets if bucket is not None]
+    def __init__(self, buckets: Sequence[Bucket], stopping: threading.Event) -> None:
+        self._buckets = buckets
         self._stopping = stopping
 
     @property
     def slice(self) -> int:
         """How many bytes to move between two calls of `spend`."""
-        rate = min((bucket.rate for bucket in self._buckets), default=float("inf"))
+        rate = min(bucket.rate for bucket in self._buckets)
         return max(1, int(min(_LONGEST_SLICE, rate * _SLICE_SECONDS)))
 
     def spend(self, count: int) -> None:
         """Waits until `count` more bytes are within all rates."""
-        seconds = max((bucket.take(count) for bucket in self._buckets), default=0.0)
+        seconds = max(bucket.take(count) for bucket in self._buckets)
         if seconds > 0:
             self._stopping.wait(seconds)
 
 
-class Machines:
-    """The buckets of machines: clients with the same User-Agent are on one.
-
-    Args:
-        rates: what all connections of one machine move together.
-    """
-
-    def __init__(self, rates: Rates) -> None:
-        self._rates = rates
-        self._lock = threading.Lock()
-        self._buckets: dict[str, tuple[Bucket | None, Bucket | None]] = {}
-
-    def of(self, user_agent: str) -> tuple[Bucket | None, Bucket | None]:
-        """Returns a machine's buckets for both directions."""
-        if self._rates == (None, None):
-            return None, None
-        with self._lock:
-            if user_agent not in self._buckets:
-                self._buckets[user_agent] = buckets(self._rates)
-            return self._buckets[user_agent]
-
-
-def buckets(rates: Rates) -> tuple[Bucket | None, Bucket | None]:
-    """Returns new buckets for both directions."""
-    up, down = (None if rate is None else Bucket(rate) for rate in rates)
-    return up, down
+def buckets(rates: Rates) -> tuple[Bucket, Bucket]:
+    """New buckets for both directions."""
+    return Bucket(rates.up), Bucket(rates.down)

@@ -1,4 +1,4 @@
-"""Ways of sending an object: in one request, with its resource beside it, or in resumable pieces.
+"""The ways to send an object: alone, together with its resource, or in resumable pieces.
 
 Source: https://cloud.google.com/storage/docs/resumable-uploads and
 https://cloud.google.com/storage/docs/uploading-objects.
@@ -15,11 +15,10 @@ from threading import Lock
 from typing import Any
 
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.generation import Preconditions
-from keras_preempt.testing.gcs.objects import Buckets
+from keras_preempt.testing.gcs.objects import Buckets, Preconditions
 
 QUANTUM = 256 * 1024
-"""A resumable upload keeps whole multiples of so many bytes, until it is complete."""
+"""A resumable upload keeps whole multiples of this many bytes, until it is complete."""
 
 _BOUNDARY = re.compile(r'boundary="?([^";]+)"?')
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+|\*)|\*)/(\d+|\*)")
@@ -65,7 +64,7 @@ def _part(part: bytes) -> tuple[dict[str, str], bytes]:
 
 
 def checksums(headers: Headers) -> dict[str, str]:
-    """The checksums that request headers promise, under the names that a resource has for them."""
+    """The checksums in request headers, under their names in a resource."""
     promised = {}
     for entry in headers.get("x-goog-hash", "").split(","):
         kind, _, value = entry.strip().partition("=")
@@ -107,10 +106,10 @@ class Session:
         """Takes a piece; returns the object's resource if that completes it, else None.
 
         Args:
-            buckets: where the object is stored in the end.
-            headers: of the request; Content-Range places the piece.
-            body: the piece, or as much as arrived.
-            whole: whether all of it arrived; if not, nothing is completed.
+            buckets: Where the object is stored in the end.
+            headers: Of the request; Content-Range places the piece.
+            body: The piece, or as much as arrived.
+            whole: Whether all of it arrived; if not, nothing is completed.
         """
         with self.lock:
             if self.lost:

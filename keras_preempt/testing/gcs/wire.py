@@ -1,30 +1,59 @@
-"""The wire: connections, bodies at a pace, and the faults that happen to them."""
+"""The HTTP side of the fake: connections, bodies at a limited rate, and the faults that happen to them."""
 
 from __future__ import annotations
 
+import re
 import socket
-from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BufferedIOBase
 from typing import Any
 
-from keras_preempt.testing.gcs.api import Api, Call, Reply
-from keras_preempt.testing.gcs.bodies import Body, body_of
+from keras_preempt.testing.gcs.api import Api, Call
 from keras_preempt.testing.gcs.errors import ERROR_STATUSES, plain_error
 from keras_preempt.testing.gcs.faults import Fault, FaultPlan
-from keras_preempt.testing.gcs.pace import Bucket, Machines, Pace, Rates, buckets
-from keras_preempt.testing.gcs.records import Request, RequestLog
-from keras_preempt.testing.loopback import LoopbackServer
+from keras_preempt.testing.gcs.pace import Bucket, Pace, Rates, buckets
+from keras_preempt.testing.server import Handler, LoopbackServer, Reply, RequestLog
+
+_LONGEST_LINE = 1024  # bytes
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\r\n]*)?\r?\n")
+
+
+@dataclass
+class Request:
+    """One request that the server received.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path with its query, percent-decoded.
+        target: ``bucket/object``, as far as the request names them.
+        status: The HTTP status that was sent; None while the request is in flight, and if nothing was sent.
+        bytes: How many bytes of body were received and sent, without headers.
+        fault: The kind of the fault that happened to it, or None.
+    """
+
+    method: str
+    path: str
+    target: str
+    status: int | None = None
+    bytes: int = 0
+    fault: str | None = None
+
+    @property
+    def text(self) -> str:
+        """``METHOD path?query bucket/object``: what the `match` of a fault is looked for in."""
+        return f"{self.method} {self.path} {self.target}"
 
 
 class GcsServer(LoopbackServer):
     """Serves an `Api` on 127.0.0.1; `stop` ends every connection and every thread.
 
     Args:
-        port: where to listen; 0 for any free port.
-        plan: decides what goes wrong.
-        log: where requests are noted.
-        connection_rates: what one connection moves at most.
-        machine_rates: what all connections of one machine move at most.
+        port: Where to listen; 0 for any free port.
+        plan: Decides what goes wrong.
+        log: Where requests are noted.
+        connection_rates: What one connection moves at most.
+        machine_rates: What all connections of one machine move at most.
     """
 
     request_queue_size = 256
@@ -35,31 +64,34 @@ class GcsServer(LoopbackServer):
         self,
         port: int,
         plan: FaultPlan,
-        log: RequestLog,
-        connection_rates: Rates = Rates(),  # noqa: B008 (it is immutable)
-        machine_rates: Rates = Rates(),  # noqa: B008
+        log: RequestLog[Request],
+        connection_rates: Rates,
+        machine_rates: Rates,
     ) -> None:
         self.connection_rates = connection_rates
-        self.machines = Machines(machine_rates)
+        self._machine_rates = machine_rates
+        self._machines: dict[str, tuple[Bucket, Bucket]] = {}
         super().__init__(port, _Handler)
         self.plan = plan
         self.log = log
         self.api: Api  # Given by the owner, who needs the port first to know its endpoint.
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Bounds what the system buffers of a connection, for its rate to be felt."""
+        """Bounds what the system buffers for a connection, so that the client feels its rate."""
         if self.connection_rates.buffer is not None:
             for side in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 request.setsockopt(socket.SOL_SOCKET, side, self.connection_rates.buffer)
         super().process_request(request, client_address)
 
+    def machine(self, user_agent: str) -> tuple[Bucket, Bucket]:
+        """The buckets of a machine for both directions: clients with the same User-Agent are on one."""
+        with self._lock:
+            if user_agent not in self._machines:
+                self._machines[user_agent] = buckets(self._machine_rates)
+            return self._machines[user_agent]
 
-class _Handler(BaseHTTPRequestHandler):
-    """One connection: any number of requests, one after the other."""
 
-    protocol_version = "HTTP/1.1"
-    server_version = "FakeGcs"
-    disable_nagle_algorithm = True
+class _Handler(Handler):
     server: GcsServer
 
     def setup(self) -> None:
@@ -67,25 +99,21 @@ class _Handler(BaseHTTPRequestHandler):
         self._own_buckets = buckets(self.server.connection_rates)
         self._set_pace(*zip(self._own_buckets, strict=True))
 
-    def _set_pace(self, up: Sequence[Bucket | None], down: Sequence[Bucket | None]) -> None:
+    def _set_pace(self, up: Sequence[Bucket], down: Sequence[Bucket]) -> None:
         self._up, self._down = Pace(up, self.server.stopping), Pace(down, self.server.stopping)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: `FakeGcs.requests` tells what happened."""
-
     def _serve(self) -> None:
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        headers = self.headers_in_lower_case()
         call = Call(self.command, self.path, headers)
         body = body_of(headers, self.rfile)
         if body is None:
             self.send_error(411, "Expected a Content-Length or chunks")
             self.close_connection = True
             return
-        machine = self.server.machines.of(headers.get("user-agent", ""))
+        machine = self.server.machine(headers.get("user-agent", ""))
         self._set_pace(*zip(self._own_buckets, machine, strict=True))
-        if (
-            call.sort == "chunk"
-        ):  # Its object is known before its body is read, so that a reset can cut it short.
+        if call.sort == "chunk":
+            # Its object is known before its body is read, so that a reset can cut it short.
             request, fault = self._note(call)
             self._receive(call, body, request, fault)
         else:
@@ -96,8 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._carry_out(call, request, fault)
         else:
             if call.sort == "chunk":
-                self.server.api.answer(call)  # What arrived is kept, as far as it makes whole pieces.
-            self._break(reset=fault is not None)
+                self.server.api.answer(call)  # Whole pieces of what arrived are kept.
+            self.break_off(reset=fault is not None)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve
 
@@ -139,11 +167,11 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and kind == "stall":
             self.server.stopping.wait(fault.seconds)
         if self.server.stopping.is_set() or kind == "reset":
-            self._break(reset=True)
+            self.break_off(reset=True)
             return
         if kind.isdigit() and int(kind) in ERROR_STATUSES:
             wait = {"Retry-After": str(self.server.plan.seeded.retry_after)} if kind == "429" else None
-            self._send(Reply.of_error(plain_error(int(kind), wait), media=call.sort == "media"), request, "")
+            self._send(plain_error(int(kind), wait).reply(media=call.sort == "media"), request, "")
             return
         if kind == "corrupted-upload":
             call.body = _with_one_bit_flipped(call.body, _content_middle(call))
@@ -151,27 +179,23 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.api.sessions.lose(call.query.get("upload_id", ""))
         reply = self.server.api.answer(call)
         if kind == "lost-response":
-            self._break(reset=True)
+            self.break_off(reset=True)
         elif kind == "empty-response" and reply.status < 300:
             self._send(Reply(reply.status, b"", reply.headers), request, "")
         else:
-            self._send(reply, request, kind)
+            is_content = call.sort == "media" and reply.status in (200, 206)
+            self._send(reply, request, kind if is_content else "")
 
     def _send(self, reply: Reply, request: Request, kind: str) -> None:
+        """Sends an answer; `kind` is that of a fault that happens to its content."""
+        if kind == "corrupted":
+            reply.body = _with_one_bit_flipped(reply.body, len(reply.body) // 2)
         body = reply.body
-        if kind == "corrupted" and reply.media and body:
-            body = _with_one_bit_flipped(body, len(body) // 2)
         request.status = reply.status
         request.bytes += len(body)
-        self.send_response(reply.status)
-        for name, value in reply.headers.items():
-            self.send_header(name, value)
-        if reply.status not in (204, 304):
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "HEAD":
-            return  # Never followed by a body, whatever its length is said to be.
-        cut = len(body) // 2 if kind == "truncated" and reply.media else len(body)
+        if not self.send_head(reply):
+            return
+        cut = len(body) // 2 if kind == "truncated" else len(body)
         view = memoryview(body)[:cut]
         while view:
             size = min(self._down.slice, len(view))
@@ -181,13 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.server.stopping.is_set():
                 break
         if view or cut < len(body):
-            self._break(reset=False)
-
-    def _break(self, *, reset: bool) -> None:
-        """Ends the connection after this request."""
-        self.close_connection = True
-        if reset:
-            self.server.reset(self.connection)
+            self.break_off(reset=False)
 
 
 def _content_middle(call: Call) -> int:
@@ -202,3 +220,54 @@ def _with_one_bit_flipped(body: bytes, place: int) -> bytes:
     if not body:
         return body
     return body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
+
+
+class Body:
+    """The body of a request: of a length that is said ahead, or in chunks that say theirs (RFC 9112, section 7.1).
+
+    Args:
+        stream: Where to read it.
+        size: Its length in bytes; None for chunks, as libcurl sends them.
+
+    Attributes:
+        size: Its length in bytes; None until the end of one in chunks.
+    """
+
+    def __init__(self, stream: BufferedIOBase, size: int | None) -> None:
+        self.size = size
+        self._stream = stream
+        self._chunks = size is None
+        self._left = size or 0  # Of the body, or of a chunk.
+        self._taken = 0
+
+    def read(self, most: int) -> bytes:
+        """Returns up to `most` bytes; none at the end, or if the connection ended before it."""
+        if self._chunks and not self._left:
+            self._begin_chunk()
+        piece = self._stream.read(min(most, self._left)) if self._left else b""
+        self._left -= len(piece)
+        self._taken += len(piece)
+        if self._chunks and piece and not self._left:
+            self._stream.readline(_LONGEST_LINE)  # What ends each chunk.
+        return piece
+
+    def _begin_chunk(self) -> None:
+        said = _CHUNK_SIZE.fullmatch(self._stream.readline(_LONGEST_LINE))
+        if said is None:
+            self._chunks = False  # The connection ended, or this is not a chunk: the body is not whole.
+            return
+        self._left = int(said.group(1), 16)
+        if self._left == 0:
+            self._chunks = False
+            while self._stream.readline(_LONGEST_LINE).strip():
+                pass  # Trailing headers.
+            self.size = self._taken
+
+
+def body_of(headers: Mapping[str, str], stream: BufferedIOBase) -> Body | None:
+    """The body that headers, by names in lower case, announce; None if they make no sense."""
+    if "transfer-encoding" in headers:
+        # A Content-Length beside it does not count (RFC 9112, section 6.3).
+        return Body(stream, None) if headers["transfer-encoding"].lower() == "chunked" else None
+    length = headers.get("content-length", "0")
+    return Body(stream, int(length)) if length.isascii() and length.isdigit() else None

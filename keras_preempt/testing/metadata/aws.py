@@ -1,4 +1,4 @@
-"""Amazon EC2's instance metadata service, version 2, as far as training has use for it."""
+"""Amazon EC2's instance metadata service, version 2: the parts that matter to training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import threading
 import time
 from datetime import datetime, timezone
 
-from keras_preempt.testing.metadata.wire import Question, Reply
+from keras_preempt.process import environment
+from keras_preempt.testing.metadata.wire import FakeCloud, Question, below, entries
+from keras_preempt.testing.server import Reply
 
 _META = "/latest/meta-data/"
 _DOCUMENT = "/latest/dynamic/instance-identity/document"
@@ -30,8 +32,10 @@ def _written(instant: float) -> str:
     return datetime.fromtimestamp(instant, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class FakeAws:
+class FakeAws(FakeCloud):
     """The metadata of one Spot instance, which can be changed at any time: ``fake.aws``."""
+
+    root = "/latest/"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,6 +77,11 @@ class FakeAws:
         with self._lock:
             self._tokens.clear()
 
+    @staticmethod
+    def variables(host: str) -> dict[str, str]:
+        """See `FakeCloud.variables`."""
+        return {environment.AWS_METADATA_ENDPOINT: f"http://{host}/"}
+
     def answer(self, question: Question) -> Reply:
         """Answers a question."""
         if question.path == "/latest/api/token":
@@ -105,12 +114,8 @@ class FakeAws:
     def _read(self, path: str) -> Reply:
         if path in self._values:
             return Reply(200, self._values[path].encode())
-        folder = path if path.endswith("/") or not path else f"{path}/"
-        below = [key[len(folder) :] for key in self._values if key.startswith(folder)]
-        if not below:
-            return Reply(404, b"Not Found")
-        names = sorted({key.partition("/")[0] + ("/" if "/" in key else "") for key in below})
-        return Reply(200, "\n".join(names).encode())
+        found = below(self._values, path)
+        return Reply(200, "\n".join(entries(found)).encode()) if found else Reply(404, b"Not Found")
 
     def _document(self) -> bytes:
         return json.dumps(

@@ -1,8 +1,7 @@
-"""Azure's instance metadata service, as far as training has use for it."""
+"""Azure's instance metadata service: the parts that matter to training."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import uuid
@@ -10,18 +9,22 @@ from collections.abc import Collection
 from email.utils import formatdate
 from typing import Any
 
-from keras_preempt.testing.metadata.wire import Question, Reply
+from keras_preempt.process import environment
+from keras_preempt.testing.metadata.wire import FakeCloud, Question
+from keras_preempt.testing.server import Reply
 
 _NOTICE_SECONDS = {"Preempt": 30, "Terminate": 300, "Redeploy": 600}
 _DEFAULT_NOTICE_SECONDS = 900
 
 
-class FakeAzure:
+class FakeAzure(FakeCloud):
     """The metadata of one machine and its scheduled events, which can be changed at any time: ``fake.azure``.
 
     Attributes:
         name: The machine's name.
     """
+
+    root = "/metadata/"
 
     def __init__(self, name: str = "fake-vm_0") -> None:
         self.name = name
@@ -50,7 +53,7 @@ class FakeAzure:
         identity = str(uuid.uuid4()).upper()
         if not_before is None:
             not_before = time.time() + _NOTICE_SECONDS.get(kind, _DEFAULT_NOTICE_SECONDS)
-        self._put(
+        self.put(
             identity,
             {
                 "EventId": identity,
@@ -68,11 +71,11 @@ class FakeAzure:
 
     def move(self, identity: str, not_before: float) -> None:
         """Moves an event to another time, in seconds since 1970. Raises KeyError if there is no such event."""
-        self._put(identity, {**self._event(identity), "NotBefore": formatdate(not_before, usegmt=True)})
+        self.put(identity, {**self._event(identity), "NotBefore": formatdate(not_before, usegmt=True)})
 
     def begin(self, identity: str) -> None:
         """Lets an event begin. Raises KeyError if there is no such event."""
-        self._put(identity, {**self._event(identity), "EventStatus": "Started", "NotBefore": ""})
+        self.put(identity, {**self._event(identity), "EventStatus": "Started", "NotBefore": ""})
 
     def cancel(self, identity: str) -> None:
         """Takes an event away: it was cancelled, or it is over. Raises KeyError if there is no such event."""
@@ -82,38 +85,40 @@ class FakeAzure:
 
     def put(self, identity: str, event: dict[str, Any]) -> None:
         """Serves any JSON object as an event."""
-        self._put(identity, event)
+        with self._lock:
+            self._events[identity] = event
+            self._incarnation += 1
 
     def _event(self, identity: str) -> dict[str, Any]:
         with self._lock:
             return self._events[identity]
 
-    def _put(self, identity: str, event: dict[str, Any]) -> None:
-        with self._lock:
-            self._events[identity] = event
-            self._incarnation += 1
+    @staticmethod
+    def variables(host: str) -> dict[str, str]:
+        """See `FakeCloud.variables`."""
+        return {environment.AZURE_METADATA_HOST: host}
 
     def answer(self, question: Question) -> Reply:
         """Answers a question."""
         if question.headers.get("metadata", "").lower() != "true" or "x-forwarded-for" in question.headers:
-            return _json({"error": "Bad request. Required metadata header not specified"}, 400)
+            return Reply.of({"error": "Bad request. Required metadata header not specified"}, 400)
         if not question.query.get("api-version"):
-            return _json(
+            return Reply.of(
                 {"error": "Bad request. api-version was not specified.", "newest-versions": ["2021-02-01"]},
                 400,
             )
         if question.path == "/metadata/scheduledevents":
             return self._scheduled_events(question)
         if question.method != "GET":
-            return _json({"error": "Method not allowed."}, 405)
+            return Reply.of({"error": "Method not allowed."}, 405)
         place: Any = {"instance": self._instance()}
         for name in question.path.removeprefix("/metadata/").strip("/").split("/"):
             place = place.get(name) if isinstance(place, dict) else None
         if place is None:
-            return _json({"error": "Not found"}, 404)
+            return Reply.of({"error": "Not found"}, 404)
         if question.query.get("format") == "text" and not isinstance(place, (dict, list)):
             return Reply(200, str(place).encode(), {"Content-Type": "text/plain"})
-        return _json(place)
+        return Reply.of(place)
 
     def _scheduled_events(self, question: Question) -> Reply:
         if question.method == "POST":
@@ -124,7 +129,7 @@ class FakeAzure:
                 "DocumentIncarnation": self._incarnation,
                 "Events": list(self._events.values()),
             }
-        return _json(document)
+        return Reply.of(document)
 
     def _instance(self) -> dict[str, Any]:
         return {
@@ -142,7 +147,3 @@ class FakeAzure:
             },
             "network": {"interface": []},
         }
-
-
-def _json(value: Any, status: int = 200) -> Reply:
-    return Reply(status, json.dumps(value).encode(), {"Content-Type": "application/json; charset=utf-8"})

@@ -1,40 +1,37 @@
 """The metadata servers of Google Compute Engine, Amazon EC2 and Azure on the loopback interface, for tests.
 
-`FakeMetadata` answers as the three of them do, announces what you tell it to while somebody listens, and fails
-in the ways in which such servers fail.
+`FakeMetadata` answers as the three of them do, announces what you tell it to, and fails in the ways in which such
+servers fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from types import TracebackType
 
-from keras_preempt.process import environment
 from keras_preempt.testing.metadata.aws import FakeAws
 from keras_preempt.testing.metadata.azure import FakeAzure
 from keras_preempt.testing.metadata.faults import MetadataFaults
 from keras_preempt.testing.metadata.gce import FakeGce
-from keras_preempt.testing.metadata.wire import MetadataRequest, MetadataServer, Question, Reply
-
-CLOUDS = ("gce", "aws", "azure")
-"""The clouds that `FakeMetadata` can be."""
+from keras_preempt.testing.metadata.wire import FakeCloud, MetadataRequest, MetadataServer, Question
+from keras_preempt.testing.server import Fake, Reply, RequestLog
 
 
-class FakeMetadata:
-    """Metadata servers of one's own, for as long as a ``with`` block lasts.
+class FakeMetadata(Fake[MetadataServer]):
+    """Fake metadata servers for as long as a ``with`` block lasts.
 
     Example:
         with FakeMetadata() as fake:
-            source = GcePreemption(notices.put, on_withdrawn=print, address=Address("127.0.0.1", fake.port))
+            source = GcePreemption(notices.put, address=Address("127.0.0.1", fake.port))
             source.start()
             fake.gce.preempt()
             notices.get(timeout=1)
             source.stop()
 
-    It listens on 127.0.0.1 only. What it serves outlives the ``with`` block, so that a server can come back.
+    It listens on 127.0.0.1 only. What it serves outlives the ``with`` block, so that a server can go and come back.
 
     Args:
-        clouds: Which of `CLOUDS` it is; questions for the others are answered with 404.
+        clouds: Which clouds it is, out of "gce", "aws" and "azure"; all of them by default. Questions for the others
+            are answered with 404.
         port: Where to listen; 0 for any free port.
 
     Attributes:
@@ -46,53 +43,36 @@ class FakeMetadata:
         ValueError: `clouds` names an unknown one.
     """
 
-    def __init__(self, clouds: Collection[str] = CLOUDS, *, port: int = 0) -> None:
-        unknown = set(clouds) - set(CLOUDS)
-        if unknown:
-            raise ValueError(
-                f"Expected clouds out of {', '.join(CLOUDS)}. Received: {sorted(unknown)}. Correct the name."
-            )
+    def __init__(self, clouds: Collection[str] | None = None, *, port: int = 0) -> None:
         self.gce = FakeGce()
         self.aws = FakeAws()
         self.azure = FakeAzure()
-        self._clouds = frozenset(clouds)
+        fakes: dict[str, FakeCloud] = {"gce": self.gce, "aws": self.aws, "azure": self.azure}
+        self._clouds = frozenset(fakes if clouds is None else clouds)
+        unknown = self._clouds - set(fakes)
+        if unknown:
+            raise ValueError(
+                f"Expected clouds out of {', '.join(fakes)}. Received: {sorted(unknown)}. Correct the name."
+            )
+        # The longest root first: every path begins with that of Google's.
+        self._fakes = dict(sorted(fakes.items(), key=lambda item: -len(item[1].root)))
         self._port = port
         self._faults = MetadataFaults()
-        self._server: MetadataServer | None = None
-        self._earlier: list[MetadataRequest] = []
+        self._log: RequestLog[MetadataRequest] = RequestLog()
+        self._earlier = 0
 
-    def __enter__(self) -> FakeMetadata:
-        """Starts to serve."""
-        if self._server is not None:
-            raise RuntimeError(
-                "Expected a FakeMetadata that is not running. Received: one that is. Use one `with` at a time."
-            )
-        self.gce.start()
-        self._server = MetadataServer(self._port, self._answer, self._faults)
-        self._server.start()
-        return self
+    def _new_server(self) -> MetadataServer:
+        self._earlier = len(self.requests)
+        for fake in self._fakes.values():
+            fake.start()
+        return MetadataServer(self._port, self._answer, self._faults, self._log)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Ends every connection and every thread."""
-        server, self._server = self._running(), None
+    def _stop(self, server: MetadataServer) -> None:
         server.stopping.set()
-        self.gce.end()
+        for fake in self._fakes.values():
+            fake.end()
         self._faults.wake()
         server.stop()
-        self._earlier += server.requests()
-
-    def _running(self) -> MetadataServer:
-        if self._server is None:
-            raise RuntimeError(
-                "Expected a FakeMetadata that is running. Received: one that is not. Use it inside "
-                "`with FakeMetadata() as fake:`."
-            )
-        return self._server
 
     @property
     def port(self) -> int:
@@ -101,24 +81,19 @@ class FakeMetadata:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that point whoever asks a metadata server to this one, for all three clouds."""
+        """Environment variables that point clients of any cloud's metadata server to this one."""
         host = f"127.0.0.1:{self.port}"
-        return {
-            environment.GCE_METADATA_HOST: host,
-            environment.GCE_METADATA_IP: host,
-            environment.AWS_METADATA_ENDPOINT: f"http://{host}/",
-            environment.AZURE_METADATA_HOST: host,
-        }
+        return {name: value for fake in self._fakes.values() for name, value in fake.variables(host).items()}
 
     def fail(
         self, kind: str, times: int | None = None, *, match: str = "", seconds: float | None = None
     ) -> None:
-        """Lets questions fail from now on.
+        """Makes requests fail from now on.
 
         Args:
             kind: One of `METADATA_FAULTS`, or an HTTP status from 400 to 599 as text.
-            times: How many questions; until `recover` by default.
-            match: Only questions whose `MetadataRequest.text` contains it.
+            times: How many requests; until `recover` by default.
+            match: Only requests whose `MetadataRequest.text` contains this.
             seconds: How long a ``"stall"`` lasts; until `recover` by default.
 
         Raises:
@@ -131,36 +106,26 @@ class FakeMetadata:
         self._faults.recover()
 
     def drop_connections(self) -> None:
-        """Breaks every connection off, also those of questions that are kept waiting."""
+        """Resets every connection, also those of requests that are kept waiting."""
         self._running().drop_connections()
 
     @property
     def requests(self) -> list[MetadataRequest]:
-        """Every question so far, in the order of arrival, as copies."""
-        return self._earlier + (self._server.requests() if self._server else [])
+        """Every request so far, in the order of arrival, as copies."""
+        return self._log.snapshot()
 
     def wait_for_requests(self, count: int, match: str = "", timeout: float = 10.0) -> None:
-        """Waits until so many questions whose `MetadataRequest.text` contains `match` have come since the start.
+        """Waits until `count` requests whose `MetadataRequest.text` contains `match` have come since the start.
 
         Raises:
             TimeoutError: They have not come after `timeout` seconds.
         """
-        if not self._running().wait_for_requests(count, match, timeout):
+        if not self._log.wait_for(count, match, timeout, first=self._earlier):
             raise TimeoutError(
                 f"Expected {count} requests with {match!r} within {timeout} s. Received: "
                 f"{sum(match in request.text for request in self.requests)}."
             )
 
     def _answer(self, question: Question) -> Reply:
-        if question.path.startswith("/latest/"):
-            return self.aws.answer(question) if "aws" in self._clouds else Reply(404)
-        if question.path.startswith("/metadata/"):
-            return self.azure.answer(question) if "azure" in self._clouds else Reply(404)
-        if question.path == "/":
-            return self._answer_root()
-        return self.gce.answer(question) if "gce" in self._clouds else Reply(404)
-
-    def _answer_root(self) -> Reply:
-        if "gce" in self._clouds:
-            return Reply(200, b"computeMetadata/\n", {"Metadata-Flavor": "Google"})
-        return Reply(404)
+        name = next((name for name, fake in self._fakes.items() if question.path.startswith(fake.root)), None)
+        return self._fakes[name].answer(question) if name in self._clouds else Reply(404)

@@ -20,7 +20,7 @@ METADATA_FAULTS = ("huge", "redirect", "reset", "rubbish", "slow", "stall", "tru
 
 @dataclass
 class Fault:
-    """An ordered fault; `left` is None for until further notice, `seconds` the length of a stall."""
+    """An ordered fault; `left` is None for no limit, `seconds` is the length of a stall."""
 
     kind: str
     left: int | None
@@ -29,14 +29,14 @@ class Fault:
 
 
 class MetadataFaults:
-    """The faults that are in force."""
+    """The faults that are active."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._ordered: list[Fault] = []
 
     def order(self, kind: str, times: int | None, match: str, seconds: float | None) -> None:
-        """Puts a fault in the way of questions whose text contains `match`.
+        """Makes a fault happen to questions whose text contains `match`.
 
         Raises:
             ValueError: The kind is unknown, or `times` is below 1.
@@ -62,7 +62,7 @@ class MetadataFaults:
             self._changed.notify_all()
 
     def choose(self, text: str) -> Fault | None:
-        """The fault that meets a question, or None."""
+        """The fault that happens to a question, or None."""
         with self._changed:
             for fault in self._ordered:
                 if fault.match in text:
@@ -83,6 +83,6 @@ class MetadataFaults:
             )
 
     def wake(self) -> None:
-        """Lets stalls look whether the server ends."""
+        """Makes stalls check whether the server is stopping."""
         with self._changed:
             self._changed.notify_all()

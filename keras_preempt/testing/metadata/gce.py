@@ -1,4 +1,4 @@
-"""Google Compute Engine's metadata server, as far as training has use for it."""
+"""Google Compute Engine's metadata server: the parts that matter to training."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from keras_preempt.testing.metadata.wire import Question, Reply
+from keras_preempt.process import environment
+from keras_preempt.testing.metadata.wire import GOOGLE_FLAVOR, FakeCloud, Question, below, entries
+from keras_preempt.testing.server import Reply
 
 _ROOT = "/computeMetadata/v1/"
-_FLAVOR = {"Metadata-Flavor": "Google"}
 _LONGEST_WAIT = 3600.0
-
-MAINTENANCE_EVENTS = ("NONE", "MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE")
-"""The values of ``instance/maintenance-event``."""
 
 _KEYS = {
     "instance/attributes/cluster-name": "fake-cluster",
@@ -35,8 +33,10 @@ _KEYS = {
 }
 
 
-class FakeGce:
+class FakeGce(FakeCloud):
     """The keys of one machine, which can be changed at any time: ``fake.gce``."""
+
+    root = "/"
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -53,7 +53,8 @@ class FakeGce:
         """Announces host maintenance, or with ``"NONE"`` that there is none (any more).
 
         Args:
-            event: Usually one of `MAINTENANCE_EVENTS`; anything else is served too.
+            event: Usually ``"NONE"``, ``"MIGRATE_ON_HOST_MAINTENANCE"`` or
+                ``"TERMINATE_ON_HOST_MAINTENANCE"``; anything else is served too.
         """
         self.set("instance/maintenance-event", event)
 
@@ -76,6 +77,11 @@ class FakeGce:
                 self._values[path] = value
             self._changed.notify_all()
 
+    @staticmethod
+    def variables(host: str) -> dict[str, str]:
+        """See `FakeCloud.variables`."""
+        return {environment.GCE_METADATA_HOST: host, environment.GCE_METADATA_IP: host}
+
     def start(self) -> None:
         """Questions may be kept waiting again."""
         self._ended = False
@@ -88,12 +94,14 @@ class FakeGce:
 
     def answer(self, question: Question) -> Reply:
         """Answers a question, possibly after a long wait."""
+        if question.path == "/":
+            return Reply(200, b"computeMetadata/\n", GOOGLE_FLAVOR)
         if question.headers.get("metadata-flavor") != "Google":
             return Reply(403, b"Missing Metadata-Flavor:Google header.")
         if "x-forwarded-for" in question.headers:
             return Reply(403, b"X-Forwarded-For header is not allowed.")
         if question.method != "GET" or not question.path.startswith(_ROOT):
-            return Reply(404, b"", _FLAVOR)
+            return Reply(404, b"", GOOGLE_FLAVOR)
         path = question.path[len(_ROOT) :]
         with self._changed:
             if question.query.get("wait_for_change", "").lower() == "true":
@@ -111,33 +119,25 @@ class FakeGce:
             lambda: self._ended or self._etag(path) != known, max(0.0, until - time.monotonic())
         )
 
-    def _below(self, path: str) -> dict[str, str]:
-        """The keys of a folder, by what follows its name."""
-        return {key[len(path) :]: value for key, value in self._values.items() if key.startswith(path)}
-
     def _etag(self, path: str) -> str:
         if path in self._versions:
             return f"{self._versions[path]:016x}"
-        folder = path if path.endswith("/") or not path else f"{path}/"
-        newest = max((self._versions[folder + key] for key in self._below(folder)), default=0)
-        return f"{newest:016x}"
+        return f"{max(below(self._versions, path).values(), default=0):016x}"
 
     def _read(self, path: str, query: Mapping[str, str]) -> Reply:
-        headers = {**_FLAVOR, "ETag": self._etag(path), "Content-Type": "application/text"}
+        headers = {**GOOGLE_FLAVOR, "ETag": self._etag(path), "Content-Type": "application/text"}
         if path in self._values:
             return Reply(200, self._values[path].encode(), headers)
         recursive = query.get("recursive", "").lower() == "true"
-        folder = path if path.endswith("/") or not path else f"{path}/"
-        below = self._below(folder)
-        if not below:
-            return Reply(404, b"Not found", _FLAVOR)
+        found = below(self._values, path)
+        if not found:
+            return Reply(404, b"Not found", GOOGLE_FLAVOR)
         if recursive:
             headers["Content-Type"] = "application/json"
-            return Reply(200, json.dumps(_tree(below)).encode(), headers)
-        if path != folder:
-            return Reply(301, b"", {**_FLAVOR, "Location": f"{_ROOT}{folder}"})
-        names = sorted({key.partition("/")[0] + ("/" if "/" in key else "") for key in below})
-        return Reply(200, "".join(f"{name}\n" for name in names).encode(), headers)
+            return Reply(200, json.dumps(_tree(found)).encode(), headers)
+        if path and not path.endswith("/"):
+            return Reply(301, b"", {**GOOGLE_FLAVOR, "Location": f"{_ROOT}{path}/"})
+        return Reply(200, "".join(f"{name}\n" for name in entries(found)).encode(), headers)
 
 
 def _tree(flat: Mapping[str, str]) -> dict[str, Any]:

@@ -1,19 +1,20 @@
-"""The wire of the fake metadata servers: connections, the record of questions, and the faults that meet them."""
+"""The HTTP side of the fake metadata servers: connections, questions, and the faults that happen to them."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler
-from typing import Any
+import abc
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from keras_preempt.testing.loopback import LoopbackServer
 from keras_preempt.testing.metadata.faults import Fault, MetadataFaults
+from keras_preempt.testing.server import Handler, LoopbackServer, Reply, RequestLog
 
 _SLOW_SECONDS = 0.05  # between two bytes
 _HUGE_BYTES = 1 << 20
+GOOGLE_FLAVOR = {"Metadata-Flavor": "Google"}
+"""The header of everything that Google's server says."""
 
 
 @dataclass
@@ -25,7 +26,7 @@ class MetadataRequest:
         path: The path, with its query.
         headers: By name in lower case.
         status: The HTTP status that was sent; None while the question is open, and if nothing was sent.
-        fault: What was put in its way, or None.
+        fault: The kind of the fault that happened to it, or None.
     """
 
     method: str
@@ -42,7 +43,7 @@ class MetadataRequest:
 
 @dataclass(frozen=True)
 class Question:
-    """One question as the three clouds see it; `path` is without its query."""
+    """One question as the clouds see it; `path` is without its query."""
 
     method: str
     path: str
@@ -50,13 +51,45 @@ class Question:
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Reply:
-    """An answer."""
+V = TypeVar("V")
 
-    status: int = 200
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
+
+class FakeCloud(abc.ABC):
+    """What one cloud's metadata server says, which can be changed at any time.
+
+    Attributes:
+        root: What the paths that it answers begin with.
+    """
+
+    root: ClassVar[str]
+
+    @staticmethod
+    @abc.abstractmethod
+    def variables(host: str) -> dict[str, str]:
+        """The environment variables that point clients to a server at ``host:port``."""
+
+    @abc.abstractmethod
+    def answer(self, question: Question) -> Reply:
+        """Answers a question, possibly after a long wait."""
+
+    def start(self) -> None:
+        """Called when the server starts."""
+        return
+
+    def end(self) -> None:
+        """Called when the server ends: answers every question that is kept waiting."""
+        return
+
+
+def below(values: Mapping[str, V], path: str) -> dict[str, V]:
+    """The values in a folder and its folders, by what follows the folder's name."""
+    folder = path if path.endswith("/") or not path else f"{path}/"
+    return {key[len(folder) :]: value for key, value in values.items() if key.startswith(folder)}
+
+
+def entries(keys: Iterable[str]) -> list[str]:
+    """The names directly in a folder, given the keys in it and its folders; those of folders end with a slash."""
+    return sorted({key.partition("/")[0] + ("/" if "/" in key else "") for key in keys})
 
 
 class MetadataServer(LoopbackServer):
@@ -66,60 +99,35 @@ class MetadataServer(LoopbackServer):
         port: Where to listen; 0 for any free port.
         answer: Answers one question; may take its time, and returns early once `stopping` is set.
         faults: What goes wrong.
+        log: Where questions are noted.
     """
 
     request_queue_size = 64
     title = "FakeMetadata"
     thread_name = "fake-metadata"
 
-    def __init__(self, port: int, answer: Callable[[Question], Reply], faults: MetadataFaults) -> None:
+    def __init__(
+        self,
+        port: int,
+        answer: Callable[[Question], Reply],
+        faults: MetadataFaults,
+        log: RequestLog[MetadataRequest],
+    ) -> None:
         super().__init__(port, _Handler)
         self.answer = answer
         self.faults = faults
-        self._requests: list[MetadataRequest] = []
-        self._asked = threading.Condition(self._lock)
+        self.log = log
 
     def end_connections(self) -> None:
         """Resets every connection: a question that is held open gets no answer."""
         self.drop_connections()
 
-    def note(self, request: MetadataRequest) -> None:
-        """Takes a question into the record."""
-        with self._lock:
-            self._requests.append(request)
-            self._asked.notify_all()
 
-    def requests(self) -> list[MetadataRequest]:
-        """The record, as copies."""
-        with self._lock:
-            return [replace(request) for request in self._requests]
-
-    def wait_for_requests(self, count: int, match: str, timeout: float) -> bool:
-        """Waits until so many questions whose text contains `match` have come; says whether they have."""
-
-        def enough() -> bool:
-            return sum(match in request.text for request in self._requests) >= count
-
-        with self._lock:
-            return self._asked.wait_for(enough, timeout)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """One connection: any number of questions, one after the other."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(Handler):
     server: MetadataServer
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: `FakeMetadata.requests` tells what happened."""
-
-    def version_string(self) -> str:
-        """What the header Server says; by this name client libraries know that they are not in a cloud."""
-        return "FakeMetadata"
-
     def _serve(self) -> None:
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        headers = self.headers_in_lower_case()
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length) > 65536:
             self.send_error(400, "Expected a short body")
@@ -129,11 +137,11 @@ class _Handler(BaseHTTPRequestHandler):
         request = MetadataRequest(self.command, self.path, headers)
         fault = self.server.faults.choose(request.text)
         request.fault = fault.kind if fault else None
-        self.server.note(request)
+        self.server.log.add(request)
         if fault is not None and fault.kind == "stall":
             self.server.faults.wait(fault, self.server.stopping)
         if self.server.stopping.is_set() or request.fault == "reset":
-            self._break()
+            self.break_off(reset=True)
             return
         reply = self._fault_reply(fault) if fault else None
         if reply is None:
@@ -142,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
                 Question(self.command, parts.path, dict(parse_qsl(parts.query)), headers)
             )
         if self.server.stopping.is_set():
-            self._break()
+            self.break_off(reset=True)
             return
         self._send(reply, request)
 
@@ -152,25 +160,24 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.kind.isdigit():
             return Reply(int(fault.kind), b"the fake server was told to fail")
         if fault.kind == "rubbish":
-            return Reply(200, b"<html>\xff\xfe welcome to the hotel</html>", {"ETag": "rubbish", **_FLAVOR})
+            return Reply(
+                200, b"<html>\xff\xfe welcome to the hotel</html>", {"ETag": "rubbish", **GOOGLE_FLAVOR}
+            )
         if fault.kind == "huge":
-            return Reply(200, b"[" * _HUGE_BYTES, {"ETag": "huge", **_FLAVOR})
+            return Reply(200, b"[" * _HUGE_BYTES, {"ETag": "huge", **GOOGLE_FLAVOR})
         if fault.kind == "redirect":
-            return Reply(302, b"", {"Location": f"http://127.0.0.1:{self.server.port}/elsewhere", **_FLAVOR})
+            return Reply(
+                302, b"", {"Location": f"http://127.0.0.1:{self.server.port}/elsewhere", **GOOGLE_FLAVOR}
+            )
         return None
 
     def _send(self, reply: Reply, request: MetadataRequest) -> None:
         request.status = reply.status
-        self.send_response(reply.status)
-        for name, value in reply.headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(reply.body)))
-        self.end_headers()
-        if self.command == "HEAD":
+        if not self.send_head(reply):
             return
         if request.fault == "truncated":
             self.wfile.write(reply.body[: len(reply.body) // 2])
-            self._break()
+            self.break_off(reset=True)
         elif request.fault == "slow":
             for place in range(len(reply.body)):
                 self.wfile.write(reply.body[place : place + 1])
@@ -178,11 +185,3 @@ class _Handler(BaseHTTPRequestHandler):
                     return
         else:
             self.wfile.write(reply.body)
-
-    def _break(self) -> None:
-        """Ends the connection with a reset."""
-        self.close_connection = True
-        self.server.reset(self.connection)
-
-
-_FLAVOR = {"Metadata-Flavor": "Google"}

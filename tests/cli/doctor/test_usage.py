@@ -9,7 +9,7 @@ import pytest
 
 from keras_preempt.cli.doctor.finding import Finding, Findings
 from keras_preempt.cli.main import main
-from keras_preempt.notices.platform import CLOUDS, SCHEDULERS
+from keras_preempt.notices.platform import MACHINES, SCHEDULERS
 from tests.cli.doctor.doctored import doctor
 
 
@@ -49,7 +49,7 @@ def test_what_could_not_be_checked_is_not_called_good() -> None:
     assert report.findings["signal path"]["level"] == report.findings["directory"]["level"] == "not checked"
 
 
-@pytest.mark.parametrize("name", [*CLOUDS, *SCHEDULERS])
+@pytest.mark.parametrize("name", [*MACHINES, *SCHEDULERS])
 def test_every_platform_has_a_grace_that_is_counted_on(name: str) -> None:
     report = doctor(env={"KERAS_PREEMPT_PLATFORM": name})
     assert name in report.findings["platform"]["what"]

@@ -5,8 +5,8 @@ from google.api_core import exceptions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keras_preempt.testing.gcs.generation import StoredObject
-from keras_preempt.testing.gcs.listing import page
+from keras_preempt.testing.gcs.objects import StoredObject
+from keras_preempt.testing.gcs.reads import page
 
 NAMES = ["a", "a/1", "a/2", "a/b/3", "a/b/4", "b", "c/5", "ä/6"]
 

@@ -133,3 +133,11 @@ def test_an_object_is_copied_within_the_service() -> None:
         assert copy.generation == gcs.objects("other")["d/é"].generation
         assert copy.content_type == "text/x"
         assert [request.target for request in gcs.requests][-1] == "bucket/a/b c"
+
+
+@pytest.mark.parametrize("rate", [1e12, float("inf")])
+def test_a_rate_that_stands_for_no_limit_fails_no_connection(rate: float) -> None:
+    """A client would retry a refused connection for minutes."""
+    with FakeGcs(bytes_per_second=rate, machine_bytes_per_second=1e9) as gcs:
+        gcs.client().bucket("bucket").blob("a").upload_from_string(b"content", retry=None)
+    assert [request.status for request in gcs.requests] == [200]

@@ -191,6 +191,10 @@ def test_a_cloud_that_it_is_not_asked_to_be_is_not_there():
         assert ask(fake, "").status_code == 404
         assert ask(fake, "latest/api/token", "PUT").status_code == 404
         assert events(fake)["Events"] == []
+    with FakeMetadata(["gce"]) as fake:
+        assert ask(fake, "latest/api/token", "PUT").status_code == 404
+        assert ask(fake, "metadata/instance?api-version=2021-02-01", Metadata="true").status_code == 404
+        assert gce(fake, "instance/id").status_code == 200
     with pytest.raises(ValueError, match="Expected clouds out of gce, aws, azure"):
         FakeMetadata(["ibm"])
 

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import atexit, sys
-from keras_preempt.process.uncaught import exits_with
+from keras_preempt.process.exit_codes import exits_with
 atexit.register(lambda: print("last value", type(sys.last_value).__name__))
 error = ValueError("why")
 exits_with(error, 69)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_preempt.notices.backoff import Backoff
+from keras_preempt.notices.source_thread import Backoff
 
 
 def waits(backoff: Backoff, count: int) -> list[float]:
