@@ -18,8 +18,16 @@ from typing import Any
 
 import google_crc32c
 
-from keras_preempt.checkpoint import strict_json
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, TooLarge, UnsupportedFormat
+from keras_preempt.checkpoint.fields import (
+    DEEPEST,
+    MOST_DIGITS,
+    MOST_VALUES,
+    check_depth,
+    check_values,
+    loads,
+    shown,
+)
 from keras_preempt.checkpoint.storage.store import Store
 
 FORMAT = 1
@@ -28,9 +36,9 @@ FORMAT = 1
 LARGEST = 64 << 20
 """Bytes that a document may have."""
 
-_LARGEST_INTEGER = 10 ** (strict_json.MOST_DIGITS - 1)
+_LARGEST_INTEGER = 10 ** (MOST_DIGITS - 1)
 _NEWEST_FORMAT = 10**6  # a number above it is no version
-_DEEPEST_WRITTEN = strict_json.DEEPEST // 2  # since one level can become two in the file
+_DEEPEST_WRITTEN = DEEPEST // 2  # since one level can become two in the file
 _SUM_MARK = b',"crc32c":'
 
 
@@ -52,12 +60,12 @@ def encode(body: Mapping[str, Any]) -> bytes:
     text = json.dumps(_plain(body, "", 1), separators=(",", ":"), allow_nan=False).encode()
     data = text[:-1] + _end(text[:-1])
     try:
-        strict_json.check_values(data)
+        check_values(data)
         if len(data) > LARGEST:
             raise ValueError(f"{len(data)} bytes")
     except ValueError as error:
         raise ValueError(
-            f"Expected a document of up to {LARGEST} bytes and {strict_json.MOST_VALUES} values. Received: {error}. "
+            f"Expected a document of up to {LARGEST} bytes and {MOST_VALUES} values. Received: {error}. "
             "Keep large data in arrays, which are stored beside it."
         ) from error
     return data
@@ -82,7 +90,7 @@ def decode(data: bytes, file: str) -> dict[str, Any]:
         CorruptCheckpoint: it is not what was written.
     """
     try:
-        fields = strict_json.loads(data, encoding="ascii")
+        fields = loads(data, encoding="ascii")
         if not isinstance(fields, dict):
             raise CorruptCheckpoint(file, "no JSON object")
         # First of all: a newer format may do everything else differently.
@@ -137,7 +145,7 @@ def read_listed(store: Store, name: str, *, size: int, crc32c: int) -> dict[str,
 
 def _check_format(version: object, file: str) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= _NEWEST_FORMAT:
-        raise CorruptCheckpoint(file, f"no format version ({_shown(version)})")
+        raise CorruptCheckpoint(file, f"no format version ({shown(version)})")
     if version > FORMAT:
         raise UnsupportedFormat(file, version, FORMAT)
 
@@ -147,17 +155,13 @@ def _end(head: bytes) -> bytes:
     return _SUM_MARK + f"{google_crc32c.value(head + b'}')}}}\n".encode()
 
 
-def _shown(value: object) -> str:
-    return f"{value!r:.50}" if isinstance(value, (str, int, float)) or value is None else type(value).__name__
-
-
 def _plain(value: Any, where: str, depth: int) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
         if not -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
             raise TypeError(
-                f"Expected numbers of fewer than {strict_json.MOST_DIGITS} digits at {where or 'the top'}. "
+                f"Expected numbers of fewer than {MOST_DIGITS} digits at {where or 'the top'}. "
                 f"Received: one of {value.bit_length()} bits. Keep it as a string or an array."
             )
         return value
@@ -191,7 +195,7 @@ def _restored(value: Any, depth: int) -> Any:
     """Undoes `_plain`, in place: what somebody else has written is not copied once more."""
     if not isinstance(value, (dict, list)):
         return value
-    strict_json.check_depth(depth)
+    check_depth(depth)
     if isinstance(value, list):
         for index, item in enumerate(value):
             value[index] = _restored(item, depth + 1)

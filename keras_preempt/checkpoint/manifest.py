@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
-from keras_preempt.checkpoint.fields import Fields
+from keras_preempt.checkpoint.fields import Fields, of_file
 from keras_preempt.checkpoint.layout import parse_attempt, part_file
 from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.storage.store import check_name
@@ -109,14 +109,14 @@ class Part:
         Raises:
             CorruptCheckpoint: a field is missing, unknown, of another type, or contradicts another.
         """
-        fields = Fields(document, file)
+        fields = of_file(document, file)
         fields.integer("format", minimum=1)
         try:
             part = cls(
                 member=fields.integer("member", maximum=_MOST_MEMBERS),
                 files=tuple(_file_entry(entry) for entry in fields.objects("files")),
                 mirrored=tuple(_placed_slice(entry) for entry in fields.objects("mirrored")),
-                local=fields.optional_text("local"),
+                local=None if fields.null("local") else fields.text("local"),
                 state=fields.mapping("state"),
                 position=fields.mapping("position", longest=_LONGEST_SMALL),
             )
@@ -200,7 +200,7 @@ class Manifest:
     @classmethod
     def from_document(cls, document: dict[str, Any], file: str) -> Manifest:
         """Returns the manifest that a document describes; arguments and errors as in `Part.from_document`."""
-        fields = Fields(document, file)
+        fields = of_file(document, file)
         try:
             manifest = cls(
                 format=fields.integer("format", minimum=1),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from keras_preempt.checkpoint.fields import Fields
+from keras_preempt.checkpoint.fields import of_file
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Setup:
         Raises:
             CorruptCheckpoint: It is not what `to_json` returns.
         """
-        fields = Fields(value, file, "setup")
+        fields = of_file(value, file)
         setup = cls(
             workers=fields.integer("workers", minimum=1),
             replicas=fields.integer("replicas", minimum=1),
-            global_batch=_optional(fields, "global_batch", value),
-            batches=_optional(fields, "batches", value),
+            global_batch=None if fields.null("global_batch") else fields.integer("global_batch", minimum=1),
+            batches=None if fields.null("batches") else fields.integer("batches", minimum=1),
             built_from=fields.integer("built_from", maximum=1),
         )
         fields.end()
@@ -57,13 +57,6 @@ class Setup:
     def __str__(self) -> str:
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
         return workers if self.replicas == self.workers else f"{workers} with {self.replicas} replicas"
-
-
-def _optional(fields: Fields, key: str, value: object) -> int | None:
-    if isinstance(value, dict) and value.get(key, key) is None:
-        fields.optional_text(key)
-        return None
-    return fields.integer(key, minimum=1)
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, object, object]]:

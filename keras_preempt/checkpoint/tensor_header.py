@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from keras_preempt.checkpoint import strict_json
 from keras_preempt.checkpoint.dtypes import name_of_code
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
+from keras_preempt.checkpoint.fields import loads
 from keras_preempt.checkpoint.partition import TensorSpec
 
 LARGEST_HEADER = 100_000_000
@@ -40,7 +40,7 @@ def parse_header(header: bytes, data_size: int, file: str) -> list[StoredTensor]
             gaps, a type that is not known, a shape that does not fit the byte range.
     """
     try:
-        fields = strict_json.loads(header)
+        fields = loads(header)
     except ValueError as error:
         raise CorruptCheckpoint(file, f"no readable header ({error!s:.200})") from error
     if not isinstance(fields, dict):
