@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
-from keras_preempt.checkpoint.errors import CorruptCheckpoint
+from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
 from keras_preempt.checkpoint.manifest import FileEntry, Part
 from keras_preempt.checkpoint.partition import Slice, elements
-from keras_preempt.checkpoint.tensor_header import StoredTensor
-from keras_preempt.checkpoint.tensors import Array, Places, empty
+from keras_preempt.checkpoint.tensors import Array, Places, StoredTensor, empty
 
 
 class Assembly:
@@ -61,3 +66,73 @@ class Assembly:
 
     def _place(self, slice_: Slice) -> Array:
         return self.tensors[slice_.tensor].reshape(elements(slice_.shape))[slice_.start : slice_.stop]
+
+
+_CONTAINER_LIMITS = (  # of control groups, version 2 and 1, as a process in a container sees its own
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+_PROCESS = Path("/proc/self/statm")
+
+
+def memory_limit() -> int:
+    """Returns how many bytes this process can have at most: of the machine, its container and its ulimit."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    limits = [os.sysconf("SC_PHYS_PAGES") * page]
+    for path in _CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no control groups, or no memory_limit ("max")
+            limits.append(int(path.read_text()))
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if addresses != resource.RLIM_INFINITY:
+        taken = 0
+        with contextlib.suppress(OSError, ValueError):  # not on Linux
+            taken = int(_PROCESS.read_text().split()[0]) * page
+        limits.append(max(0, addresses - taken))
+    return min(limits)
+
+
+def check_room(directory: str, size: int) -> None:
+    """Makes sure that `size` bytes of a checkpoint could find room in memory, before any is taken.
+
+    Where other processes have taken the memory, a `MemoryError` comes later: that is no fault of the checkpoint, and
+    no reason to go back to an older one.
+
+    Raises:
+        NotEnoughMemory: they could not, whatever else goes on.
+    """
+    most = memory_limit()
+    if size > most:
+        raise NotEnoughMemory(directory, size, most)
+
+
+Result = TypeVar("Result")
+
+TRANSFERS = 4
+"""How many at a time: enough to keep a disk busy while sums are taken, and a network while answers are awaited."""
+
+_SMALL = 8 << 20  # bytes in all, below which one after the other is as fast
+
+
+def in_parallel(calls: Sequence[Callable[[], Result]], size: int) -> list[Result]:
+    """Makes calls, and returns when none is running any more.
+
+    Args:
+        calls: what to do; each in any thread.
+        size: how many bytes all of them together move.
+
+    Returns:
+        What they returned, in their order.
+
+    Raises:
+        BaseException: what the first of them, in their order, has raised; those that had not begun by then are
+            not made.
+    """
+    if len(calls) < 2 or size < _SMALL:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(min(TRANSFERS, len(calls)), thread_name_prefix="keras_preempt-transfer") as pool:
+        futures = [pool.submit(call) for call in calls]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()

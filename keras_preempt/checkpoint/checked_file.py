@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from typing import Any, Protocol, cast
 
+import google_crc32c
 import numpy as np
 
-from keras_preempt.checkpoint.checksum import PIECE, extended
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound
 from keras_preempt.checkpoint.manifest import FileEntry
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+from keras_preempt.checkpoint.storage.store import Moved, Store, uncounted
+
+PIECE = 1 << 20
+"""Bytes that stay in the processor's cache between being copied and being summed up."""
+
+
+def extended(crc32c: int, data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    """Returns the sum over what `crc32c` is the sum of, and `data` after it.
+
+    Args:
+        crc32c: the sum so far; 0 at the beginning.
+        data: bytes as a contiguous array. The library takes an array where it is, but no memoryview, of which a
+            copy would have to be made.
+    """
+    # In pieces, because no other Python thread runs while the library sums up an array.
+    for start in range(0, len(data), PIECE):
+        crc32c = google_crc32c.extend(crc32c, data[start : start + PIECE])
+    return crc32c
+
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

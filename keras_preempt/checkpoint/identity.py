@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from keras_preempt.checkpoint import documents, setup
+from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
     CorruptCheckpoint,
@@ -16,6 +16,7 @@ from keras_preempt.checkpoint.errors import (
     one_line,
 )
 from keras_preempt.checkpoint.layout import EVENTS, RUN
+from keras_preempt.checkpoint.other_workers import differences
 from keras_preempt.checkpoint.partition import check_distinct
 from keras_preempt.checkpoint.storage.store import Store
 
@@ -119,7 +120,7 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[s
                 found.append(
                     _difference(f"{group} variable {name}", old.get(name, _ABSENT), new.get(name, _ABSENT))
                 )
-    for field, old_value, new_value in setup.differences(stored["setup"], wanted["setup"]):
+    for field, old_value, new_value in differences(stored["setup"], wanted["setup"]):
         found.append(_difference(f"setup {field}", repr(old_value), repr(new_value)))
     old_config, new_config = stored["config"], wanted["config"]
     for field in sorted(old_config.keys() | new_config.keys()):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from keras_preempt.checkpoint import documents, failpoints, host_memory
-from keras_preempt.checkpoint.assembly import Assembly
+from keras_preempt.checkpoint import documents, failpoints
+from keras_preempt.checkpoint.assembly import Assembly, check_room, in_parallel
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.commit import read_manifest
 from keras_preempt.checkpoint.errors import (
@@ -26,10 +26,8 @@ from keras_preempt.checkpoint.layout import (
     parse_step,
 )
 from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef
-from keras_preempt.checkpoint.parallel import in_parallel
 from keras_preempt.checkpoint.partition import check_tiling
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Shown, silent
+from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array, new_places, read_tensors, read_to_places, verify_file
 
 _LOOKS = 10  # at a directory in which others work; each one in vain means that they have saved and removed meanwhile
@@ -152,7 +150,7 @@ def load_own(
             entry = locals_.get(part.member)
             if entry is not None:
                 held += entry.size
-                host_memory.check_room(info.directory, held)
+                check_room(info.directory, held)
                 local = read_tensors(store, info.directory, entry, moved)
             own[part.member] = (local, part.state)
     return own
@@ -266,7 +264,7 @@ def _read(
     with shown(f"Reading {info.directory}", size) as moved:
         files = [(CheckedFile(store, info.directory, entry, moved), places) for entry, places in wanted]
         in_parallel([file.check_size for file, _ in files], size)
-        host_memory.check_room(info.directory, size)
+        check_room(info.directory, size)
         assembly.allocate()
         read = in_parallel([partial(read_to_places, *pair) for pair in files], size)
     return assembly.tensors, read[-1] if locals_ else {}

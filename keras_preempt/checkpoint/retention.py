@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_preempt.checkpoint.duration import seconds_of
 from keras_preempt.checkpoint.errors import NotFound, UnsafeName
 from keras_preempt.checkpoint.layout import (
     MANIFEST,
@@ -217,3 +217,17 @@ def _remove(store: Store, directory: str) -> None:
 def _remove_if_there(store: Store, name: str) -> None:
     with contextlib.suppress(NotFound):
         store.delete(name)
+
+
+_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|min|h|d)\Z")
+
+
+def seconds_of(value: object) -> float | None:
+    """Returns the seconds that `value` stands for; None if it is no length of time, or not a positive one."""
+    seconds = 0.0
+    if isinstance(value, datetime.timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, str) and (found := _TEXT.match(value.strip())):
+        seconds = float(found[1]) * _UNITS[found[2]]
+    return seconds if 0 < seconds < float("inf") else None

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from keras_preempt.checkpoint import failpoints
 from keras_preempt.checkpoint.documents import as_read
-from keras_preempt.checkpoint.dtypes import dtype_of
-from keras_preempt.checkpoint.layout import local_file, mirrored_file, part_file
+from keras_preempt.checkpoint.errors import NotFound
+from keras_preempt.checkpoint.layout import MANIFEST, local_file, mirrored_file, part_file
 from keras_preempt.checkpoint.manifest import FileEntry, Part, PlacedSlice
-from keras_preempt.checkpoint.partition import SMALLEST_CUT, Slice
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Shown, silent
+from keras_preempt.checkpoint.partition import SMALLEST_CUT, Slice, dtype_of
+from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array, write_tensors
 
 FILE_SIZE = 256 << 20
@@ -124,3 +124,31 @@ def _split(slice_: Slice, size: int) -> tuple[Slice, Slice]:
 
 def _cut(slice_: Slice, array: Array) -> Array:
     return array.reshape(-1)[slice_.start : slice_.stop].reshape(slice_.stored_shape)
+
+
+def discard(store: Store, directory: str, member: int) -> bool:
+    """Removes the files of one worker from an attempt that is not committed.
+
+    Its part list goes first, without which nobody commits the attempt any more. Should somebody do that in this very
+    moment, then he finds the list gone afterwards, and takes his manifest back.
+
+    Args:
+        store: the run's directory.
+        directory: the attempt's folder.
+        member: the worker.
+
+    Returns:
+        Whether they are gone; they stay if the attempt was committed.
+
+    Raises:
+        StoreUnavailable: the storage failed. What is left is removed by the next start.
+    """
+    names = store.children(directory)
+    if MANIFEST in names:
+        return False
+    part = part_file(member)
+    own = [name for name in names if name.startswith(part.partition(".")[0] + ".")]
+    for name in sorted(own, key=lambda name: name != part):
+        with contextlib.suppress(NotFound):
+            store.delete(f"{directory}/{name}")
+    return True

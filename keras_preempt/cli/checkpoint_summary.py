@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.choosing import is_removed
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, UnsafeName, UnsupportedFormat
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, is_attempt, parse_attempt, parse_step
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed, verify
+from keras_preempt.checkpoint.run_directory import is_removed
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.report.progress import transfer
 from keras_preempt.state.saved_weights import is_weight

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from keras_preempt.checkpoint.choosing import read_chosen
-from keras_preempt.checkpoint.run_directory import read_run
+from keras_preempt.checkpoint.run_directory import read_chosen, read_run
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import stream
 from keras_preempt.cli.export_output import told, written_whole

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.checkpoint.choosing import read_chosen
 from keras_preempt.checkpoint.errors import one_line
 from keras_preempt.checkpoint.reader import CheckpointInfo, load, load_own
-from keras_preempt.checkpoint.run_directory import read_run
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.run_directory import read_chosen, read_run
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.cli.compare import compare_json, compare_tensors
 from keras_preempt.cli.terminal import Terminal

@@ -10,7 +10,8 @@ import click
 
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.run_directory import read_run
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 
 __all__ = ["CANNOT_READ", "CannotRead", "directory_argument", "opened_run"]
 

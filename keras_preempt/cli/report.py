@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from keras_preempt.checkpoint.errors import CheckpointError, one_line
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.opened_run import CannotRead, directory_argument
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.report.account import Account

@@ -25,11 +25,9 @@ from keras_preempt.checkpoint.errors import (
 from keras_preempt.checkpoint.layout import attempt_directory, part_file
 from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
 from keras_preempt.checkpoint.retention import Retention, retain
-from keras_preempt.checkpoint.storage.discard import discard
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Shown, silent
+from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.writer import discard, write_part
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.progress import transfer
 from keras_preempt.state.model import ModelState

@@ -16,7 +16,7 @@ from keras_preempt.checkpoint import incarnations, reader, retention
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound
 from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file
 from keras_preempt.checkpoint.retention import Retention
-from keras_preempt.checkpoint.storage import budget, gcs_upload
+from keras_preempt.checkpoint.storage import budget, gcs_transfer
 from tests.checkpoint import campaign as campaigns
 from tests.checkpoint.campaign import Result, campaign
 from tests.checkpoint.campaign_bucket import bucket
@@ -109,7 +109,7 @@ def test_a_long_campaign_in_a_bucket_with_a_bad_network_finds_nothing_wrong() ->
 
 @pytest.mark.usefixtures("hasty")
 def test_a_bucket_that_does_not_know_its_own_writes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs_upload._Put, "_is_own", lambda *_: False)
+    monkeypatch.setattr(gcs_transfer._Put, "_is_own", lambda *_: False)
     assert ": calm: " in _found(campaign(seeds_of("calm", 40), bucket))
 
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from keras_preempt.checkpoint import documents, fields
 from keras_preempt.checkpoint.documents import FORMAT, decode, encode
-from keras_preempt.checkpoint.dtypes import dtype_of
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, UnsupportedFormat, one_line
 from keras_preempt.checkpoint.manifest import Manifest, Part
-from keras_preempt.checkpoint.partition import elements
-from keras_preempt.checkpoint.tensor_header import parse_header
+from keras_preempt.checkpoint.partition import dtype_of, elements
+from keras_preempt.checkpoint.tensors import parse_header
 from tests.checkpoint.fuzz_campaign import check_refusal
 from tests.checkpoint.fuzz_mutations import NUMBERS, TEXTS
 from tests.checkpoint.fuzz_targets import seal_text

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
-from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers, load_for
+from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers, Setup, load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo
-from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint import builders
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from keras_preempt.checkpoint.parallel import TRANSFERS, in_parallel
+from keras_preempt.checkpoint.assembly import TRANSFERS, in_parallel
 
 LARGE = 1 << 30
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.checkpoint.dtypes import NAMES
 from keras_preempt.checkpoint.partition import (
+    NAMES,
     SMALLEST_CUT,
     Slice,
     TensorSpec,

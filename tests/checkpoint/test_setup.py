@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
-from keras_preempt.checkpoint.setup import Setup, differences
+from keras_preempt.checkpoint.other_workers import Setup, differences
 
 SETUP = Setup(workers=2, replicas=2, global_batch=8, batches=6, built_from=1)
 

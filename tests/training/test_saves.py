@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position
-from keras_preempt.checkpoint.storage.transfers import Shown
+from keras_preempt.checkpoint.storage.store import Shown
 from keras_preempt.report import progress
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.saver import Saved

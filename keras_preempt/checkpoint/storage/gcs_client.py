@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.util
+import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 from google.api_core import exceptions as api
 from google.cloud import storage
 
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
-from keras_preempt.checkpoint.storage import gcs_errors, gcs_randomness
+from keras_preempt.checkpoint.storage import gcs_errors
 from keras_preempt.checkpoint.storage.budget import Budget
 from keras_preempt.checkpoint.storage.gcs_connections import Connections
 
@@ -153,7 +158,7 @@ class GcsBucket:
                 for scheme in ("https://", "http://"):
                     # The client has no public setting for this; its documentation mounts adapters so too.
                     self._client._http.mount(scheme, self._connections)
-                gcs_randomness.keep_apart()
+                keep_randomness_apart()
             return self._client
 
     @contextlib.contextmanager
@@ -187,3 +192,30 @@ def info_of(blob: Any) -> ObjectInfo:
         missing = "size" if size is None else "generation"
         raise gcs_errors.EmptyAnswer(f"the resource of {blob.name!r} without its {missing}")
     return ObjectInfo(str(blob.name), int(size), int(blob.generation), crc32c)
+
+
+_CLIENT = ("google.", "requests", "urllib3")
+"""What the names of the client's modules begin with."""
+
+
+def keep_randomness_apart() -> None:
+    """Gives those modules of the client that are loaded by now a generator of their own."""
+    own = _second_module()
+    for name, module in list(sys.modules.items()):
+        if (
+            name.startswith(_CLIENT)
+            and isinstance(module, ModuleType)
+            and vars(module).get("random") is random
+        ):
+            module.random = own  # type: ignore[attr-defined]
+
+
+@cache
+def _second_module() -> ModuleType:
+    """Python's module `random` once more: everything in it is there, and the hidden generator is another one."""
+    spec = importlib.util.spec_from_file_location("keras_preempt_random", random.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

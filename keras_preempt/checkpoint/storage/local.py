@@ -13,7 +13,6 @@ import io
 import os
 import shutil
 import stat
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -21,7 +20,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
-from keras_preempt.checkpoint.storage.local_writing import CountedFile, FileLog, Overlap, UnfinishedFile
+from keras_preempt.checkpoint.storage.local_writing import CountedFile, FileLog, Flushes, UnfinishedFile
+from keras_preempt.checkpoint.storage.overlap import Overlaps
 from keras_preempt.checkpoint.storage.posix_files import (
     flush_folder,
     make_folder,
@@ -33,11 +33,12 @@ from keras_preempt.checkpoint.storage.store import (
     TEMPORARY_PREFIX,
     FileInfo,
     FileInfos,
+    Moved,
     Names,
     Writer,
     check_name,
+    uncounted,
 )
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
 
 SMALLEST_FILE = 8 << 20
 """Bytes; flushing a smaller file costs more than writing the next one meanwhile saves."""
@@ -64,7 +65,7 @@ class LocalStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._url = os.fspath(path)
         self._root = Path(os.path.realpath(os.path.expanduser(self._url)))
-        self._overlap = threading.local()
+        self._overlaps = Overlaps[Flushes]()
         self._prepared = False
         self.deadline: float | None = None
 
@@ -144,7 +145,7 @@ class LocalStore:
     def _written(self, name: str, moved: Moved) -> Iterator[Writer]:
         target = self._resolve(name)
         self._check_still_there()
-        overlap: Overlap | None = getattr(self._overlap, "files", None)
+        overlap = self._overlaps.current
         if overlap is not None:
             overlap.wait_for_room()
         with self._explained(name):
@@ -163,25 +164,14 @@ class LocalStore:
             file.discard()
             raise
         if overlap is not None:
-            overlap.add(file)
+            overlap.flush(file)
             return
         file.finish()
         file.flush_folder()
 
-    @contextlib.contextmanager
-    def overlapped(self) -> Iterator[None]:
+    def overlapped(self) -> AbstractContextManager[None]:
         """See `Store.overlapped`: files are flushed to the disk while the next is written."""
-        outer = getattr(self._overlap, "files", None)
-        overlap = self._overlap.files = Overlap()
-        try:
-            yield
-        except BaseException:
-            overlap.abandon()
-            raise
-        else:
-            overlap.finish()
-        finally:
-            self._overlap.files = outer
+        return self._overlaps.block(Flushes())
 
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """See `Store.open`."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.direct_writing import Blocks, BlockWriter
+from keras_preempt.checkpoint.storage.overlap import Overlap
 from keras_preempt.checkpoint.storage.posix_files import flush_folder, give_name, open_temporary, write_all
-from keras_preempt.checkpoint.storage.store import Buffer
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+from keras_preempt.checkpoint.storage.store import Buffer, Moved, uncounted
 
 FLUSHES = 4
 """Files or blocks that are on their way to the disk at a time, while more is written."""
@@ -143,48 +143,31 @@ class FileLog:
             os.close(descriptor)
 
 
-class Overlap:
+class Flushes(Overlap):
     """The files that one thread has written and that are not durable yet.
 
     Attributes:
-        blocks: for their content.
+        blocks: For their content.
     """
 
     def __init__(self) -> None:
+        super().__init__(FLUSHES)
         self._pool = ThreadPoolExecutor(FLUSHES, thread_name_prefix="keras_preempt-flush")
-        self._flushing: dict[Future[None], UnfinishedFile] = {}
         self._folders: dict[Path, UnfinishedFile] = {}
         self.blocks = Blocks(self._pool)
 
-    def wait_for_room(self) -> None:
-        """Waits until one more file may be written; raises what one before has failed of."""
-        while True:
-            for future in [future for future in self._flushing if future.done()]:
-                del self._flushing[future]
-                future.result()
-            if len(self._flushing) < FLUSHES:
-                return
-            wait(self._flushing, return_when=FIRST_COMPLETED)
-
-    def add(self, file: UnfinishedFile) -> None:
+    def flush(self, file: UnfinishedFile) -> None:
         """Takes over a file that is completely written."""
         self._folders[file.target.parent] = file
-        self._flushing[self._pool.submit(file.finish)] = file
+        self.add(self._pool.submit(file.finish), file.discard)
 
     def finish(self) -> None:
-        """Returns when all are durable; raises what the first one has failed of."""
-        try:
-            for future in list(self._flushing):
-                future.result()
-            for file in self._folders.values():
-                file.flush_folder()
-        finally:
-            self.abandon()
+        """Returns when all files are durable, and their names too."""
+        super().finish()
+        for file in self._folders.values():
+            file.flush_folder()
 
     def abandon(self) -> None:
         """Discards what is not being flushed yet, and waits for what is."""
-        for future, file in self._flushing.items():
-            if future.cancel():
-                file.discard()
-        self._flushing.clear()
+        super().abandon()
         self._pool.shutdown()

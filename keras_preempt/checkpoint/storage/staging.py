@@ -20,7 +20,11 @@ import weakref
 from pathlib import Path
 from typing import IO, Any
 
+import google_crc32c
+
 from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.storage.posix_files import write_all
+from keras_preempt.checkpoint.storage.store import Buffer
 
 logger = logging.getLogger("keras_preempt")
 
@@ -178,3 +182,35 @@ def _let_go_in_child() -> None:
 
 _living: weakref.WeakSet[Any] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+class StagedWriter:
+    """Writes all of each buffer to a staged file.
+
+    Args:
+        file: where to, unbuffered.
+        name: the file that it becomes, for messages.
+
+    Attributes:
+        size: bytes written.
+        crc32c: their sum.
+    """
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file = file
+        self._name = name
+        self.size = 0
+        self.crc32c = 0
+
+    def write(self, buffer: Buffer) -> None:
+        """See `store.Writer`."""
+        data = buffer if isinstance(buffer, bytes) else bytes(buffer)  # the sum takes bytes alone
+        try:
+            write_all(self._file.fileno(), data)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Expected to stage {self._name!r} on local disk. Received: {error.strerror or error}. "
+                "Free some space there, or pass a directory on a larger disk as staging_dir."
+            ) from error
+        self.crc32c = int(google_crc32c.extend(self.crc32c, data))
+        self.size += len(data)

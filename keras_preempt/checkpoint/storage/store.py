@@ -7,22 +7,36 @@ that grows is a log.
 
 from __future__ import annotations
 
-import os
-import re
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from keras_preempt.checkpoint.errors import UnsafeName
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+
+Moved = Callable[[int], None]
+"""Called with how many more bytes have gone to the storage or come from it: for pieces of about 1 MiB or more, from any
+thread, several at a time. A negative number: so many have to be moved once more."""
+
+Shown = Callable[[str, int], AbstractContextManager[Moved]]
+"""Called with what is about to be done, such as "Reading step-00000012/00001-0000", and how many bytes that moves."""
+
+
+def uncounted(count: int) -> None:
+    """Nobody wants to know."""
+
+
+@contextmanager
+def silent(task: str, total: int) -> Iterator[Moved]:
+    """Shows nothing."""
+    yield uncounted
+
 
 TEMPORARY_PREFIX = ".tmp-"
 """Names with a component that starts so are half-written files: never listed, never asked for."""
 
 _LONGEST_NAME = 1024  # bytes; the limit of Google Cloud Storage
 _LONGEST_COMPONENT = 255  # bytes; the limit of the usual Linux file systems
-_LOST_SLASH = re.compile(r"gs:/(?!/)", re.IGNORECASE)
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 Buffer = bytes | bytearray | memoryview
 
@@ -229,46 +243,3 @@ class Store(Protocol):
             StoreUnavailable: lines of a log could not be handed over; all else is ended nevertheless.
         """
         ...
-
-
-def open_store(url: str | os.PathLike[str], *, staging_dir: str | os.PathLike[str] | None = None) -> Store:
-    """Returns the store that a directory argument names; touches no storage.
-
-    Args:
-        url: a local or shared path, or ``gs://bucket/prefix``.
-        staging_dir: a directory on local disk for files on their way to or from a bucket; None for the
-            system's temporary directory.
-
-    Raises:
-        ValueError: it is empty, no path, no place in a bucket, or has a scheme that is not known.
-    """
-    if not isinstance(url, (str, os.PathLike)):
-        raise ValueError(
-            f"Expected a directory as str or os.PathLike. Received: {url!r} of type {type(url).__name__}. "
-            "Pass the path of a directory that all workers share."
-        )
-    place = os.fspath(url)
-    if not isinstance(place, str) or not place.strip() or "\0" in place:
-        raise ValueError(
-            f"Expected a non-empty directory. Received: {place!r}. "
-            "Pass the path of a directory that all workers share."
-        )
-    if _LOST_SLASH.match(place):  # else it would become a local directory named 'gs:'
-        raise ValueError(
-            f"Expected a path, or gs://bucket/prefix as a string. Received: {url!r}, in which a slash is missing. "
-            "pathlib takes it out: pass a bucket's place as a string."
-        )
-    # Imported below because they build on this module, and the client of a bucket only for a bucket.
-    scheme = _SCHEME.match(place)
-    if scheme is None:
-        from keras_preempt.checkpoint.storage.local import LocalStore
-
-        return LocalStore(place)
-    if scheme.group(1).lower() == "gs":
-        from keras_preempt.checkpoint.storage.gcs import GcsStore
-
-        return GcsStore(place, staging_dir=staging_dir)
-    raise ValueError(
-        f"Expected a local or shared path, or gs://bucket/prefix. Received: {place!r}, whose scheme "
-        f"{scheme.group(0)!r} is not known. Pass the path of a directory that all workers share."
-    )

@@ -16,7 +16,8 @@ import click
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor import scratch
 from keras_preempt.cli.doctor.finding import Finding, document, not_checked, would_lose_work
 from keras_preempt.cli.doctor.job import Job, job_of

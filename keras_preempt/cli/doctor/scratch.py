@@ -9,7 +9,8 @@ from pathlib import Path
 
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Store
 
 __all__ = ["place", "removed_afterwards"]
 

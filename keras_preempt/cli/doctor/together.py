@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.doctor.finding import Finding, Tell, problem
 from keras_preempt.cli.doctor.job import job_of
 from keras_preempt.cli.doctor.meeting import Meeting

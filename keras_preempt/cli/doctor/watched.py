@@ -9,7 +9,7 @@ from typing import Any
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.reader import committed
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import events
 
 __all__ = ["Watched"]

@@ -6,7 +6,8 @@ import os
 
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed, load
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.compare import MemberState
 
 __all__ = ["NoFinalState", "read_final_state"]

@@ -11,7 +11,8 @@ import click
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cluster.scratch import scratch_directory
 
 __all__ = ["RunDirectories", "run_directories"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.drill.judge import Judge, NoVerdict
 from keras_preempt.cli.drill.moments import FitSpan, RunShape
 from keras_preempt.cli.drill.plan import Preemption

@@ -13,17 +13,17 @@ from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.storage import budget, gcs_access, gcs_client
+from keras_preempt.checkpoint.storage import budget, gcs, gcs_client
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.gcs_place import GcsPlace
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.testing import FakeGcs
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
-    monkeypatch.setattr(gcs_access, "_SECONDS", 2.0)
+    monkeypatch.setattr(gcs, "_PROOF_SECONDS", 2.0)
 
 
 def _refused(gcs: FakeGcs, tmp_path: Path, url: str = "gs://bucket/run", **options: Any) -> str:

@@ -22,7 +22,7 @@ from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.reader import committed, load, verify
 from keras_preempt.checkpoint.retention import Retention, retain
-from keras_preempt.checkpoint.storage import budget, gcs_upload
+from keras_preempt.checkpoint.storage import budget, gcs_transfer
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.testing import FakeGcs, Faults
@@ -35,7 +35,7 @@ LARGE = (17 << 20) + 12345  # bytes: three chunks of an upload, four ranges of a
 def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
     monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
     monkeypatch.setattr(budget, "_LONGEST_DELAY", 0.05)
-    monkeypatch.setattr(gcs_upload, "CHUNK", 8 << 20)
+    monkeypatch.setattr(gcs_transfer, "CHUNK", 8 << 20)
     with FakeGcs(buckets=("bucket",)) as server:
         yield server
 

@@ -8,7 +8,7 @@ import pytest
 
 from keras_preempt.checkpoint.partition import Slice, check_tiling
 from keras_preempt.checkpoint.storage.gcs import GcsStore
-from keras_preempt.checkpoint.storage.gcs_sizes import LARGEST_FILE, file_size, ranges
+from keras_preempt.checkpoint.storage.gcs_transfer import LARGEST_FILE, file_size, ranges_of
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.testing import FakeGcs
 
@@ -33,7 +33,7 @@ def test_a_quarter_of_a_gigabyte_of_one_worker_goes_over_many_connections() -> N
 @pytest.mark.parametrize("size", [1, 4 << 20, (40 << 20) + 12345, 64 << 20, 256 << 20])
 @pytest.mark.parametrize("connections", [1, 4, 8])
 def test_ranges_cover_every_byte_once(size: int, connections: int) -> None:
-    found = list(ranges(size, connections))
+    found = list(ranges_of(size, connections))
     assert found[0][0] == 0
     assert found[-1][1] == size
     assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(found))

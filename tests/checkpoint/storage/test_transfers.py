@@ -12,11 +12,10 @@ import pytest
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.reader import committed, load, load_own, verify
-from keras_preempt.checkpoint.storage import budget, gcs_upload
+from keras_preempt.checkpoint.storage import budget, gcs_transfer
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Moved
+from keras_preempt.checkpoint.storage.store import Moved, Store
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.testing import FakeGcs
 from tests.checkpoint.builders import at, commit_parts
@@ -92,7 +91,7 @@ def test_what_is_saved_and_read_is_told_piece_by_piece(any_store: Store) -> None
 def test_what_is_sent_again_is_told_once(
     gcs: FakeGcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs_upload, "CHUNK", 1 << 20)
+    monkeypatch.setattr(gcs_transfer, "CHUNK", 1 << 20)
     store = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client, connections=2)
     try:
         for fault in ("reset", "session-lost", "corrupted-upload"):

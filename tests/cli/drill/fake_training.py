@@ -23,7 +23,8 @@ from keras_preempt.checkpoint.errors import NotFound
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed, load
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.report.events import EventLog, log_name
 from keras_preempt.training import drill_place
