@@ -8,9 +8,8 @@ from typing import Any
 
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.fields import of_file
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, load, load_own
+from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Own, Reading
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
-from keras_preempt.checkpoint.tensors import Array
 
 
 @dataclass(frozen=True)
@@ -99,21 +98,6 @@ SETUP = "setup"
 
 
 @dataclass(frozen=True)
-class Own:
-    """What one worker saved of its own.
-
-    Attributes:
-        member: Its number.
-        local: Its own tensors, by name.
-        state: Its own state.
-    """
-
-    member: int
-    local: dict[str, Array]
-    state: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class LoadedFromOthers(Loaded):
     """What one worker gets from a checkpoint of another setup: the own state of all who saved it.
 
@@ -141,25 +125,28 @@ def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup, show
         `LoadedFromOthers`, from which its part is to be made.
 
     Raises:
-        CheckpointError: As from `reader.load`; or it was saved by another number of workers and does not say on
+        CheckpointError: As from `reader.Reading`; or it was saved by another number of workers and does not say on
             what.
     """
-    loaded = load(store, info, member, setup.workers, shown)
-    saved_on = loaded.state.get(SETUP)
-    if saved_on == setup.to_json() or (saved_on is None and loaded.manifest.members == setup.workers):
-        return loaded
+    reading = Reading(store, info, shown)
+    source = reading.source(member)
+    saved_on = reading.part(source).state.get(SETUP)
+    members = reading.manifest.members
+    if saved_on == setup.to_json() or (saved_on is None and members == setup.workers):
+        return reading.load(member)
     if saved_on is None:
         raise CheckpointError(
             f"Expected a checkpoint that says what it was trained on, to continue it on {setup.workers} workers. "
-            f"Received: {info.directory}, which does not. Start {loaded.manifest.members} workers."
+            f"Received: {info.directory}, which does not. Start {members} workers."
         )
-    own = load_own(store, info, shown)
+    tensors, workers = reading.load_all()
+    own = next(each for each in workers if each.member == source)
     return LoadedFromOthers(
-        loaded.manifest,
-        loaded.tensors,
-        loaded.local,
-        loaded.state,
-        loaded.substituted_from,
+        reading.manifest,
+        tensors,
+        own.local,
+        own.state,
+        None if source == member else source,
         Setup.from_json(saved_on, info.directory),
-        tuple(Own(number, *own[number]) for number in sorted(own)),
+        workers,
     )

@@ -41,7 +41,7 @@ def read_parts(store: Store, directory: str, members: Sequence[int]) -> tuple[li
     return parts, refs
 
 
-def check_positions(parts: Sequence[Part], position: dict[str, Any]) -> None:
+def check_positions(parts: Sequence[Part], position: Mapping[str, Any]) -> None:
     """Makes sure that all saved at the same position, which is the committer's. Raises `PositionMismatch`."""
     for part in parts:
         if part.position != parts[0].position:

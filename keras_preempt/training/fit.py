@@ -245,9 +245,7 @@ class Supervision:
             Peers(coordinator),
             self._patience,
         )
-        self._saves = Saves(
-            self.session, saver, self._schedule, start.incarnation, self._place.members, self.runtime.pace
-        )
+        self._saves = Saves(self.session, saver, self._schedule, self._place.members, self.runtime.pace)
         for notice in several_fits.take_notices():
             self.runtime.notify(notice)
         self.runtime.start()

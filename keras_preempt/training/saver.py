@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import keras
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_preempt.agreement.alignment import Plan, Position
 from keras_preempt.agreement.local import LocalCoordinator
-from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
+from keras_preempt.checkpoint.commit import Attempt, check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
     Fenced,
@@ -22,7 +22,7 @@ from keras_preempt.checkpoint.errors import (
     SaveCancelled,
     WriteUncertain,
 )
-from keras_preempt.checkpoint.layout import attempt_directory, part_file
+from keras_preempt.checkpoint.layout import attempt_name, part_file
 from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
 from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
@@ -84,27 +84,19 @@ class Content:
 
 @dataclass(frozen=True)
 class Prepared:
-    """All that one worker writes of a checkpoint, on the host.
+    """What one worker writes of a checkpoint, on the host.
 
     Attributes:
-        attempt: Names the save.
-        plan: Who writes what.
-        position: Where the main thread stood.
-        finished: Whether training is over.
-        specs: All mirrored tensors.
-        mirrored: This worker's share of them.
+        attempt: The checkpoint.
+        mirrored: This worker's share of the mirrored tensors.
         local: Its own tensors.
         state: Its own JSON state.
         began_at: When training stopped for this save, in seconds since 1970; None if it did not.
-        ready_at: When all of it was on the host.
+        ready_at: When everything was on the host.
         background: Whether training went on then.
     """
 
-    attempt: str
-    plan: Plan
-    position: Position
-    finished: bool
-    specs: list[TensorSpec]
+    attempt: Attempt
     mirrored: list[tuple[Slice, Array]]
     local: dict[str, Array]
     state: Mapping[str, Any]
@@ -116,12 +108,6 @@ class Prepared:
     def times(self) -> dict[str, object]:
         """What it has cost training, for the events."""
         return {"began_at": self.began_at, "ready_at": self.ready_at, "background": self.background}
-
-    @property
-    def where(self) -> dict[str, Any]:
-        """The position as JSON."""
-        at = self.position
-        return {"epoch": at.epoch, "phase": at.phase, "batch": at.batch, "step": at.step or 0}
 
 
 class Saver:
@@ -159,8 +145,9 @@ class Saver:
     ) -> None:
         self._store = store
         self._model = model_state
-        self.member = self._member = member
+        self.member = member
         self._members = members
+        self._count = 0
         self._incarnation = incarnation
         self._retention = retention
         self._events = events
@@ -170,31 +157,36 @@ class Saver:
         self._fenced = False
 
     def prepare(
-        self,
-        attempt: str,
-        plan: Plan,
-        position: Position,
-        finished: bool,
-        content: Content,
-        *,
-        copy: bool,
-        began_at: float,
+        self, plan: Plan, position: Position, content: Content, *, copy: bool, began_at: float
     ) -> Prepared:
         """Fetches what this worker has to write, and nothing else.
 
+        Every worker makes the same saves at the same boundaries, so that their number names them.
+
         Args:
-            attempt: Names the save.
             plan: Who writes what.
             position: Where the main thread stands; the same on every worker.
-            finished: Whether training is over.
             content: What to write beside the variables.
             copy: Whether training goes on before `write` is through.
             began_at: When training stopped for this save, in seconds since 1970.
         """
-        specs = self._specs(content)
+        attempt = Attempt(
+            step=position.step or 0,
+            name=attempt_name(self._incarnation, self._count),
+            position={**asdict(position), "step": position.step or 0},
+            kind=plan.kind.value,
+            members=self._members,
+            writers=plan.writers,
+            doomed=plan.doomed,
+            finished=position.phase == "end",
+            reason=f"called by {plan.kind.value}",
+            versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
+            specs=self._specs(content),
+        )
+        self._count += 1
         mirrored: list[tuple[Slice, Array]] = []
-        if self._member in plan.writers:
-            share = partition(specs, len(plan.writers))[plan.writers.index(self._member)]
+        if self.member in plan.writers:
+            share = partition(attempt.specs or (), len(plan.writers))[plan.writers.index(self.member)]
             known = {**content.mirrored, **content.overrides}
             # Only this worker's share is fetched from the device. It has at most one piece of each tensor.
             wanted = {piece.tensor: (piece.start, piece.stop) for piece in share if piece.tensor not in known}
@@ -203,19 +195,7 @@ class Saver:
         local = self._model.capture_local(copy=copy)
         local.update({name: value for name, value in content.overrides.items() if name in local})
         local.update(content.arrays)
-        return Prepared(
-            attempt,
-            plan,
-            position,
-            finished,
-            specs,
-            mirrored,
-            local,
-            content.state,
-            began_at,
-            time.time(),
-            copy,
-        )
+        return Prepared(attempt, mirrored, local, content.state, began_at, time.time(), copy)
 
     def write(
         self, save: Prepared, cancelled: Callable[[], bool] = lambda: False, shown: Shown | None = None
@@ -229,11 +209,10 @@ class Saver:
         """
         began = time.monotonic()
         cut = self._patience()
-        step = save.position.step or 0
+        attempt, step, directory = save.attempt, save.attempt.step, save.attempt.directory
         if self._fenced:  # It has been told that the directory is another start's, and why.
             logger.info("Step %d is NOT saved: a newer start of this job has the directory.", step)
             return Saved(None, 0.0)
-        directory = attempt_directory(step, save.attempt)
 
         def check() -> None:
             if cancelled():
@@ -241,60 +220,49 @@ class Saver:
                     f"The save of {directory} was given up: another one cannot wait, or a worker has failed."
                 )
 
+        def emit(event: str, **more: object) -> None:
+            self._events.emit(event, attempt=attempt.name, step=step, **more)
+
         try:
             check_fence(self._store, self._incarnation)
             write_part(
                 self._store,
                 directory,
-                self._member,
+                self.member,
                 save.mirrored,
                 save.local,
-                dict(save.state),
-                save.where,
+                save.state,
+                attempt.position,
                 before_file=check,
                 shown=shown or (silent if save.background else transfer),
             )
             written = time.monotonic()
-            self._events.emit("save", attempt=save.attempt, step=step, seconds=written - began, **save.times)
+            emit("save", seconds=written - began, **save.times)
             with self._peers.watched():
-                missing = self._commit(save, directory, check, cut)
+                missing = self._commit(attempt, check, cut)
         except SaveCancelled as error:
             logger.info("%s", error)
             self._discard(directory)
             return Saved(None, time.monotonic() - began)
         except WriteUncertain as error:
-            self._events.emit(
-                "error",
-                reason=f"not known whether saved: {error}",
-                attempt=save.attempt,
-                step=step,
-                **save.times,
-            )
+            emit("error", reason=f"not known whether saved: {error}", **save.times)
             logger.error("It is NOT KNOWN whether the checkpoint at step %d was saved: %s", step, error)
             return Saved(None, time.monotonic() - began, uncertain=True)
         except (CheckpointError, OSError, TypeError, ValueError) as error:
             self._fenced = isinstance(error, Fenced)
-            self._events.emit(
-                "error", reason=f"not saved: {error}", attempt=save.attempt, step=step, **save.times
-            )
+            emit("error", reason=f"not saved: {error}", **save.times)
             logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
             self._discard(directory)
             late = error.late if isinstance(error, PartsMissing) else ()
             return Saved(None, time.monotonic() - began, late=late)
         seconds = time.monotonic() - began
-        self._events.emit(
-            "commit",
-            attempt=save.attempt,
-            step=step,
-            seconds=time.monotonic() - written,
-            missing=list(missing),
-        )
+        emit("commit", seconds=time.monotonic() - written, missing=list(missing))
         self._on_commit(step, seconds if save.began_at is None else time.time() - save.began_at)
         return Saved(directory, seconds, missing)
 
     def _discard(self, directory: str) -> None:
         try:
-            discard(self._store, directory, self._member)
+            discard(self._store, directory, self.member)
         except (CheckpointError, OSError) as error:
             logger.info("What was written of %s stays until the next start: %s", directory, error)
 
@@ -306,11 +274,8 @@ class Saver:
             TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
         ]
 
-    def _commit(
-        self, save: Prepared, directory: str, check: Callable[[], None], cut: float | None
-    ) -> tuple[int, ...]:
-        plan = save.plan
-        share = sum(spec.nbytes for spec in save.specs) / len(plan.writers)
+    def _commit(self, attempt: Attempt, check: Callable[[], None], cut: float | None) -> tuple[int, ...]:
+        share = sum(spec.nbytes for spec in attempt.specs or ()) / len(attempt.writers)
         patience = COMMIT_PATIENCE + share / SLOWEST_WRITE
         if cut is not None:
             patience = min(patience, cut)
@@ -319,50 +284,37 @@ class Saver:
             check()
             time.sleep(seconds)  # Other machines' files cannot be waited for, only looked for.
 
-        if self._member != plan.writers[0]:
+        if self.member != attempt.writers[0]:
             manifest = wait_for_commit(
                 self._store,
-                directory,
+                attempt.directory,
                 patience,
-                given_up=lambda: self._lacks_a_writer(save, directory),
+                given_up=lambda: self._lacks_a_writer(attempt),
                 wait=pause,
             )
             if manifest is not None:
                 return manifest.missing
             # In its place, if nothing is missing but the manifest; else it comes to light which parts are.
-            logger.warning("Worker %d does not commit %s.", plan.writers[0], directory)
+            logger.warning("Worker %d does not commit %s.", attempt.writers[0], attempt.directory)
             patience = 0.0
-        optional = [member for member in plan.doomed if member not in plan.writers]
         manifest = commit(
             self._store,
-            directory,
-            expected=list(range(self._members)),
-            writers=plan.writers,
-            optional=optional,
+            attempt,
             timeout=patience,
             optional_timeout=min(DOOMED_TIMEOUT, patience),
-            incarnation=self._incarnation,
-            step=save.position.step or 0,
-            position=save.where,
-            attempt=save.attempt,
-            kind=plan.kind.value,
-            finished=save.finished,
-            reason=f"called by {plan.kind.value}",
-            specs=save.specs,
-            versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
             gone=lambda: self._peers.gone,
             wait=pause,
         )
         self._remove_superseded()
         return manifest.missing
 
-    def _lacks_a_writer(self, save: Prepared, directory: str) -> bool:
+    def _lacks_a_writer(self, attempt: Attempt) -> bool:
         """Whether a writer is gone, and the save with it: the committer, or one whose part is not there."""
-        gone = self._peers.gone.intersection(save.plan.writers)
+        gone = self._peers.gone.intersection(attempt.writers)
         if not gone:
             return False
-        names = self._store.children(directory)
-        return save.plan.writers[0] in gone or any(part_file(member) not in names for member in gone)
+        names = self._store.children(attempt.directory)
+        return attempt.writers[0] in gone or any(part_file(member) not in names for member in gone)
 
     def _remove_superseded(self) -> None:
         """Tidies up after a commit, which stands whatever becomes of this."""

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.plan import without
-from keras_preempt.checkpoint.layout import attempt_name, parse_step
+from keras_preempt.checkpoint.layout import parse_step
 from keras_preempt.report.progress import InBackground
 from keras_preempt.training.background import BackgroundSave
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.runtime import NEVER
-from keras_preempt.training.saver import Content, Prepared, Saved, Saver
+from keras_preempt.training.saver import Saved, Saver
 from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
 
@@ -23,13 +23,10 @@ logger = logging.getLogger("keras_preempt")
 class Saves:
     """Decides when and how this fit is saved.
 
-    Every worker makes the same saves at the same boundaries, so that their number names them.
-
     Args:
         session: What to save.
         saver: Writes it.
         schedule: When to save while nothing happens.
-        incarnation: The number of this start.
         members: How many processes take part.
         pace: Told how long saves take.
 
@@ -43,19 +40,16 @@ class Saves:
         session: Session,
         saver: Saver,
         schedule: Schedule,
-        incarnation: int,
         members: int,
         pace: Pace,
     ) -> None:
         self._session = session
         self._saver = saver
         self._schedule = schedule
-        self._incarnation = incarnation
         self._pace = pace
         self._everyone = tuple(range(members))
         self._background = BackgroundSave()
         self._watch = InBackground()
-        self._count = 0
         self._started: Position | None = None
         self.committed: str | None = None
         self._owed = False  # The save at a notice, which goes on, is not committed yet.
@@ -92,7 +86,7 @@ class Saves:
         content = self._session.capture(position)
         gone: set[int] = set()
         while True:
-            prepared = self._prepare(plan, position, began, content, copy=False)
+            prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began)
             saved = self._ended(self._saver.write(prepared, given_up))
             if not saved.late:
                 return saved
@@ -119,7 +113,8 @@ class Saves:
         self._background.wait()  # At most one: memory for one copy, and the order of saves.
         self._pace.save_began()
         self._owed = plan.kind is Kind.PREEMPTED
-        prepared = self._prepare(plan, position, began, self._session.capture(position), copy=True)
+        content = self._session.capture(position)
+        prepared = self._saver.prepare(plan, position, content, copy=True, began_at=began)
         watch = self._watch = InBackground()
 
         def write(cancelled: Callable[[], bool]) -> Saved:
@@ -148,14 +143,6 @@ class Saves:
         if position.phase != "train":
             return entered + 1  # The next one may be training's, at this very step.
         return entered + -(-left // steps_per_execution)
-
-    def _prepare(
-        self, plan: Plan, position: Position, began: float, content: Content, *, copy: bool
-    ) -> Prepared:
-        attempt = attempt_name(self._incarnation, self._count)
-        self._count += 1
-        finished = position.phase == "end"
-        return self._saver.prepare(attempt, plan, position, finished, content, copy=copy, began_at=began)
 
     def _ended(self, saved: Saved) -> Saved:
         self._pace.saved(None if saved.name is None else saved.seconds)

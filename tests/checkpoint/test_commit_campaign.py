@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -119,8 +120,9 @@ def test_a_bucket_that_does_not_know_its_own_writes_is_noticed(monkeypatch: pyte
 def no_check_of_the_parts(patch: pytest.MonkeyPatch) -> None:
     real = committing.commit
 
-    def commit(*store_and_directory: Any, **given: Any) -> Any:
-        return real(*store_and_directory, **{**given, "writers": (0,), "optional": given["expected"][1:]})
+    def commit(store: Any, attempt: committing.Attempt, **given: Any) -> Any:
+        others = tuple(range(1, attempt.members))
+        return real(store, replace(attempt, writers=(0,), doomed=others), **given)
 
     patch.setattr(committing, "commit", commit)
     patch.setattr(committing, "check_slices", lambda *_: None)

@@ -14,7 +14,7 @@ import pytest
 from keras_preempt.checkpoint.assembly import memory_limit
 from keras_preempt.checkpoint.errors import CheckpointError, NotEnoughMemory
 from keras_preempt.checkpoint.layout import MANIFEST, local_file, part_file
-from keras_preempt.checkpoint.reader import committed, load, load_own, verify
+from keras_preempt.checkpoint.reader import Reading, committed, load, verify
 from tests.checkpoint.fuzz_targets import (
     MEMBERS,
     Targets,
@@ -59,7 +59,7 @@ def test_a_hole_of_a_terabyte_that_is_listed_as_a_terabyte_is_refused_before_mem
     with pytest.raises(NotEnoughMemory, match=rf"{targets.new.directory}.*can have"):
         load(targets.store, info, 0, MEMBERS)
     with pytest.raises(NotEnoughMemory):
-        load_own(targets.store, info)
+        Reading(targets.store, info).load_all()
     assert "Expected memory for" in assert_passed_over(targets)
 
 

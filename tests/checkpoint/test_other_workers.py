@@ -58,6 +58,25 @@ def test_another_setup_reads_every_part(store: LocalStore, saved: CheckpointInfo
         np.testing.assert_array_equal(loaded.tensors["dense/kernel"], builders.model(5)["dense/kernel"])
 
 
+@pytest.mark.parametrize("setup", [OLD, *OTHERS])
+def test_no_file_is_read_twice(
+    store: LocalStore, saved: CheckpointInfo, setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    real = store.open
+
+    def counted(name: str, *more: Any) -> Any:
+        opened.append(name)
+        return real(name, *more)
+
+    monkeypatch.setattr(store, "open", counted)
+    load_for(store, saved, 1, setup)
+    assert sorted(set(opened)) == sorted(opened)
+    assert {name for name in opened if name.endswith(".part.json")} == {
+        f"{saved.directory}/w0000{member}.part.json" for member in (0, 1)
+    }
+
+
 def test_a_damaged_part_of_another_worker_is_found_out(store: LocalStore, saved: CheckpointInfo) -> None:
     (file,) = (store.path / saved.directory).glob("w00001.local*")
     data = bytearray(file.read_bytes())

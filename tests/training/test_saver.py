@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.commit import Attempt
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.layout import attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
@@ -29,9 +29,16 @@ def prepared(round: int) -> Prepared:
     kernel = np.full((2, 3), round, np.float32)
     specs = [TensorSpec("kernel", "float32", (2, 3))]
     share = [(piece, kernel) for piece in partition(specs, 1)[0]]
-    plan = Plan(0, Kind.PERIODIC, (0,), (), "scheduled")
-    position = Position(0, "train", round, round)
-    return Prepared(attempt_name(1, round), plan, position, False, specs, share, {}, {})
+    attempt = Attempt(
+        step=round,
+        name=attempt_name(1, round),
+        position={"batch": round},
+        kind="periodic",
+        members=1,
+        writers=(0,),
+        specs=specs,
+    )
+    return Prepared(attempt, share, {}, {})
 
 
 def saver(store: Store, retention: Retention) -> Saver:

@@ -318,7 +318,7 @@ def test_a_checkpoint_of_several_files_at_once_survives_a_bad_network(store: Gcs
     slice_ = Slice("kernel", "float32", array.shape, 0, array.size)
     part = write_part(store, directory, 0, [(slice_, array)], {}, {}, at(1))
     assert len(part.files) > 4
-    commit_parts(store, directory, 1, expected=(0,), writers=(0,))
+    commit_parts(store, directory, 1, members=1, writers=(0,))
     loaded = load(store, committed(store)[0], 0, 1)
     np.testing.assert_array_equal(loaded.tensors["kernel"], array)
     assert sum(request.fault is not None for request in gcs.requests) > 4
