@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,10 +21,11 @@ from keras_preempt.checkpoint.errors import (
     Fenced,
     PartsMissing,
     SaveCancelled,
+    StoreUnavailable,
     WriteUncertain,
 )
 from keras_preempt.checkpoint.layout import attempt_name, part_file
-from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
+from keras_preempt.checkpoint.partition import Slice, TensorSpec, dtype_of, partition
 from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array
@@ -325,3 +327,42 @@ class Saver:
             return
         for name in removed:
             logger.info("Removed %s: superseded, or never committed (%s).", name, self._retention)
+
+
+def check_space(store: Store, model_state: ModelState, members: int, replicas: int) -> None:
+    """Makes sure that this worker can write, or stage on its way to a bucket, what it usually has to.
+
+    That is an even share of the mirrored variables and all of its own. If others are under notice it has to
+    take over their shares too: where there is no room for that, a warning says so.
+
+    Args:
+        store: The run's directory; prepared.
+        model_state: The variables.
+        members: How many workers there are.
+        replicas: How many replicas this worker has.
+
+    Raises:
+        StoreUnavailable: There is not enough room; the message says how much there is.
+    """
+    everything = size_of(model_state.signature())
+    mirrored = size_of(model_state.signature(mirrored_only=True))
+    own = (everything - mirrored) * replicas
+    store.check_space(math.ceil(mirrored / members) + own)
+    try:
+        store.check_space(mirrored + own)
+    except StoreUnavailable as error:
+        logger.warning(
+            "There is room for this worker's share of a checkpoint, but not for a whole one, which it has to "
+            "write when all other workers are under notice at once. %s",
+            error,
+        )
+
+
+def size_of(signature: Iterable[Mapping[str, Any]]) -> int:
+    """Bytes of the values of variables, as `ModelState.signature` describes them."""
+    return sum(_item_size(v["dtype"]) * math.prod(v["shape"]) for v in signature)
+
+
+def _item_size(dtype: str) -> int:
+    # How long strings are is known from their values alone: counted is what points to one.
+    return 8 if dtype == "string" else dtype_of(dtype).itemsize

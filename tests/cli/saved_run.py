@@ -107,8 +107,6 @@ def save(
             directory,
             step,
             writers=tuple(writers),
-            incarnation=incarnation,
-            attempt=attempt,
             position=where,
             **arguments,
         )
