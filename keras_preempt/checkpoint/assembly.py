@@ -1,4 +1,4 @@
-"""How tensors that were cut over many files are put together: each piece is read to where it belongs."""
+"""Tensors that were cut over many files, put together in memory: each piece is read to where it belongs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,32 @@ from keras_preempt.checkpoint.manifest import FileEntry, Part
 from keras_preempt.checkpoint.partition import Slice, elements
 from keras_preempt.checkpoint.tensors import Array, Places, StoredTensor, empty
 
+_CONTAINER_LIMITS = (  # of control groups, version 2 and 1, as a process in a container sees its own
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+_PROCESS = Path("/proc/self/statm")
+
+Result = TypeVar("Result")
+
+TRANSFERS = 4
+"""How many at a time: enough to keep a disk busy while sums are taken, and a network while answers are awaited."""
+
+_SMALL = 8 << 20  # bytes in all, below which one after the other is as fast
+
 
 class Assembly:
     """The mirrored tensors of a checkpoint, and which bytes of them lie in which file.
 
     Args:
-        directory: the attempt's folder, for messages.
-        parts: the parts of the writers; their slices make up every tensor exactly once.
+        directory: The attempt's folder, for messages.
+        parts: The parts of the writers; their slices make up every tensor exactly once.
 
     Attributes:
-        files: the files that hold mirrored tensors, each with what says where its content belongs, and raises
+        files: The files that hold mirrored tensors, each with what says where its content belongs, and raises
             `CorruptCheckpoint` if that is not what its part list says.
-        tensors: the tensors by name; filled as the files are read.
+        tensors: The tensors by name; filled as the files are read.
     """
 
     def __init__(self, directory: str, parts: Sequence[Part]) -> None:
@@ -44,7 +58,7 @@ class Assembly:
         self.tensors: dict[str, Array] = {}
 
     def allocate(self) -> None:
-        """Takes the memory for all tensors; first, the sizes of all files must have been checked."""
+        """Takes the memory for all tensors. The sizes of all files must have been checked before."""
         for slice_ in self._slices:
             if slice_.tensor not in self.tensors:
                 self.tensors[slice_.tensor] = empty(slice_.dtype, slice_.shape)
@@ -68,13 +82,6 @@ class Assembly:
         return self.tensors[slice_.tensor].reshape(elements(slice_.shape))[slice_.start : slice_.stop]
 
 
-_CONTAINER_LIMITS = (  # of control groups, version 2 and 1, as a process in a container sees its own
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
-_PROCESS = Path("/proc/self/statm")
-
-
 def memory_limit() -> int:
     """Returns how many bytes this process can have at most: of the machine, its container and its ulimit."""
     page = os.sysconf("SC_PAGE_SIZE")
@@ -94,38 +101,32 @@ def memory_limit() -> int:
 def check_room(directory: str, size: int) -> None:
     """Makes sure that `size` bytes of a checkpoint could find room in memory, before any is taken.
 
-    Where other processes have taken the memory, a `MemoryError` comes later: that is no fault of the checkpoint, and
+    A file of a terabyte takes no disk if it is one hole. So the sizes that a checkpoint lists are compared with what
+    this process can have: then an older checkpoint can be used, where the system would have killed the process.
+
+    Where other processes have taken the memory, a `MemoryError` comes later: that is not the checkpoint's fault, and
     no reason to go back to an older one.
 
     Raises:
-        NotEnoughMemory: they could not, whatever else goes on.
+        NotEnoughMemory: They could not, whatever else runs.
     """
     most = memory_limit()
     if size > most:
         raise NotEnoughMemory(directory, size, most)
 
 
-Result = TypeVar("Result")
-
-TRANSFERS = 4
-"""How many at a time: enough to keep a disk busy while sums are taken, and a network while answers are awaited."""
-
-_SMALL = 8 << 20  # bytes in all, below which one after the other is as fast
-
-
 def in_parallel(calls: Sequence[Callable[[], Result]], size: int) -> list[Result]:
-    """Makes calls, and returns when none is running any more.
+    """Makes calls, several at a time where that is worth threads, and returns when all have ended.
 
     Args:
-        calls: what to do; each in any thread.
-        size: how many bytes all of them together move.
+        calls: What to do; each in any thread.
+        size: How many bytes all of them together move.
 
     Returns:
         What they returned, in their order.
 
     Raises:
-        BaseException: what the first of them, in their order, has raised; those that had not begun by then are
-            not made.
+        BaseException: The first error, in their order; calls that had not begun by then are not made.
     """
     if len(calls) < 2 or size < _SMALL:
         return [call() for call in calls]

@@ -1,7 +1,7 @@
-"""How the parts of an attempt become a checkpoint: one committer writes the manifest, once, last.
+"""The commit: the parts of an attempt become a checkpoint when one worker writes the manifest, once and last.
 
-It goes through storage alone. The coordination service is no use here, since the worker that hosts it may be
-the one that is being taken away.
+It uses storage alone. The coordination service is no help here, since the worker that hosts it may be the one whose
+machine goes away.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def commit(
 ) -> Manifest:
     """Waits for the parts of an attempt, checks that they fit together, and writes the manifest.
 
-    May be called by several workers for one attempt: one manifest comes of it, and all of them return it.
+    Several workers may call this for one attempt: one manifest is stored, and all of them return it.
 
     Args:
         store: The run's directory.
@@ -171,19 +171,19 @@ def wait_for_commit(
     """Waits until another worker has committed an attempt.
 
     Args:
-        store: the run's directory.
-        directory: the attempt's folder.
-        timeout: seconds to wait.
-        given_up: whether there is no use in waiting any longer.
-        clock: monotonic seconds.
-        wait: waits for a number of seconds; may return sooner.
+        store: The run's directory.
+        directory: The attempt's folder.
+        timeout: Seconds to wait.
+        given_up: Whether waiting is pointless from now on.
+        clock: Monotonic seconds.
+        wait: Waits for a number of seconds; may return sooner.
 
     Returns:
-        The manifest, None if there is none in time.
+        The manifest; None if there is none in time.
 
     Raises:
-        CorruptCheckpoint: the manifest is not what was written.
-        StoreUnavailable: the storage failed.
+        CorruptCheckpoint: The manifest is not what was written.
+        StoreUnavailable: The storage failed.
     """
     deadline = clock() + timeout
     pause, longest_pause = store.look_again
@@ -203,9 +203,9 @@ def read_manifest(store: Store, directory: str) -> Manifest:
     """Returns the manifest of an attempt.
 
     Raises:
-        NotFound: the attempt was not committed.
-        UnsupportedFormat: it was written in a newer format.
-        CorruptCheckpoint: it is not what was written.
+        NotFound: The attempt was not committed.
+        UnsupportedFormat: It was written in a newer format.
+        CorruptCheckpoint: It is not what was written.
     """
     name = f"{directory}/{MANIFEST}"
     return Manifest.from_document(documents.read(store, name), name)
@@ -250,15 +250,15 @@ def check_fence(store: Store, incarnation: int) -> None:
     """Makes sure that the directory is still this start's.
 
     Raises:
-        Fenced: a newer incarnation has claimed it.
-        CommitFailed: it is not the one any more that this start has claimed.
-        StoreUnavailable: the storage failed.
+        Fenced: A newer incarnation has claimed it.
+        CommitFailed: It is not the one any more that this start has claimed.
+        StoreUnavailable: The storage failed.
     """
     newest = incarnations.latest(store)
     if newest > incarnation:
         raise Fenced(incarnation, newest, store.url)
     if newest < incarnation:
-        # What is written now is not where the next start will look, or lacks what says whose it is.
+        # The next start will not look where this one writes now, or cannot tell whose files they are.
         raise CommitFailed(
             f"Expected {incarnation_file(incarnation)}, the claim of this start, in {store.url}. Received: none. The "
             "directory was removed, emptied or unmounted. Nothing was committed; put it back as it was."
@@ -266,10 +266,10 @@ def check_fence(store: Store, incarnation: int) -> None:
 
 
 def _check_still_there(store: Store, directory: str, parts: Sequence[Part], refs: Sequence[PartRef]) -> None:
-    """Takes the manifest back if somebody has begun to clear the attempt away before it was there.
+    """Takes the manifest back if a newer start began to remove the attempt before the manifest was there.
 
-    No storage looks at the fence and creates the manifest in one operation. Who is held up in between, for as long as
-    it takes a newer incarnation to save and to tidy up, has an attempt that counts as abandoned.
+    No storage looks at the fence and creates the manifest in one operation. If the committer is held up in between,
+    for as long as it takes a newer incarnation to save and to tidy up, its attempt counts as abandoned.
     """
     listed = {ref.name: ref.size for ref in refs}
     listed.update((entry.name, entry.size) for part in parts for entry in part.files)

@@ -1,11 +1,11 @@
-"""JSON documents that notice when they were changed.
+"""JSON documents that carry their own checksum.
 
-A document is one JSON object with a `format` number and, as its last field, a `crc32c` of what stands before
-it. It is read back only if it ends with the sum of its own bytes, so a flipped bit, a cut and an edit are all
-found. Files of tensors are covered by the sums in these documents.
+A document is one JSON object with a `format` number and, as its last field, a `crc32c` of everything before it. It is
+read back only if it ends with the sum of its own bytes, so a flipped bit, a cut and an edit are all found. Files of
+tensors are covered by the sums in these documents.
 
-Floats that JSON lacks (infinities, NaN) are written as ``{"$float": "inf"}``; an object of the caller's own
-with one '$' key is wrapped as ``{"$object": ...}``, so that everything is read back as it was. Tuples become
+Floats that JSON lacks (infinities, NaN) are written as ``{"$float": "inf"}``; an object of the caller that has a single
+key, beginning with '$', is wrapped as ``{"$object": ...}``, so that everything is read back as it was. Tuples become
 lists.
 """
 
@@ -46,11 +46,11 @@ def encode(body: Mapping[str, Any]) -> bytes:
     """Returns the bytes of a document.
 
     Args:
-        body: its fields, all of JSON's types, among them `format`; no field `crc32c`.
+        body: Its fields, all of JSON's types, among them `format`; no field `crc32c`.
 
     Raises:
-        TypeError: a value is not of a type that JSON has, or lies too deep; the message names where it stands.
-        ValueError: the document would be too large to be read back.
+        TypeError: A value is not of a type that JSON has, or is nested too deep; the message says where it is.
+        ValueError: The document would be too large to be read back.
     """
     if "format" not in body or "crc32c" in body:
         raise ValueError(
@@ -82,18 +82,18 @@ def decode(data: bytes, file: str) -> dict[str, Any]:
     """Returns the fields of a document without its `crc32c`.
 
     Args:
-        data: its bytes.
-        file: its name, for messages.
+        data: Its bytes.
+        file: Its name, for messages.
 
     Raises:
-        UnsupportedFormat: it was written in a newer format.
-        CorruptCheckpoint: it is not what was written.
+        UnsupportedFormat: It was written in a newer format.
+        CorruptCheckpoint: It is not what was written.
     """
     try:
         fields = loads(data, encoding="ascii")
         if not isinstance(fields, dict):
             raise CorruptCheckpoint(file, "no JSON object")
-        # First of all: a newer format may do everything else differently.
+        # First, since a newer format may do everything else differently.
         _check_format(fields.get("format"), file)
         head, comma, _ = data.rpartition(_SUM_MARK)
         if not comma or data[len(head) :] != _end(head):
@@ -111,9 +111,9 @@ def read(store: Store, name: str) -> dict[str, Any]:
     """Returns the fields of a stored document.
 
     Raises:
-        NotFound: there is none of that name.
-        UnsupportedFormat: it was written in a newer format.
-        CorruptCheckpoint: it is not what was written, or too large to be a document.
+        NotFound: There is no such document.
+        UnsupportedFormat: It was written in a newer format.
+        CorruptCheckpoint: It is not what was written, or too large to be a document.
     """
     try:
         return decode(store.read(name, limit=LARGEST), name)
@@ -125,8 +125,8 @@ def read_listed(store: Store, name: str, *, size: int, crc32c: int) -> dict[str,
     """Returns the fields of a document that another one lists with its size in bytes and its sum.
 
     Raises:
-        UnsupportedFormat: it was written in a newer format.
-        CorruptCheckpoint: it is missing or not what was written.
+        UnsupportedFormat: It was written in a newer format.
+        CorruptCheckpoint: It is missing or not what was written.
     """
     if size > LARGEST:
         raise CorruptCheckpoint(name, f"a listed size of {size} bytes, more than a document may have")
@@ -151,7 +151,7 @@ def _check_format(version: object, file: str) -> None:
 
 
 def _end(head: bytes) -> bytes:
-    """What follows the fields of a document: the sum over them, closed as if they were all."""
+    """The end of a document: the sum of its other fields."""
     return _SUM_MARK + f"{google_crc32c.value(head + b'}')}}}\n".encode()
 
 
@@ -192,7 +192,7 @@ def _plain(value: Any, where: str, depth: int) -> Any:
 
 
 def _restored(value: Any, depth: int) -> Any:
-    """Undoes `_plain`, in place: what somebody else has written is not copied once more."""
+    """Undoes `_plain`, in place: a document of unknown origin is not copied once more."""
     if not isinstance(value, (dict, list)):
         return value
     check_depth(depth)

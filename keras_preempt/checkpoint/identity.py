@@ -1,4 +1,4 @@
-"""Whose directory it is: checked at every start, before anything else is read or written."""
+"""The identity of a run, in run.json: checked at every start, before anything else is read or written."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from keras_preempt.checkpoint.storage.store import Store
 _SHOWN = 10  # differences that a message lists
 _ABSENT = "nothing"
 _COUNTED_ON = (
-    "If the model was made anew in the same process: Keras numbers names on; call keras.utils.clear_session() "
-    "before it is made. "
+    "If the model was made a second time in the same process: Keras goes on numbering names; call "
+    "keras.utils.clear_session() before it is made. "
 )
 # A worker may log before the first one has made run.json; a freshly made file system has lost+found.
 _HARMLESS = {EVENTS, "lost+found"}
@@ -33,25 +33,25 @@ _HARMLESS = {EVENTS, "lost+found"}
 def check_or_create(
     store: Store, identity: Mapping[str, Any], beside: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Makes an empty directory ours, or makes sure that it belongs to this model and run.
+    """Claims an empty directory, or makes sure that it belongs to this model and run.
 
     Args:
-        store: the directory.
+        store: The directory.
         identity: ``{"format": 1, "run_id": str, "model": [{"name", "shape", "dtype"}, ...], "optimizer": [the
             same], "optimizer_class": str, "setup": Setup.to_json(), "config": {field: value}}``, with
             ``"complete": False`` where the model makes more variables while it trains. `run_id` is not compared, and
-            of the setup only what another number of workers does not change: see `setup`.
-        beside: what else an empty directory may hold, by name.
+            of the setup only what another number of workers does not change: see `other_workers.differences`.
+        beside: Names that an empty directory may hold nevertheless.
 
     Returns:
         The identity that is stored; its `run_id` is the one that the first start gave it.
 
     Raises:
-        ForeignDirectory: it holds files, but none that say whose it is.
-        IdentityMismatch: it belongs to another model or configuration; the message names what differs.
-        CorruptCheckpoint: what says whose it is, is not what was written.
-        UnsupportedFormat: that was written in a newer format.
-        StoreUnavailable: the storage failed.
+        ForeignDirectory: It holds files, but no run.json.
+        IdentityMismatch: It belongs to another model or configuration; the message names what differs.
+        CorruptCheckpoint: Its run.json is not what was written.
+        UnsupportedFormat: Its run.json was written in a newer format.
+        StoreUnavailable: The storage failed.
 
     In each of these cases nothing was changed.
     """

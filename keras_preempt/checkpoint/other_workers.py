@@ -1,4 +1,4 @@
-"""Reads a checkpoint for workers that are not as many, or have not as many replicas, as those that saved it."""
+"""Checkpoints read by another number of workers or replicas than saved them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.fields import of_file
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Own, Reading
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
+
+SETUP = "setup"
+"""The field of a worker's state that holds the `Setup` it was saved on."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,9 @@ def _same_samples(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return bool(max(least) < min(most))
 
 
-SETUP = "setup"
-"""The field of a worker's state that holds the `Setup` it was saved on."""
-
-
 @dataclass(frozen=True)
 class LoadedFromOthers(Loaded):
-    """What one worker gets from a checkpoint of another setup: the own state of all who saved it.
+    """What one worker gets from a checkpoint of another setup: the own state of all workers that saved it.
 
     Attributes:
         setup: What they trained on.

@@ -1,4 +1,4 @@
-"""Whether the parts of an attempt fit together, so that a manifest may bind them.
+"""Checks that the parts of an attempt fit together, before a manifest binds them.
 
 Each check raises an error that names the workers whose parts do not fit.
 """

@@ -1,4 +1,4 @@
-"""How checkpoints are found, verified and read back."""
+"""Checkpoints found in a directory, verified and read back."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ from keras_preempt.checkpoint.partition import check_tiling
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array, new_places, read_to_places, verify_file
 
-_LOOKS = 10  # at a directory in which others work; each one in vain means that they have saved and removed meanwhile
-
+_LOOKS = 10  # at a directory in which others work; each vain one means that they saved and removed meanwhile
 _PHASES = ("epoch", "train", "validation", "end")  # in the order in which an epoch passes them
 
 
@@ -40,11 +39,11 @@ class CheckpointInfo:
     """A committed checkpoint.
 
     Attributes:
-        step: optimizer steps done.
-        attempt: name of the attempt that saved it; empty if the folder of the step cannot be looked into.
-        directory: the attempt's folder in the store.
-        manifest: what it says about itself; None if that cannot be read.
-        error: why it cannot be read; None if it can.
+        step: Optimizer steps done.
+        attempt: Name of the attempt that saved it; empty if the folder of the step cannot be looked into.
+        directory: The attempt's folder in the store.
+        manifest: What it says about itself; None if that cannot be read.
+        error: Why it cannot be read; None if it can.
     """
 
     step: int
@@ -89,19 +88,19 @@ class Own:
 
 
 def committed(store: Store) -> list[CheckpointInfo]:
-    """Lists the committed checkpoints of a directory, the one furthest in the training first.
+    """Lists the committed checkpoints of a directory, the one that is furthest in the training first.
 
     The order is by step, then by position (one step may be saved before, in and after a validation), then by
     attempt, the latest first. One whose manifest cannot be read is listed before the others of its step.
 
     Raises:
-        StoreUnavailable: the storage failed.
+        StoreUnavailable: The storage failed.
     """
     seen: list[tuple[str, str]] | None = None
     for _ in range(_LOOKS):
         found, without = _look(store)
-        # Not all is seen at one moment. Where others save and remove meanwhile, what was seen may be gone, and what
-        # has taken its place not seen yet; a run is not begun anew because of that.
+        # A listing takes time. While another process saves and removes, a checkpoint that was seen may be gone, and
+        # its successor not seen yet. That must not make a run begin from nothing.
         if found or not without or without == seen:
             return sorted(found, key=_progress, reverse=True)
         seen = without

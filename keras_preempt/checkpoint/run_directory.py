@@ -1,4 +1,4 @@
-"""Whether a directory that somebody names is that of a run, and if not, what it is instead. Reads, never writes."""
+"""A directory that a user names: whether it is that of a run, and which of its checkpoints is meant. Only reads."""
 
 from __future__ import annotations
 
@@ -24,15 +24,22 @@ from keras_preempt.checkpoint.storage.store import Store
 _LOOKED_INTO = 50  # folders in which a run is looked for, to name it in a message
 _SHOWN = 5
 
+logger = logging.getLogger("keras_preempt")
+
+_LOOKS = 10  # at a directory in which a job saves and removes meanwhile
+_SHOWN_STEPS = 10
+
+Result = TypeVar("Result")
+
 
 def read_run(store: Store) -> dict[str, Any]:
     """Returns what run.json says: see `identity.check_or_create`.
 
     Raises:
-        ForeignDirectory: there is none; the message says what is there, and what to pass instead.
-        UnsupportedFormat: the run was begun in a newer format.
-        CorruptCheckpoint: it is not what was written.
-        StoreUnavailable: the storage failed, or gives no permission.
+        ForeignDirectory: There is none; the message says what is there, and what to pass instead.
+        UnsupportedFormat: The run was begun in a newer format.
+        CorruptCheckpoint: It is not what was written.
+        StoreUnavailable: The storage failed, or gives no permission.
     """
     try:
         run = documents.read(store, RUN)
@@ -79,14 +86,6 @@ def _has_run(store: Store, folder: str) -> bool:
     return True
 
 
-logger = logging.getLogger("keras_preempt")
-
-_LOOKS = 10  # at a directory in which a job saves and removes meanwhile
-_SHOWN_STEPS = 10
-
-Result = TypeVar("Result")
-
-
 class NoSuchCheckpoint(CheckpointError):
     """The directory of a run has no checkpoint such as was asked for."""
 
@@ -96,20 +95,20 @@ def read_chosen(
 ) -> tuple[CheckpointInfo, Result]:
     """Reads the newest checkpoint that can be read, or the one of a step.
 
-    One that a running job removes meanwhile is passed over. If the newest is damaged, the log says so and the next
-    older one is read, as a restart would; that of a step is never exchanged for another step's.
+    A checkpoint that a running job removes meanwhile is skipped. If the newest is damaged, the log says so and the next
+    older one is read, as a restart would; a checkpoint of a given step is never replaced by another step's.
 
     Args:
-        store: the run's directory.
-        step: optimizer steps done; None for the newest.
-        read: reads and verifies what is needed of a checkpoint.
+        store: The run's directory.
+        step: Optimizer steps done; None for the newest.
+        read: Reads and verifies what is needed of a checkpoint.
 
     Returns:
         The checkpoint, and what `read` returned for it.
 
     Raises:
-        NoSuchCheckpoint: there is none, none of that step, or none that can be read; the message says which there are.
-        StoreUnavailable: the storage failed.
+        NoSuchCheckpoint: There is none, none of this step, or none that can be read; the message lists the others.
+        StoreUnavailable: The storage failed.
     """
     wrong: dict[str, str] = {}
     for _ in range(_LOOKS):

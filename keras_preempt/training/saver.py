@@ -1,4 +1,4 @@
-"""One worker's side of a save: capture the state, write this worker's part, see it committed."""
+"""One worker's side of a save: capture the state, write this worker's part, and wait for the commit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COMMIT_PATIENCE = 60.0
 """Seconds that the committer waits for the parts of the other writers, and they for its manifest, ..."""
 
 SLOWEST_WRITE = 5e6
-"""... and one second more for as many bytes of a writer's share: who is slower is taken for dead."""
+"""... and one second more for as many bytes of a writer's share: a slower one is taken for dead."""
 
 DOOMED_TIMEOUT = 15.0
 """Seconds that the committer waits for the small part of a worker under notice. It is written while the
@@ -50,14 +50,14 @@ writers write theirs; a worker that has not finished by then was killed."""
 
 @dataclass(frozen=True)
 class Saved:
-    """What came of a save.
+    """The outcome of a save.
 
     Attributes:
         name: The folder of the committed checkpoint; None if there is none.
         seconds: How long the save took this worker.
         missing: Workers whose local part is missing.
         uncertain: Whether it may be committed nevertheless: the storage has not answered, and may still carry it out.
-        late: Writers that the save has failed for: they are gone, or were taken for that.
+        late: Writers because of which the save failed: they are gone, or too slow.
     """
 
     name: str | None
@@ -126,7 +126,7 @@ class Saver:
         on_commit: Called with the step of each checkpoint, and with the seconds from when training stopped for it.
         peers: Knows which workers are gone; None where there are no others.
         patience: Returns the seconds for which a save that begins now may wait for other workers at most, so that this
-            one can still write everything by itself before its machine goes; None if nobody has said when that is.
+            one can still write everything by itself before its machine goes; None if that time is not known.
 
     Attributes:
         member: The index of this process.
@@ -166,7 +166,7 @@ class Saver:
         Every worker makes the same saves at the same boundaries, so that their number names them.
 
         Args:
-            plan: Who writes what.
+            plan: Which workers write what.
             position: Where the main thread stands; the same on every worker.
             content: What to write beside the variables.
             copy: Whether training goes on before `write` is through.
@@ -212,7 +212,7 @@ class Saver:
         began = time.monotonic()
         cut = self._patience()
         attempt, step, directory = save.attempt, save.attempt.step, save.attempt.directory
-        if self._fenced:  # It has been told that the directory is another start's, and why.
+        if self._fenced:  # The user knows already that the directory belongs to another start, and why.
             logger.info("Step %d is NOT saved: a newer start of this job has the directory.", step)
             return Saved(None, 0.0)
 
@@ -296,7 +296,7 @@ class Saver:
             )
             if manifest is not None:
                 return manifest.missing
-            # In its place, if nothing is missing but the manifest; else it comes to light which parts are.
+            # So this worker does, if only the manifest is missing; else it finds out which parts are.
             logger.warning("Worker %d does not commit %s.", attempt.writers[0], attempt.directory)
             patience = 0.0
         manifest = commit(
@@ -311,7 +311,7 @@ class Saver:
         return manifest.missing
 
     def _lacks_a_writer(self, attempt: Attempt) -> bool:
-        """Whether a writer is gone, and the save with it: the committer, or one whose part is not there."""
+        """Whether the save has failed with a writer that is gone: the committer, or one whose part is not there."""
         gone = self._peers.gone.intersection(attempt.writers)
         if not gone:
             return False
@@ -319,7 +319,7 @@ class Saver:
         return attempt.writers[0] in gone or any(part_file(member) not in names for member in gone)
 
     def _remove_superseded(self) -> None:
-        """Tidies up after a commit, which stands whatever becomes of this."""
+        """Tidies up after a commit, which stands even if this fails."""
         try:
             removed = retain(self._store, self._retention, self._incarnation)
         except (CheckpointError, OSError) as error:
@@ -330,7 +330,7 @@ class Saver:
 
 
 def check_space(store: Store, model_state: ModelState, members: int, replicas: int) -> None:
-    """Makes sure that this worker can write, or stage on its way to a bucket, what it usually has to.
+    """Makes sure, before training begins, that there is room for what this worker writes, or stages for a bucket.
 
     That is an even share of the mirrored variables and all of its own. If others are under notice it has to
     take over their shares too: where there is no room for that, a warning says so.

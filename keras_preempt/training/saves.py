@@ -19,6 +19,9 @@ from keras_preempt.training.session import Session
 
 logger = logging.getLogger("keras_preempt")
 
+WAIT_LIMIT = 3600.0
+"""Seconds; every step of a save has its own, much shorter limit."""
+
 
 class Saves:
     """Decides when and how this fit is saved.
@@ -55,20 +58,22 @@ class Saves:
         self._owed = False  # The save at a notice, which goes on, is not committed yet.
 
     def begin(self, position: Position | None) -> None:
-        """Tells where the fit begins: there is nothing to save before it has come further."""
+        """Called where the fit begins: there is nothing to save until it is further."""
         self._started = position
         self.committed = self._session.restored_name or None
 
     def at_once(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
-        """Saves, and returns when that is done. A save in flight gives way, unless it is as good.
+        """Saves, and returns when that is done. A save in flight is cancelled, unless it is as good.
 
         Args:
-            plan: Who writes what.
+            plan: Which workers write what.
             position: Where the main thread stands.
             given_up: Whether the save can no longer be completed; asked while others are waited for.
         """
         began = time.time()
-        finishing = position.phase == "end"  # Whoever called the round: the end is always saved as such.
+        finishing = (
+            position.phase == "end"
+        )  # Whichever worker called the round: the end is always saved as such.
         if self._session.resuming and not finishing:
             logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
             return Saved(self._session.restored_name, 0.0)
@@ -124,7 +129,7 @@ class Saves:
         return time.time() - began
 
     def scheduled(self, position: Position) -> None:
-        """Makes the save that the schedule asks for at this boundary, if it does; every worker comes here."""
+        """Makes the save that the schedule asks for at this boundary, if it does; every worker calls this."""
         last = self._background.position or self._started
         if not self._session.resuming and self._schedule.due(position, last):
             self.in_background(Plan(0, Kind.PERIODIC, self._everyone, ()), position)
@@ -169,7 +174,7 @@ class Saves:
         return f"what was trained since step {_step_of(self.committed)}"
 
     def tell_loss(self, position: Position, *, uncertain: bool = False) -> None:
-        """Says that the fit is left without a save at `position`, and what that means.
+        """Logs that the fit ends without a save at `position`, and what is lost.
 
         Args:
             position: Where the main thread stands.
@@ -187,16 +192,16 @@ class Saves:
         )
 
     def wait(self) -> Saved | None:
-        """Waits for the save in flight, and shows how far it is; returns what came of the last one.
+        """Waits for the save in flight, and shows its progress; returns the outcome of the last one.
 
         Raises:
-            BaseException: What saving has raised.
+            BaseException: The error of the save.
         """
         with self._watch.waited_for():
             return self._background.wait()
 
     def end(self) -> None:
-        """Gives up the save in flight, if the fit is left during one; what it raised is raised here."""
+        """Gives up the save in flight when the fit is left during one; raises its error."""
         self._background.cancel()
 
 
@@ -204,16 +209,12 @@ def _step_of(checkpoint: str) -> int | None:
     return parse_step(checkpoint.partition("/")[0])
 
 
-WAIT_LIMIT = 3600.0
-"""Seconds; every step of a save has its own, much shorter limit."""
-
-
 class BackgroundSave:
     """The save in flight, if there is one.
 
     Attributes:
-        last: What came of the save that ended last; None before the first.
-        position: What the save that began last holds; None before the first.
+        last: The outcome of the save that ended last; None before the first.
+        position: The position of the save that began last; None before the first.
     """
 
     def __init__(self) -> None:
@@ -227,8 +228,8 @@ class BackgroundSave:
         """Begins a save, after the one in flight has ended.
 
         Args:
-            position: What it holds.
-            write: Does it; is given a function that says whether to give up.
+            position: What is saved.
+            write: Makes the save; its argument is a function that says whether to give up.
         """
         self.wait()
         self.position = position
@@ -249,7 +250,7 @@ class BackgroundSave:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> Saved | None:
-        """Waits for the save in flight; returns what came of the last one.
+        """Waits for the save in flight; returns the outcome of the last one.
 
         Raises:
             BaseException: What the thread raised.

@@ -184,7 +184,7 @@ def manifest_removed_last(patch: pytest.MonkeyPatch) -> None:
             with contextlib.suppress(NotFound):
                 store.delete(info.name)
 
-    patch.setattr(retention, "_remove", remove)
+    patch.setattr(retention, "remove", remove)
 
 
 def one_look_at_the_directory(patch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """A store in a bucket of Google Cloud Storage.
 
-A file is one object, which the service makes visible when all of it is there and only if there was none: what
-a local store does with links and flushes, the service does itself. A streamed file is staged on local disk
+A file is one object. The service makes it visible when all of it is there, and only if there was none before: what a
+local store does with links and flushes, the service does itself. A streamed file is staged on local disk
 first, because its sum must be known before it is sent, and because a failed upload has to begin again.
 """
 
@@ -46,9 +46,7 @@ CONNECTIONS = 8
 
 _PROOF_SECONDS = 30.0  # less than other calls may take: here a person waits for a clear answer
 _PROBE = b"probe"
-
 _MOST_SEEN = 4096  # objects; older ones are forgotten
-
 _ALONE = 1 << 20  # bytes; a smaller file is fetched by the thread that asks for it
 _IN_MEMORY = 4 << 20  # bytes; a smaller file is read without a detour over the disk
 
@@ -58,12 +56,12 @@ class GcsStore:
 
     Args:
         url: ``gs://bucket/prefix``; the prefix may be missing.
-        staging_dir: where to stage files, on local disk; None for the system's temporary directory.
-        connect: returns the `google.cloud.storage.Client` to use; called at the first call.
-        connections: how many transfers there may be at a time.
+        staging_dir: Where to stage files, on local disk; None for the system's temporary directory.
+        connect: Returns the `google.cloud.storage.Client` to use; called at the first call.
+        connections: How many transfers there may be at a time.
 
     Attributes:
-        look_again: see `Store.look_again`.
+        look_again: See `Store.look_again`.
 
     Raises:
         ValueError: `url` names no place in a bucket, or there is no connection.
@@ -116,7 +114,7 @@ class GcsStore:
         return self._place.key
 
     def file_size(self, total: int) -> int:
-        """See `Store.file_size`: so that all connections have something to send, and end at about the same time."""
+        """See `Store.file_size`: all connections have something to send, and end at about the same time."""
         return file_size(total, self._most)
 
     def prepare(self) -> None:
@@ -224,7 +222,7 @@ class GcsStore:
         A file that was just looked at is read as it was then.
 
         Raises:
-            CorruptCheckpoint: several downloads differed from what is stored.
+            CorruptCheckpoint: Several downloads differed from what is stored.
         """
         target = self._place.object_of(name)
         with self._named(name):
@@ -308,7 +306,7 @@ class GcsStore:
         """Sends what logs still hold, ends the threads and removes the staging directory.
 
         Raises:
-            StoreUnavailable: lines of a log could not be sent; everything was closed nevertheless.
+            StoreUnavailable: Lines of a log could not be sent; everything was closed nevertheless.
         """
         with self._lock:
             logs, self._logs = self._logs, []
@@ -341,7 +339,7 @@ class GcsStore:
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Lets errors name the file, as the caller does, and not the object."""
+        """Makes errors name the file, as the caller does, and not the object."""
         try:
             yield
         except NotFound as error:
@@ -359,7 +357,7 @@ def _failure(operation: Callable[[], object]) -> StoreUnavailable | None:
 
 
 class SeenObjects:
-    """What was seen of each file when it was last looked at; threads may share it."""
+    """What each file was when it was last looked at, so that the same content is opened next; threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,13 +1,13 @@
-"""How objects of a bucket are made and read: whole, compared with their sums, and over several connections.
+"""Uploads and downloads of whole objects, verified by their sums, over several connections.
 
 One stream to a bucket is slower than most networks, and each request costs a moment and a fraction of a cent. So
-there are as many files and ranges as connections, or a small multiple of that, as long as none becomes tiny.
+there are as many files and ranges as connections, or a small multiple of it, as long as none becomes tiny.
 
-Uploads. The one condition, that nothing of that name exists, makes an upload safe to repeat, and makes a repeated one
+Uploads. The one condition, that the name is free, makes an upload safe to repeat, and makes a repeated one
 fail on what the first has already stored. Each upload is therefore marked with a token of its own, by which what is
 stored is known to be ours. An upload is given up only when its time is up, and then in one of two ways. Either every
 try was answered and nothing is stored: it has failed. Or a try had no answer, and the service may still carry it out:
-it is uncertain, and whoever asked must not act as if it had failed.
+it is uncertain, and the caller must not act as if it had failed.
 
 Downloads. The client compares sums only for what it reads in one request. Large objects are read in ranges, several at
 a time, so the comparison is made here.
@@ -46,7 +46,6 @@ LARGEST_FILE = 64 << 20
 
 _SMALLEST_SHARE = 2 << 20  # bytes of a file, if there are fewer than `SMALLEST_FILE` for each connection
 _WAVES = 4  # files that each connection sends one after the other, so that all end at about the same time
-
 _ROUNDING = 64  # bytes; a file ends with a whole element, and what is left over must not make a further file
 
 _SMALLEST_RANGE, _LARGEST_RANGE = 4 << 20, 16 << 20  # bytes
@@ -62,7 +61,6 @@ _TOKEN = "keras-preempt-token"
 _UPLOADS = 5  # times that an upload is begun, when the service refuses it as damaged or forgets about it
 _LOOKING = 2.0  # seconds of a budget for finding out whether a write took effect; the rest is for writing
 _LOOKING_SHARE = 0.2  # of a short budget
-
 _DOWNLOADS = 3  # times that an object is read until its sum is right
 _PIECE = 1 << 20  # bytes
 
@@ -97,9 +95,9 @@ def put(
     """Creates an object of what `content` holds from its beginning on; `moved` is told of each request that went well.
 
     Raises:
-        AlreadyExists: there is one of that name.
-        WriteUncertain: it is not known whether it is stored, or will be.
-        StoreUnavailable: it was not stored.
+        AlreadyExists: The name is taken.
+        WriteUncertain: It is not known whether it is stored, or will be.
+        StoreUnavailable: It was not stored.
     """
     return _Put(bucket, name, size, crc32c, budget).run(_Sending(content, moved))
 
@@ -168,7 +166,7 @@ class _Put:
         self._in_flight = self._in_flight or gcs_errors.may_still_happen(error)
 
     def _look(self, failure: BaseException) -> ObjectInfo | None:
-        """Returns the object if this very call has stored it; None if nothing of that name is there."""
+        """Returns the object if this very call has stored it; None if there is no such object."""
         if not (self._perhaps_stored or _is_refused(failure)):
             return None
         try:
@@ -200,7 +198,7 @@ class _Put:
 
 
 class _Sending:
-    """What the client reads an object from, request by request: it asks for more when the last one has arrived."""
+    """The content of an upload, which the client reads request by request: each time when the last one has arrived."""
 
     def __init__(self, content: IO[bytes], moved: Moved) -> None:
         self._content = content
@@ -225,7 +223,7 @@ def _encoded(crc32c: int) -> str:
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Whether the service says that there is an object of that name: somebody else's, or ours of an earlier try."""
+    """Whether the service says that the object exists: another writer's, or ours of an earlier try."""
     return isinstance(error, api.PreconditionFailed)
 
 
@@ -252,8 +250,8 @@ def get(
     `moved` is told of each range when it is there.
 
     Raises:
-        NotFound: that generation is no longer there.
-        CorruptCheckpoint: what arrives is again and again not what is stored.
+        NotFound: That generation is no longer there.
+        CorruptCheckpoint: What arrives is again and again not what is stored.
     """
     ranges = list(ranges_of(info.size, connections))
     for _ in range(_DOWNLOADS):

@@ -1,4 +1,4 @@
-"""Files of a local store while they are being written: nameless until they are durable, several at a time."""
+"""Files of a local store while they are being written: they get their names when they are durable."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class UnfinishedFile:
     """A file under a temporary name in its own folder; implements `store.Writer`.
 
     Args:
-        target: its future path.
-        explained: around every call of the system.
-        taken: returns the error that says that somebody else has given the name to another file.
-        blocks: where its content is gathered, if it may be written later than it is handed over.
-        moved: told what was handed over; all but a few blocks of it is on its way to the disk.
+        target: Its future path.
+        explained: Around every call of the system.
+        taken: Returns the error for a name that another file has by now.
+        blocks: Where its content is gathered, if it may be written later.
+        moved: Called with how much was handed over; all but a few blocks of it are on their way to the disk.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class UnfinishedFile:
             flush_folder(self.target.parent)
 
     def discard(self) -> None:
-        """Leaves nothing of the file behind, instead of finishing it."""
+        """Removes the file instead of finishing it."""
         self._stop()
         os.close(self._descriptor)
         self._temporary.unlink(missing_ok=True)
@@ -97,8 +97,8 @@ class CountedFile(io.FileIO):
     """A file that is read in large pieces.
 
     Args:
-        descriptor: is closed with the file.
-        moved: told what was read.
+        descriptor: Is closed with the file.
+        moved: Called with how much was read.
     """
 
     def __init__(self, descriptor: int, moved: Moved) -> None:
@@ -116,9 +116,9 @@ class FileLog:
     """Appends to a descriptor that was opened for appending; implements `store.LineSink`.
 
     Args:
-        name: for messages.
-        descriptor: is closed with the log.
-        explained: around every call of the system.
+        name: For messages.
+        descriptor: Is closed with the log.
+        explained: Around every call of the system.
     """
 
     def __init__(self, name: str, descriptor: int, explained: Explained) -> None:
@@ -168,6 +168,6 @@ class Flushes(Overlap):
             file.flush_folder()
 
     def abandon(self) -> None:
-        """Discards what is not being flushed yet, and waits for what is."""
+        """Discards the files that are not being flushed yet, and waits for the others."""
         super().abandon()
         self._pool.shutdown()

@@ -46,7 +46,7 @@ class Overlap:
             del self._under_way[future]
 
     def abandon(self) -> None:
-        """Gives up the files that nobody stores yet; nothing will refer to the others."""
+        """Gives up the files whose turn has not come; nothing will refer to the others."""
         for future, discard in self._under_way.items():
             if future.cancel():
                 discard()
