@@ -26,6 +26,10 @@ _COUNTED_ON = (
     "If the model was made a second time in the same process: Keras goes on numbering names; call "
     "keras.utils.clear_session() before it is made. "
 )
+_KEPT_SINCE = (
+    "If the program is the same: this release of keras-preempt keeps what the one that started the run did not know "
+    "of, such as the optimizers of inner models; finish the run with that release. "
+)
 # A worker may log before the first one has made run.json; a freshly made file system has lost+found.
 _HARMLESS = {EVENTS, "lost+found"}
 
@@ -101,6 +105,7 @@ def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
             + "\n  ".join(shown)
             + "\nPass another directory for this run, or go back to the program that started it. "
             + (_COUNTED_ON if _differ_in_numbers_alone(stored, wanted) else "")
+            + (_KEPT_SINCE if all(f": expected {_ABSENT}, " in each for each in differences) else "")
             + "Nothing was changed."
         )
     return stored
