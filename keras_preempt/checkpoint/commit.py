@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import google_crc32c
+
 from keras_preempt.checkpoint import documents, failpoints, incarnations
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
@@ -19,7 +21,9 @@ from keras_preempt.checkpoint.errors import (
     Fenced,
     NotFound,
     PartsMissing,
+    PositionMismatch,
     StoreUnavailable,
+    TooLarge,
 )
 from keras_preempt.checkpoint.layout import (
     MANIFEST,
@@ -29,8 +33,7 @@ from keras_preempt.checkpoint.layout import (
     part_file,
 )
 from keras_preempt.checkpoint.manifest import FORMAT, Manifest, Part, PartRef
-from keras_preempt.checkpoint.part_checks import check_files, check_positions, check_slices, read_parts, some
-from keras_preempt.checkpoint.partition import TensorSpec
+from keras_preempt.checkpoint.partition import TensorSpec, check_tiling
 from keras_preempt.checkpoint.storage.store import Store
 
 _SAME_COMMIT = ("step", "attempt", "position")
@@ -131,10 +134,10 @@ def commit(
     sizes = _wait_for_parts(store, attempt, timeout, optional_timeout, gone, clock, wait)
     members = range(attempt.members)
     present = [member for member in members if part_file(member) in sizes]
-    parts, refs = read_parts(store, attempt.directory, present)
-    check_positions(parts, attempt.position)
-    check_files(attempt.directory, parts, sizes)
-    check_slices(attempt.directory, parts, attempt.writers, attempt.specs)
+    parts, refs = _read_parts(store, attempt.directory, present)
+    _check_positions(attempt, parts)
+    _check_files(attempt, parts, sizes)
+    _check_slices(attempt, parts)
     manifest = Manifest(
         format=FORMAT,
         step=attempt.step,
@@ -236,8 +239,8 @@ def _wait_for_parts(
             return sizes
         if late and (waited >= timeout or not dead.isdisjoint(late)):
             raise PartsMissing(
-                f"Expected the part lists of workers {some(sorted(required))} in {store.url}/{attempt.directory}. "
-                f"Received: none of {'worker' if len(late) == 1 else 'workers'} {some(late)} in time. "
+                f"Expected the part lists of workers {_some(sorted(required))} in {store.url}/{attempt.directory}. "
+                f"Received: none of {'worker' if len(late) == 1 else 'workers'} {_some(late)} in time. "
                 "Nothing was committed; the newest earlier checkpoint stays valid. Check that all workers "
                 "share the directory.",
                 tuple(late),
@@ -306,3 +309,78 @@ def _store_manifest(store: Store, directory: str, manifest: Manifest) -> Manifes
             ) from None
         return stored
     return manifest
+
+
+def _read_parts(store: Store, directory: str, members: Sequence[int]) -> tuple[list[Part], list[PartRef]]:
+    """Reads the part lists of workers; returns them, and how a manifest refers to them."""
+    parts, refs = [], []
+    for member in members:
+        name = part_file(member)
+        path = f"{directory}/{name}"
+        try:
+            data = store.read(path, limit=documents.LARGEST)
+        except (NotFound, TooLarge) as error:
+            raise CommitFailed(
+                f"Expected a readable part list {path}. Received: {error} Nothing was committed."
+            ) from error
+        part = Part.from_document(documents.decode(data, path), path)
+        if part.member != member:
+            raise CommitFailed(
+                f"Expected the part of worker {member} in {path}. Received: that of worker {part.member}. "
+                "Nothing was committed; two workers seem to have the same number."
+            )
+        parts.append(part)
+        refs.append(PartRef(member, name, len(data), google_crc32c.value(data)))
+    return parts, refs
+
+
+def _check_positions(attempt: Attempt, parts: Sequence[Part]) -> None:
+    """Makes sure that all saved at the same position, which is the committer's. Raises `PositionMismatch`."""
+    for part in parts:
+        if part.position != parts[0].position:
+            raise PositionMismatch(
+                "Expected all workers to save at the same position. Received: worker "
+                f"{parts[0].member} at {parts[0].position}, worker {part.member} at {part.position}. "
+                "Nothing was committed; check that all workers run the same program on equally long data."
+            )
+    if parts[0].position != attempt.position:
+        raise PositionMismatch(
+            f"Expected the parts at the committer's position {attempt.position}. Received: worker {parts[0].member} "
+            f"at {parts[0].position}. Nothing was committed; check that all workers run the same program."
+        )
+
+
+def _check_files(attempt: Attempt, parts: Sequence[Part], sizes: Mapping[str, int]) -> None:
+    """Makes sure that every listed file is there in its listed size. Raises `CommitFailed`."""
+    for part in parts:
+        for entry in part.files:
+            if sizes.get(entry.name) != entry.size:
+                raise CommitFailed(
+                    f"Expected {attempt.directory}/{entry.name} with {entry.size} bytes, as worker {part.member} "
+                    f"lists it. Received: {sizes.get(entry.name, 'no such file')}. Nothing was committed; check the "
+                    "storage."
+                )
+
+
+def _check_slices(attempt: Attempt, parts: Sequence[Part]) -> None:
+    """Makes sure that the writers, and only they, wrote every tensor exactly once. Raises `CommitFailed`."""
+    for part in parts:
+        if part.mirrored and part.member not in attempt.writers:
+            raise CommitFailed(
+                f"Expected mirrored tensors only from the writers {_some(sorted(attempt.writers))} of "
+                f"{attempt.directory}. Received: some from worker {part.member}. Nothing was committed; check that "
+                "all workers have the same plan."
+            )
+    try:
+        check_tiling((placed.slice for part in parts for placed in part.mirrored), attempt.specs)
+    except ValueError as error:
+        raise CommitFailed(
+            f"Expected the parts in {attempt.directory} to make up every tensor exactly once. Received: {error}. "
+            "Nothing was committed; check that all workers build the same model."
+        ) from error
+
+
+def _some(members: Sequence[int]) -> str:
+    """Returns numbers for a message: the first ten, and how many more."""
+    shown = ", ".join(str(member) for member in members[:10])
+    return shown if len(members) <= 10 else f"{shown} and {len(members) - 10} more"

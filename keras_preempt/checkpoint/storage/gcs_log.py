@@ -11,7 +11,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
@@ -19,7 +18,7 @@ from keras_preempt.checkpoint.errors import (
     StoreUnavailable,
     WriteUncertain,
 )
-from keras_preempt.checkpoint.storage.store import FileInfo, Names
+from keras_preempt.checkpoint.storage.store import Store
 
 logger = logging.getLogger("keras_preempt")
 
@@ -33,24 +32,6 @@ LARGEST = 4 << 20
 """Bytes that are kept while the storage fails; what comes then is lost."""
 
 
-class SegmentStore(Protocol):
-    """What a log needs of a store."""
-
-    deadline: float | None
-
-    def create(self, name: str, data: bytes) -> FileInfo:
-        """See `Store.create`."""
-        ...
-
-    def read(self, name: str, *, limit: int) -> bytes:
-        """See `Store.read`."""
-        ...
-
-    def children(self, prefix: str) -> Names:
-        """See `Store.children`."""
-        ...
-
-
 class GcsLog:
     """The end of a log ``folder/name.jsonl``, whose segments are ``folder/name-0001.jsonl`` and so on.
 
@@ -60,9 +41,7 @@ class GcsLog:
         clock: Returns monotonic seconds.
     """
 
-    def __init__(
-        self, store: SegmentStore, name: str, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, store: Store, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._name = name
         self._clock = clock
