@@ -143,7 +143,7 @@ def test_a_worker_that_did_not_exist_then_gets_a_substitute(store: LocalStore) -
 
 
 @pytest.mark.parametrize(("member", "members"), [(-1, 2), (2, 2), (0, 0)])
-def test_a_worker_number_that_cannot_be_is_refused(store: LocalStore, member: int, members: int) -> None:
+def test_an_impossible_worker_number_is_refused(store: LocalStore, member: int, members: int) -> None:
     info = save(store, 3)
     with pytest.raises(ValueError, match="Expected a worker numbered"):
         load(store, info, member, members)
@@ -208,7 +208,7 @@ def test_a_manifest_copied_to_another_place_is_refused(store: LocalStore) -> Non
         load(store, dataclasses.replace(info, manifest=None), 0, 2)
 
 
-def test_what_else_lies_in_the_directory_is_ignored(store: LocalStore) -> None:
+def test_other_files_in_the_directory_are_ignored(store: LocalStore) -> None:
     info = save(store, 3)
     for name in (
         "step-3/00001-0001/MANIFEST.json",

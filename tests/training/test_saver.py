@@ -47,7 +47,7 @@ def saver(store: Store, retention: Retention) -> Saver:
     return Saver(store, model, 0, 1, 1, retention, EventLog(0))
 
 
-def test_what_is_superseded_is_removed_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_superseded_checkpoints_are_removed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
     saves = saver(store, Retention(1, keep_every=10))
     with caplog.at_level(logging.INFO, LOG):
@@ -56,7 +56,7 @@ def test_what_is_superseded_is_removed_and_said(caplog: pytest.LogCaptureFixture
     assert f"Removed {names[1]}: superseded" in caplog.text
 
 
-def test_a_save_is_a_save_although_older_ones_cannot_be_removed(
+def test_a_save_succeeds_although_older_checkpoints_cannot_be_removed(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(name: str) -> None:

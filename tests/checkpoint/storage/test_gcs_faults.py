@@ -98,14 +98,14 @@ def test_what_is_damaged_on_the_way_up_is_refused_and_never_visible(
     assert [request for request in gcs.requests if request.method == "DELETE"] == []
 
 
-def test_a_write_whose_answer_was_lost_is_not_taken_for_somebody_elses(store: GcsStore, gcs: FakeGcs) -> None:
+def test_a_write_whose_answer_was_lost_is_recognised_as_our_own(store: GcsStore, gcs: FakeGcs) -> None:
     gcs.fail_next("lost-response", match="run/a")
     store.create("a", b"data")
     with pytest.raises(AlreadyExists):
         store.create("a", b"data")  # the same bytes, and yet not this call's
 
 
-def test_somebody_elses_file_is_not_taken_for_ours_after_a_failure(store: GcsStore, gcs: FakeGcs) -> None:
+def test_another_writers_file_is_not_taken_for_ours_after_a_failure(store: GcsStore, gcs: FakeGcs) -> None:
     gcs.client().bucket("bucket").blob("run/a").upload_from_string(b"data")
     gcs.fail_next("503", match="run/a")
     with pytest.raises(AlreadyExists):

@@ -70,7 +70,7 @@ def save(store: Store, shown: Watched) -> int:
     return sum(entry.size for entry in part.files)
 
 
-def test_what_is_saved_and_read_is_told_piece_by_piece(any_store: Store) -> None:
+def test_progress_of_saving_and_reading_is_reported_piece_by_piece(any_store: Store) -> None:
     saved = Watched()
     size = save(any_store, saved)
     assert saved.tasks == [f"Saving {DIRECTORY}"]
@@ -87,7 +87,7 @@ def test_what_is_saved_and_read_is_told_piece_by_piece(any_store: Store) -> None
         assert len(shown.pieces) > 4
 
 
-def test_what_is_sent_again_is_told_once(
+def test_bytes_that_are_sent_again_count_once(
     gcs: FakeGcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gcs_transfer, "CHUNK", 1 << 20)

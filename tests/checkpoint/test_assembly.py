@@ -24,7 +24,7 @@ def test_results_come_in_the_order_of_the_calls() -> None:
     assert in_parallel([wait, go], LARGE) == [0, 1]
 
 
-def test_so_many_run_at_once_and_no_more() -> None:
+def test_a_limited_number_of_calls_run_at_once() -> None:
     together, lock, running, most = threading.Barrier(TRANSFERS), threading.Lock(), [0], [0]
 
     def call() -> None:
@@ -40,7 +40,7 @@ def test_so_many_run_at_once_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("size", [0, LARGE])
-def test_the_first_failure_in_order_is_raised_when_nothing_runs_any_more(size: int) -> None:
+def test_the_first_failure_in_order_is_raised_after_all_calls_have_ended(size: int) -> None:
     ended: list[int] = []
 
     def make(number: int) -> Callable[[], None]:
@@ -61,6 +61,6 @@ def test_the_first_failure_in_order_is_raised_when_nothing_runs_any_more(size: i
     ]
 
 
-def test_what_is_small_is_done_in_the_calling_thread() -> None:
+def test_small_transfers_are_made_in_the_calling_thread() -> None:
     assert in_parallel([threading.get_ident] * 3, 100) == [threading.get_ident()] * 3
     assert in_parallel([threading.get_ident], LARGE) == [threading.get_ident()]
