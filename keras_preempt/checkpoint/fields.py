@@ -94,11 +94,14 @@ class Fields:
 
     Args:
         value: What should be a JSON object.
-        refuse: Makes the error, such as `corrupt` for a file.
+        refuse: Makes the error.
+
+    Attributes:
+        refuse: See the argument; also for fields that contradict each other.
     """
 
     def __init__(self, value: object, refuse: Refuse) -> None:
-        self._refuse = refuse
+        self.refuse = refuse
         if not isinstance(value, dict):
             raise refuse("a JSON object", value)
         self._rest: dict[str, Any] = dict(value)
@@ -111,23 +114,23 @@ class Fields:
         """Takes a number that a float can hold, from `minimum` to `maximum`."""
         value = self._take(key)
         if (found := number(value, minimum, maximum)) is None:
-            raise self._refuse(f"{_within(minimum, maximum)} as {key!r}", value)
+            raise self.refuse(f"{_within(minimum, maximum)} as {key!r}", value)
         return found
 
     def boolean(self, key: str) -> bool:
         """Takes true or false."""
         value = self._take(key)
         if not isinstance(value, bool):
-            raise self._refuse(f"true or false as {key!r}", value)
+            raise self.refuse(f"true or false as {key!r}", value)
         return value
 
     def text(self, key: str, *, longest: int | None = LONGEST_TEXT) -> str:
         """Takes a string of up to `longest` characters; None for any number."""
         value = self._take(key)
         if not isinstance(value, str):
-            raise self._refuse(f"a string as {key!r}", value)
+            raise self.refuse(f"a string as {key!r}", value)
         if longest is not None and len(value) > longest:
-            raise self._refuse(
+            raise self.refuse(
                 f"a string of up to {longest} characters as {key!r}", f"{len(value)} characters"
             )
         return value
@@ -136,7 +139,7 @@ class Fields:
         """Takes one of several strings."""
         value = self.text(key)
         if value not in (allowed := list(choices)):
-            raise self._refuse(f"one of {', '.join(allowed)} as {key!r}", value)
+            raise self.refuse(f"one of {', '.join(allowed)} as {key!r}", value)
         return value
 
     def null(self, key: str) -> bool:
@@ -150,9 +153,9 @@ class Fields:
         """Takes an object as it is, with up to `longest` characters in JSON; None for any number."""
         value = self._take(key)
         if not isinstance(value, dict):
-            raise self._refuse(f"an object as {key!r}", value)
+            raise self.refuse(f"an object as {key!r}", value)
         if longest is not None and (length := len(json.dumps(value))) > longest:
-            raise self._refuse(f"an object of up to {longest} characters as {key!r}", f"{length} characters")
+            raise self.refuse(f"an object of up to {longest} characters as {key!r}", f"{length} characters")
         return value
 
     def integers(self, key: str, *, minimum: int = 0, maximum: int | None = 2**62) -> tuple[int, ...]:
@@ -170,31 +173,27 @@ class Fields:
     def end(self) -> None:
         """Makes sure that every field was taken."""
         if self._rest:
-            raise self._refuse("no other fields", ", ".join(sorted(self._rest)))
-
-    def refuse(self, expected: str, received: object) -> Exception:
-        """Returns the error for fields that contradict each other."""
-        return self._refuse(expected, received)
+            raise self.refuse("no other fields", ", ".join(sorted(self._rest)))
 
     def _take(self, key: str) -> Any:
         try:
             return self._rest.pop(key)
         except KeyError:
-            raise self._refuse(f"a field {key!r}", ", ".join(sorted(self._rest)) or "none") from None
+            raise self.refuse(f"a field {key!r}", ", ".join(sorted(self._rest)) or "none") from None
 
     def _inner(self, value: Any, where: str) -> Fields:
-        return Fields(value, lambda expected, received: self._refuse(f"{expected} in {where}", received))
+        return Fields(value, lambda expected, received: self.refuse(f"{expected} in {where}", received))
 
     def _list(self, key: str) -> list[Any]:
         value = self._take(key)
         if not isinstance(value, list):
-            raise self._refuse(f"a list as {key!r}", value)
+            raise self.refuse(f"a list as {key!r}", value)
         return value
 
     def _integer(self, value: object, key: str, minimum: int, maximum: int | None) -> int:
         if (found := integer(value, minimum, maximum)) is None:
             bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-            raise self._refuse(f"an integer {bounds} as {key!r}", value)
+            raise self.refuse(f"an integer {bounds} as {key!r}", value)
         return found
 
 
