@@ -17,7 +17,7 @@ import numpy as np
 from google.cloud import storage
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.commit import Attempt, commit
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed, load
@@ -97,22 +97,15 @@ def save_checkpoint(store: GcsStore, tensors: dict[str, Array], step: int = 1) -
 
 def commit_checkpoint(store: GcsStore, workers: int, step: int = 1) -> None:
     """Commits the parts of some workers, as the first start of a run, which must have been claimed."""
-    commit(
-        store,
-        attempt_directory(step, attempt_name(1, step)),
-        expected=range(workers),
-        writers=range(workers),
-        timeout=600.0,
-        optional_timeout=0.0,
-        incarnation=1,
+    attempt = Attempt(
         step=step,
+        name=attempt_name(1, step),
         position=POSITION,
-        attempt=attempt_name(1, step),
         kind="periodic",
-        finished=False,
-        reason="",
-        versions={},
+        members=workers,
+        writers=tuple(range(workers)),
     )
+    commit(store, attempt, timeout=600.0, optional_timeout=0.0)
 
 
 class Ours:

@@ -14,7 +14,7 @@ import keras
 from keras_preempt.backend.keras.own_optimizers import steps_done
 from keras_preempt.backend.tensorflow.multi_worker_fit import enable_multi_worker_fit
 from keras_preempt.checkpoint.retention import Retention
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.notices.termination import TerminationConfig, check_no_arguments
 from keras_preempt.process import log
 from keras_preempt.training import drill_place

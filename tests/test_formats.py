@@ -1,4 +1,4 @@
-"""What an earlier release has written is read; what a later one has written is refused with the version it needs."""
+"""What an earlier release has written is read and continued; what a later one has written is refused."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import CheckpointError, UnsupportedFormat
-from keras_preempt.checkpoint.layout import EVENTS, INCARNATIONS, MANIFEST, RUN
+from keras_preempt.checkpoint.layout import EVENTS, MANIFEST, RUN
 from keras_preempt.checkpoint.reader import committed, load, verify
 from keras_preempt.checkpoint.run_directory import read_run
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.main import main
 from keras_preempt.report import events
+from tests.cluster.harness import run_cluster
 
-FIRST = Path(__file__).parent / "formats" / "format-1"
+FORMATS = Path(__file__).parent / "formats"
+FIRST = FORMATS / "format-1"
+SCRIPTS = Path(__file__).parent / "cluster" / "scripts"
 ATTEMPT = "step-00000006/00001-0000"
 
 
@@ -50,9 +54,54 @@ def test_every_command_takes_format_1(store: LocalStore, tmp_path: Path, command
     assert main([*command, store.url, *out]) == 0
 
 
+def test_a_directory_of_the_first_release_is_continued(store: LocalStore, tmp_path: Path) -> None:
+    out = tmp_path / "end.npz"
+    result = run_cluster(SCRIPTS / "first_release.py", 1, args=[store.url, str(out)]).assert_ok()
+    assert "Resumed" in result.outputs[0] or "esum" in result.outputs[0]
+    end = np.load(out)
+    plain = {name.partition("/")[2]: end[name] for name in end.files if name.startswith("plain/")}
+    assert plain["optimizer/adam/iteration"] == 8
+    assert list(end["epochs"]) == [0, 1]
+    for name, value in plain.items():
+        assert end[f"continued/{name}"].tobytes() == value.tobytes(), name
+
+
+@pytest.mark.parametrize(("made_by", "workers"), [("one-device", 1), ("two-workers", 2)])
+def test_a_directory_from_before_the_modules_moved_is_continued_bit_by_bit(
+    made_by: str, workers: int, tmp_path: Path
+) -> None:
+    directory = shutil.copytree(FORMATS / f"format-1-{made_by}", tmp_path / "run")
+    continued = train(tmp_path / "continued", workers, directory)
+    stored = [np.load(FORMATS / f"format-1-{made_by}.end-w{member}.npz") for member in range(workers)]
+    if differing(continued, stored):
+        # The processor or a release of TensorFlow may round otherwise than where the directory was made.
+        undisturbed = train(tmp_path / "undisturbed", workers, tmp_path / "another")
+        assert differing(undisturbed, stored), f"{differing(continued, stored)} differ by the restart alone"
+        for one, other in zip(continued, stored, strict=True):
+            for name in one.files:
+                np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def train(out: Path, workers: int, directory: Path) -> list[Any]:
+    """Runs the job to its end; returns what each worker ended with."""
+    args = [str(out), "--directory", str(directory)]
+    run_cluster(SCRIPTS / "earlier_release.py", workers, args=args).assert_ok()
+    return [np.load(f"{out}-w{member}.npz") for member in range(workers)]
+
+
+def differing(ones: list[Any], others: list[Any]) -> list[str]:
+    """The names of what is not the same in every bit."""
+    return [
+        f"w{member}: {name}"
+        for member, (one, other) in enumerate(zip(ones, others, strict=True))
+        for name in sorted({*one.files, *other.files})
+        if name not in one or name not in other or one[name].tobytes() != other[name].tobytes()
+    ]
+
+
 def test_nothing_of_the_directory_was_changed_since() -> None:
     """Each document still ends with the sum that it was written with."""
-    for path in [FIRST / RUN, *(FIRST / INCARNATIONS).iterdir(), *FIRST.glob("step-*/*/*.json")]:
+    for path in FORMATS.rglob("*.json"):
         assert documents.decode(path.read_bytes(), str(path))["format"] == 1
 
 

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.commit import Attempt, commit
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.storage.local import LocalStore
@@ -40,23 +40,16 @@ def main() -> None:
     sys.stdin.readline()
     write_part(store, attempt_directory(0, attempt), member, mirrored, {}, {}, POSITION)
     if member == 0:
-        commit(
-            store,
-            attempt_directory(0, attempt),
-            expected=range(writers),
-            writers=range(writers),
-            timeout=300.0,
-            optional_timeout=0.0,
-            incarnation=1,
+        saved = Attempt(
             step=0,
+            name=attempt,
             position=POSITION,
-            attempt=attempt,
             kind="preemption",
-            finished=False,
-            reason="measured",
-            versions={},
+            members=writers,
+            writers=tuple(range(writers)),
             specs=specs,
         )
+        commit(store, saved, timeout=300.0, optional_timeout=0.0)
     written = sum(piece.nbytes for piece, _ in mirrored)
     print(json.dumps({"bytes": written, "committed": time.monotonic()}))
 

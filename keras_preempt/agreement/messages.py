@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
+
+from keras_preempt.checkpoint.fields import Fields, loads
 
 PHASES = ("train", "validation", "epoch", "end")
+
+_LATEST = 1e300  # Unix seconds; every clock's are smaller, and a float can hold them
 
 
 class ProtocolError(RuntimeError):
@@ -90,14 +92,16 @@ class Call:
     @classmethod
     def decode(cls, text: str) -> Call:
         """The message that `encode` wrote. Raises `ProtocolError` for anything else."""
-        read = _Reader("call", text, ("member", "kind", "reason", "deadline", "goes_on"))
-        return cls(
-            read.integer("member"),
-            read.kind(),
-            read.text("reason"),
-            read.seconds("deadline"),
-            read.truth("goes_on"),
+        fields = _fields("call", text)
+        call = cls(
+            fields.integer("member", maximum=None),
+            _kind(fields),
+            fields.text("reason", longest=None),
+            _deadline(fields),
+            fields.boolean("goes_on"),
         )
+        fields.end()
+        return call
 
 
 @dataclass(frozen=True)
@@ -123,8 +127,15 @@ class At:
     @classmethod
     def decode(cls, text: str) -> At:
         """The message that `encode` wrote. Raises `ProtocolError` for anything else."""
-        read = _Reader("at", text, ("member", "boundary", "position", "doomed"))
-        return cls(read.integer("member"), read.integer("boundary", 1), read.position(), read.truth("doomed"))
+        fields = _fields("at", text)
+        at = cls(
+            fields.integer("member", maximum=None),
+            fields.integer("boundary", minimum=1, maximum=None),
+            None if fields.null("position") else _position(fields.inner("position")),
+            fields.boolean("doomed"),
+        )
+        fields.end()
+        return at
 
 
 @dataclass(frozen=True)
@@ -156,19 +167,19 @@ class Plan:
     @classmethod
     def decode(cls, text: str) -> Plan:
         """The message that `encode` wrote. Raises `ProtocolError` for anything else."""
-        names = ("target", "kind", "writers", "doomed", "abort", "deadline", "goes_on")
-        read = _Reader("plan", text, names)
+        fields = _fields("plan", text)
         plan = cls(
-            read.integer("target"),
-            read.kind(),
-            read.members("writers"),
-            read.members("doomed"),
-            read.optional_text("abort"),
-            read.seconds("deadline"),
-            read.truth("goes_on"),
+            fields.integer("target", maximum=None),
+            _kind(fields),
+            _members(fields, "writers"),
+            _members(fields, "doomed"),
+            None if fields.null("abort") else fields.text("abort", longest=None),
+            _deadline(fields),
+            fields.boolean("goes_on"),
         )
+        fields.end()
         if plan.abort is None and not (plan.target and plan.writers):
-            raise read.refuse("a target of at least 1 and writers in a plan without 'abort'", text)
+            raise fields.refuse("a target of at least 1 and writers in a plan without 'abort'", text)
         return plan
 
 
@@ -176,91 +187,45 @@ def _encode(message: Call | At | Plan) -> str:
     return json.dumps(asdict(message), separators=(",", ":"), allow_nan=False)
 
 
-class _Reader:
-    """Typed access to one received JSON object; every refusal names what was expected and received."""
+def _fields(message: str, text: str) -> Fields:
+    """The fields of a received message; all that is refused is a `ProtocolError` that names expected and received."""
 
-    def __init__(self, message: str, text: str, names: tuple[str, ...]) -> None:
-        self._message = message
-        self._values: dict[str, Any] = self._object(_parse(text), names, text)
-
-    def refuse(self, expected: str, received: object) -> ProtocolError:
-        shown = received if isinstance(received, str) else repr(received)
+    def refuse(expected: str, received: object) -> ProtocolError:
+        value = received if isinstance(received, str) else repr(received)
         return ProtocolError(
-            f"Expected {expected} in the message '{self._message}' of a round. Received: {shown[:200]!r}. "
+            f"Expected {expected} in the message '{message}' of a round. Received: {value[:200]!r}. "
             "Check that all workers run the same version of keras_preempt, and only this job on this cluster."
         )
 
-    def _object(self, value: object, names: Iterable[str], received: object) -> dict[str, Any]:
-        expected = sorted(names)
-        if not isinstance(value, dict) or sorted(value) != expected:
-            raise self.refuse(f"a JSON object with the names {', '.join(expected)}", received)
-        return value
-
-    def _whole(self, value: object, name: str, minimum: int) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise self.refuse(f"an integer of at least {minimum} as '{name}'", value)
-        return value
-
-    def integer(self, name: str, minimum: int = 0) -> int:
-        return self._whole(self._values[name], name, minimum)
-
-    def members(self, name: str) -> tuple[int, ...]:
-        value = self._values[name]
-        if not isinstance(value, list):
-            raise self.refuse(f"a list of members as '{name}'", value)
-        found = tuple(self._whole(entry, name, 0) for entry in value)
-        if any(first >= second for first, second in itertools.pairwise(found)):
-            raise self.refuse(f"ascending members, each once, as '{name}'", value)
-        return found
-
-    def text(self, name: str) -> str:
-        value = self._values[name]
-        if not isinstance(value, str):
-            raise self.refuse(f"a string as '{name}'", value)
-        return value
-
-    def optional_text(self, name: str) -> str | None:
-        return None if self._values[name] is None else self.text(name)
-
-    def truth(self, name: str) -> bool:
-        value = self._values[name]
-        if not isinstance(value, bool):
-            raise self.refuse(f"true or false as '{name}'", value)
-        return value
-
-    def seconds(self, name: str) -> float | None:
-        value = self._values[name]
-        if value is None:
-            return None
-        # Bounded so that the comparison also refuses integers too big for a float.
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-            raise self.refuse(f"finite Unix seconds or null as '{name}'", value)
-        return float(value)
-
-    def kind(self) -> Kind:
-        value = self.text("kind")
-        if value not in {kind.value for kind in Kind}:
-            raise self.refuse(f"one of {', '.join(kind.value for kind in Kind)} as 'kind'", value)
-        return Kind(value)
-
-    def position(self) -> Position | None:
-        value = self._values["position"]
-        if value is None:
-            return None
-        fields = self._object(value, ("epoch", "phase", "batch", "step"), value)
-        phase = fields["phase"]
-        if phase not in PHASES:
-            raise self.refuse(f"one of {', '.join(PHASES)} as 'phase'", phase)
-        step = None if fields["step"] is None else self._whole(fields["step"], "step", 0)
-        return Position(
-            self._whole(fields["epoch"], "epoch", 0), phase, self._whole(fields["batch"], "batch", 0), step
-        )
-
-
-def _parse(text: str) -> object:
-    """`text` as JSON, or None where it is none; NaN and infinities pass here and are refused as values."""
     try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value
+        value = loads(text.encode())
+    except ValueError:
+        raise refuse("a JSON object", text) from None
+    return Fields(value, refuse)
+
+
+def _kind(fields: Fields) -> Kind:
+    return Kind(fields.choice("kind", (kind.value for kind in Kind)))
+
+
+def _members(fields: Fields, key: str) -> tuple[int, ...]:
+    found = fields.integers(key, maximum=None)
+    if any(first >= second for first, second in itertools.pairwise(found)):
+        raise fields.refuse(f"ascending members, each once, as '{key}'", found)
+    return found
+
+
+def _deadline(fields: Fields) -> float | None:
+    key = "deadline"
+    return None if fields.null(key) else fields.number(key, minimum=-_LATEST, maximum=_LATEST)
+
+
+def _position(fields: Fields) -> Position:
+    position = Position(
+        fields.integer("epoch", maximum=None),
+        fields.choice("phase", PHASES),
+        fields.integer("batch", maximum=None),
+        None if fields.null("step") else fields.integer("step", maximum=None),
+    )
+    fields.end()
+    return position

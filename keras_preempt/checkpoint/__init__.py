@@ -1,5 +1,5 @@
-"""Checkpoints on storage: what a complete one is, how it is written, committed, read and thrown away.
+"""Checkpoints on storage: their format, and how they are written, committed, read and removed.
 
-Nothing here knows TensorFlow or Keras: tensors are NumPy arrays, everything else is JSON. Nothing but
-`local_store` knows a file system: the rest speaks to a `store.Store`.
+Nothing here knows TensorFlow or Keras: tensors are NumPy arrays, everything else is JSON. Only `storage` knows file
+systems and buckets: the rest uses a `storage.store.Store`.
 """

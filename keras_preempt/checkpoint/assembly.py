@@ -1,28 +1,47 @@
-"""How tensors that were cut over many files are put together: each piece is read to where it belongs."""
+"""Tensors that were cut over many files, put together in memory: each piece is read to where it belongs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
-from keras_preempt.checkpoint.errors import CorruptCheckpoint
+from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
 from keras_preempt.checkpoint.manifest import FileEntry, Part
 from keras_preempt.checkpoint.partition import Slice, elements
-from keras_preempt.checkpoint.tensor_header import StoredTensor
-from keras_preempt.checkpoint.tensors import Array, Places, empty
+from keras_preempt.checkpoint.tensors import Array, Places, StoredTensor, empty
+
+_CONTAINER_LIMITS = (  # of control groups, version 2 and 1, as a process in a container sees its own
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+_PROCESS = Path("/proc/self/statm")
+
+Result = TypeVar("Result")
+
+TRANSFERS = 4
+"""How many at a time: enough to keep a disk busy while sums are taken, and a network while answers are awaited."""
+
+_SMALL = 8 << 20  # bytes in all, below which one after the other is as fast
 
 
 class Assembly:
     """The mirrored tensors of a checkpoint, and which bytes of them lie in which file.
 
     Args:
-        directory: the attempt's folder, for messages.
-        parts: the parts of the writers; their slices make up every tensor exactly once.
+        directory: The attempt's folder, for messages.
+        parts: The parts of the writers; their slices make up every tensor exactly once.
 
     Attributes:
-        files: the files that hold mirrored tensors, each with what says where its content belongs, and raises
+        files: The files that hold mirrored tensors, each with what says where its content belongs, and raises
             `CorruptCheckpoint` if that is not what its part list says.
-        tensors: the tensors by name; filled as the files are read.
+        tensors: The tensors by name; filled as the files are read.
     """
 
     def __init__(self, directory: str, parts: Sequence[Part]) -> None:
@@ -39,7 +58,7 @@ class Assembly:
         self.tensors: dict[str, Array] = {}
 
     def allocate(self) -> None:
-        """Takes the memory for all tensors; first, the sizes of all files must have been checked."""
+        """Takes the memory for all tensors. The sizes of all files must have been checked before."""
         for slice_ in self._slices:
             if slice_.tensor not in self.tensors:
                 self.tensors[slice_.tensor] = empty(slice_.dtype, slice_.shape)
@@ -61,3 +80,60 @@ class Assembly:
 
     def _place(self, slice_: Slice) -> Array:
         return self.tensors[slice_.tensor].reshape(elements(slice_.shape))[slice_.start : slice_.stop]
+
+
+def memory_limit() -> int:
+    """Returns how many bytes this process can have at most: of the machine, its container and its ulimit."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    limits = [os.sysconf("SC_PHYS_PAGES") * page]
+    for path in _CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no control groups, or no memory_limit ("max")
+            limits.append(int(path.read_text()))
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if addresses != resource.RLIM_INFINITY:
+        taken = 0
+        with contextlib.suppress(OSError, ValueError):  # not on Linux
+            taken = int(_PROCESS.read_text().split()[0]) * page
+        limits.append(max(0, addresses - taken))
+    return min(limits)
+
+
+def check_room(directory: str, size: int) -> None:
+    """Makes sure that `size` bytes of a checkpoint could find room in memory, before any is taken.
+
+    A file of a terabyte takes no disk if it is one hole. So the sizes that a checkpoint lists are compared with what
+    this process can have: then an older checkpoint can be used, where the system would have killed the process.
+
+    Where other processes have taken the memory, a `MemoryError` comes later: that is not the checkpoint's fault, and
+    no reason to go back to an older one.
+
+    Raises:
+        NotEnoughMemory: They could not, whatever else runs.
+    """
+    most = memory_limit()
+    if size > most:
+        raise NotEnoughMemory(directory, size, most)
+
+
+def in_parallel(calls: Sequence[Callable[[], Result]], size: int) -> list[Result]:
+    """Makes calls, several at a time where that is worth threads, and returns when all have ended.
+
+    Args:
+        calls: What to do; each in any thread.
+        size: How many bytes all of them together move.
+
+    Returns:
+        What they returned, in their order.
+
+    Raises:
+        BaseException: The first error, in their order; calls that had not begun by then are not made.
+    """
+    if len(calls) < 2 or size < _SMALL:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(min(TRANSFERS, len(calls)), thread_name_prefix="keras_preempt-transfer") as pool:
+        futures = [pool.submit(call) for call in calls]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()

@@ -1,33 +1,49 @@
-"""A listed file that is read from its beginning to its end, and compared on the way with how it was listed."""
+"""A listed file, read from beginning to end and verified on the way."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol, cast
 
+import google_crc32c
 import numpy as np
 
-from keras_preempt.checkpoint.checksum import PIECE, extended
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound
 from keras_preempt.checkpoint.manifest import FileEntry
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+from keras_preempt.checkpoint.storage.store import Moved, Store, uncounted
+
+PIECE = 1 << 20
+"""Bytes that stay in the processor's cache between being copied and being summed."""
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def extended(crc32c: int, data: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+    """Returns the sum of the bytes so far and of `data` after them.
+
+    Args:
+        crc32c: The sum so far; 0 at the beginning.
+        data: Bytes as a contiguous array. The library takes an array where it is, but no memoryview, of which a
+            copy would have to be made.
+    """
+    # In pieces, because no other Python thread runs while the library sums up an array.
+    for start in range(0, len(data), PIECE):
+        crc32c = google_crc32c.extend(crc32c, data[start : start + PIECE])
+    return crc32c
 
 
 class CheckedFile:
     """Reads a file of an attempt and makes sure that its bytes are what was written.
 
     Args:
-        store: where from.
-        directory: folder in the store.
-        entry: the file, as it was listed.
-        moved: told how much of it has come from the store.
+        store: Where from.
+        directory: Folder in the store.
+        entry: The file, as it was listed.
+        moved: Called with how many more bytes have come from the store.
 
     Attributes:
-        name: the file in the store.
-        entry: see the argument.
-        taken: bytes read so far.
+        name: The file in the store.
+        entry: See the argument.
+        taken: Bytes read so far.
     """
 
     def __init__(self, store: Store, directory: str, entry: FileEntry, moved: Moved = uncounted) -> None:
@@ -43,8 +59,8 @@ class CheckedFile:
         """Makes sure that the file has the listed size: before memory is taken for what is in it.
 
         Raises:
-            CorruptCheckpoint: it is missing or has another size.
-            StoreUnavailable: the storage failed.
+            CorruptCheckpoint: It is missing or has another size.
+            StoreUnavailable: The storage failed.
         """
         try:
             size = self._store.stat(self.name).size
@@ -88,16 +104,16 @@ class CheckedFile:
             self.taken += len(piece)
 
     def skip(self) -> None:
-        """Reads what is left for the sake of its sum."""
+        """Reads the rest, only for its sum."""
         buffer = np.empty(min(PIECE, self.left), np.uint8)
         while self.left:
             self.read_into(buffer[: self.left])
 
     def finish(self) -> None:
-        """Makes sure that the file ends here and was the one that was listed.
+        """Makes sure that the file ends here and has the listed sum.
 
         Raises:
-            CorruptCheckpoint: it goes on, or has another sum.
+            CorruptCheckpoint: It goes on, or has another sum.
         """
         if self._stream.read(1):
             raise CorruptCheckpoint(self.name, f"more than {self.entry.size} bytes")

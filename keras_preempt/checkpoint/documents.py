@@ -1,11 +1,11 @@
-"""JSON documents that notice when they were changed.
+"""JSON documents that carry their own checksum.
 
-A document is one JSON object with a `format` number and, as its last field, a `crc32c` of what stands before
-it. It is read back only if it ends with the sum of its own bytes, so a flipped bit, a cut and an edit are all
-found. Files of tensors are covered by the sums in these documents.
+A document is one JSON object with a `format` number and, as its last field, a `crc32c` of everything before it. It is
+read back only if it ends with the sum of its own bytes, so a flipped bit, a cut and an edit are all found. Files of
+tensors are covered by the sums in these documents.
 
-Floats that JSON lacks (infinities, NaN) are written as ``{"$float": "inf"}``; an object of the caller's own
-with one '$' key is wrapped as ``{"$object": ...}``, so that everything is read back as it was. Tuples become
+Floats that JSON lacks (infinities, NaN) are written as ``{"$float": "inf"}``; an object of the caller that has a single
+key, beginning with '$', is wrapped as ``{"$object": ...}``, so that everything is read back as it was. Tuples become
 lists.
 """
 
@@ -18,8 +18,16 @@ from typing import Any
 
 import google_crc32c
 
-from keras_preempt.checkpoint import strict_json
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, TooLarge, UnsupportedFormat
+from keras_preempt.checkpoint.fields import (
+    DEEPEST,
+    MOST_DIGITS,
+    MOST_VALUES,
+    check_depth,
+    check_values,
+    loads,
+    shown,
+)
 from keras_preempt.checkpoint.storage.store import Store
 
 FORMAT = 1
@@ -28,9 +36,9 @@ FORMAT = 1
 LARGEST = 64 << 20
 """Bytes that a document may have."""
 
-_LARGEST_INTEGER = 10 ** (strict_json.MOST_DIGITS - 1)
+_LARGEST_INTEGER = 10 ** (MOST_DIGITS - 1)
 _NEWEST_FORMAT = 10**6  # a number above it is no version
-_DEEPEST_WRITTEN = strict_json.DEEPEST // 2  # since one level can become two in the file
+_DEEPEST_WRITTEN = DEEPEST // 2  # since one level can become two in the file
 _SUM_MARK = b',"crc32c":'
 
 
@@ -38,11 +46,11 @@ def encode(body: Mapping[str, Any]) -> bytes:
     """Returns the bytes of a document.
 
     Args:
-        body: its fields, all of JSON's types, among them `format`; no field `crc32c`.
+        body: Its fields, all of JSON's types, among them `format`; no field `crc32c`.
 
     Raises:
-        TypeError: a value is not of a type that JSON has, or lies too deep; the message names where it stands.
-        ValueError: the document would be too large to be read back.
+        TypeError: A value is not of a type that JSON has, or is nested too deep; the message says where it is.
+        ValueError: The document would be too large to be read back.
     """
     if "format" not in body or "crc32c" in body:
         raise ValueError(
@@ -52,12 +60,12 @@ def encode(body: Mapping[str, Any]) -> bytes:
     text = json.dumps(_plain(body, "", 1), separators=(",", ":"), allow_nan=False).encode()
     data = text[:-1] + _end(text[:-1])
     try:
-        strict_json.check_values(data)
+        check_values(data)
         if len(data) > LARGEST:
             raise ValueError(f"{len(data)} bytes")
     except ValueError as error:
         raise ValueError(
-            f"Expected a document of up to {LARGEST} bytes and {strict_json.MOST_VALUES} values. Received: {error}. "
+            f"Expected a document of up to {LARGEST} bytes and {MOST_VALUES} values. Received: {error}. "
             "Keep large data in arrays, which are stored beside it."
         ) from error
     return data
@@ -74,18 +82,18 @@ def decode(data: bytes, file: str) -> dict[str, Any]:
     """Returns the fields of a document without its `crc32c`.
 
     Args:
-        data: its bytes.
-        file: its name, for messages.
+        data: Its bytes.
+        file: Its name, for messages.
 
     Raises:
-        UnsupportedFormat: it was written in a newer format.
-        CorruptCheckpoint: it is not what was written.
+        UnsupportedFormat: It was written in a newer format.
+        CorruptCheckpoint: It is not what was written.
     """
     try:
-        fields = strict_json.loads(data, encoding="ascii")
+        fields = loads(data, encoding="ascii")
         if not isinstance(fields, dict):
             raise CorruptCheckpoint(file, "no JSON object")
-        # First of all: a newer format may do everything else differently.
+        # First, since a newer format may do everything else differently.
         _check_format(fields.get("format"), file)
         head, comma, _ = data.rpartition(_SUM_MARK)
         if not comma or data[len(head) :] != _end(head):
@@ -103,9 +111,9 @@ def read(store: Store, name: str) -> dict[str, Any]:
     """Returns the fields of a stored document.
 
     Raises:
-        NotFound: there is none of that name.
-        UnsupportedFormat: it was written in a newer format.
-        CorruptCheckpoint: it is not what was written, or too large to be a document.
+        NotFound: There is no such document.
+        UnsupportedFormat: It was written in a newer format.
+        CorruptCheckpoint: It is not what was written, or too large to be a document.
     """
     try:
         return decode(store.read(name, limit=LARGEST), name)
@@ -117,8 +125,8 @@ def read_listed(store: Store, name: str, *, size: int, crc32c: int) -> dict[str,
     """Returns the fields of a document that another one lists with its size in bytes and its sum.
 
     Raises:
-        UnsupportedFormat: it was written in a newer format.
-        CorruptCheckpoint: it is missing or not what was written.
+        UnsupportedFormat: It was written in a newer format.
+        CorruptCheckpoint: It is missing or not what was written.
     """
     if size > LARGEST:
         raise CorruptCheckpoint(name, f"a listed size of {size} bytes, more than a document may have")
@@ -137,18 +145,14 @@ def read_listed(store: Store, name: str, *, size: int, crc32c: int) -> dict[str,
 
 def _check_format(version: object, file: str) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= _NEWEST_FORMAT:
-        raise CorruptCheckpoint(file, f"no format version ({_shown(version)})")
+        raise CorruptCheckpoint(file, f"no format version ({shown(version)})")
     if version > FORMAT:
         raise UnsupportedFormat(file, version, FORMAT)
 
 
 def _end(head: bytes) -> bytes:
-    """What follows the fields of a document: the sum over them, closed as if they were all."""
+    """The end of a document: the sum of its other fields."""
     return _SUM_MARK + f"{google_crc32c.value(head + b'}')}}}\n".encode()
-
-
-def _shown(value: object) -> str:
-    return f"{value!r:.50}" if isinstance(value, (str, int, float)) or value is None else type(value).__name__
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:
@@ -157,7 +161,7 @@ def _plain(value: Any, where: str, depth: int) -> Any:
     if isinstance(value, int):
         if not -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
             raise TypeError(
-                f"Expected numbers of fewer than {strict_json.MOST_DIGITS} digits at {where or 'the top'}. "
+                f"Expected numbers of fewer than {MOST_DIGITS} digits at {where or 'the top'}. "
                 f"Received: one of {value.bit_length()} bits. Keep it as a string or an array."
             )
         return value
@@ -188,10 +192,10 @@ def _plain(value: Any, where: str, depth: int) -> Any:
 
 
 def _restored(value: Any, depth: int) -> Any:
-    """Undoes `_plain`, in place: what somebody else has written is not copied once more."""
+    """Undoes `_plain`, in place: a document of unknown origin is not copied once more."""
     if not isinstance(value, (dict, list)):
         return value
-    strict_json.check_depth(depth)
+    check_depth(depth)
     if isinstance(value, list):
         for index, item in enumerate(value):
             value[index] = _restored(item, depth + 1)

@@ -1,4 +1,4 @@
-"""What can go wrong with a checkpoint or with the storage that holds it."""
+"""The errors of checkpoints and of the storage that holds them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class StoreUnavailable(CheckpointError, OSError):
 class WriteUncertain(StoreUnavailable):
     """A file was sent, and it is not known whether it is stored or will be: a request may still be carried out.
 
-    Whoever sees this must not act as if there were no such file, and must not remove what it may refer to.
+    The caller must not act as if there were no such file, and must not remove anything that it may refer to.
     """
 
 
@@ -28,7 +28,6 @@ class NotFound(CheckpointError):
             f"Expected a file named {name!r}. Received: nothing of that name in {where}. "
             "It was removed or never written."
         )
-        self.name = name
 
 
 class AlreadyExists(CheckpointError):
@@ -39,7 +38,6 @@ class AlreadyExists(CheckpointError):
             f"Expected no file named {name!r}. Received: one that exists already in {where}. "
             "It was left unchanged, since stored files are never overwritten."
         )
-        self.name = name
 
 
 class TooLarge(CheckpointError):
@@ -50,9 +48,7 @@ class TooLarge(CheckpointError):
             f"Expected {name!r} to hold at most {limit} bytes. Received: {size} bytes. "
             "It was not read; check where the file comes from."
         )
-        self.name = name
         self.size = size
-        self.limit = limit
 
 
 class NotEnoughMemory(CheckpointError):
@@ -63,8 +59,6 @@ class NotEnoughMemory(CheckpointError):
             f"Expected memory for the {size} bytes of tensors that {directory} lists. Received: {limit} bytes that "
             "this process can have. Check where the checkpoint comes from, or restore it on a larger machine."
         )
-        self.size = size
-        self.limit = limit
 
 
 class UnsafeName(CheckpointError, ValueError):
@@ -75,8 +69,8 @@ class CorruptCheckpoint(CheckpointError):
     """A stored file is not what was written.
 
     Attributes:
-        file: name of the file in the store.
-        why: what about it is wrong.
+        file: Name of the file in the store.
+        why: What is wrong with it.
     """
 
     def __init__(self, file: str, why: str) -> None:
@@ -97,9 +91,6 @@ class UnsupportedFormat(CheckpointError):
             f"Expected {file} in format version {supported} or older. Received: format version {received}. "
             f"Install a keras-preempt release that reads format version {received}."
         )
-        self.file = file
-        self.received = received
-        self.supported = supported
 
 
 class ForeignDirectory(CheckpointError):
@@ -119,10 +110,10 @@ class CommitFailed(CheckpointError):
 
 
 class PartsMissing(CommitFailed):
-    """Parts that must be there did not arrive: their workers are gone, or were taken for that.
+    """Required parts did not arrive: their workers are gone, or too slow.
 
     Attributes:
-        late: the numbers of these workers.
+        late: The numbers of these workers.
     """
 
     def __init__(self, message: str, late: tuple[int, ...]) -> None:
@@ -131,24 +122,21 @@ class PartsMissing(CommitFailed):
 
 
 class SaveCancelled(CheckpointError):
-    """A save in the background was given up, because one that cannot wait came."""
+    """A save was given up: another one cannot wait, or a worker has failed."""
 
 
 class Fenced(CheckpointError):
-    """A newer incarnation of the run has claimed the directory; this one must not commit any more."""
+    """A newer incarnation of the run has claimed the directory; this one must not commit anything from now on."""
 
     def __init__(self, ours: int, newest: int, where: str) -> None:
         super().__init__(
-            f"Expected incarnation {ours} to be the newest one of {where}. Received: incarnation {newest} "
-            "has "
+            f"Expected incarnation {ours} to be the newest one of {where}. Received: incarnation {newest} has "
             "claimed it since. Nothing was committed; stop this job, or give the other one its own directory."
         )
-        self.ours = ours
-        self.newest = newest
 
 
 def one_line(text: str) -> str:
-    """Returns text that may come from a file, fit for a log: on one line, printable, and not too long."""
+    """Returns text that may come from a file in a form fit for a log: on one line, printable, and not too long."""
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}"
     return text if text.isprintable() else ascii(text)[1:-1]

@@ -1,7 +1,7 @@
-"""Named points at which a crash test cuts a save or a restore.
+"""Named points at which a crash test interrupts a save or a restore.
 
-A claim such as "killed at any moment, the last checkpoint survives" is only worth something if a process
-really is killed at that moment. The package calls `point(name)` at the moments that matter; the environment
+A claim such as "killed at any moment, the last checkpoint survives" is worth something only if a process really is
+killed at that moment. The package calls `point(name)` at the moments that matter; the environment
 variable ``KERAS_PREEMPT_FAILPOINTS``, read once when this module is imported, says what happens there::
 
     KERAS_PREEMPT_FAILPOINTS="save.before-manifest=kill,save.between-parts=raise:2"
@@ -11,8 +11,8 @@ passes the point (the first by default). Names are those in `NAMES`. Actions:
 
 - ``kill``: SIGKILL to this process; nothing is cleaned up.
 - ``raise``: raises `OSError`, as a failing disk would.
-- ``sigterm``: SIGTERM to this process; it goes on.
-- ``stop``: SIGSTOP to this process, until somebody sends SIGCONT.
+- ``sigterm``: SIGTERM to this process; it continues.
+- ``stop``: SIGSTOP to this process, until it gets SIGCONT.
 
 Without the variable a point costs two comparisons.
 """
@@ -43,6 +43,10 @@ NAMES = (
 _SIGNALS = {"kill": signal.SIGKILL, "sigterm": signal.SIGTERM, "stop": signal.SIGSTOP}
 _ACTIONS = (*_SIGNALS, "raise")
 
+_hits: dict[str, int] = {}
+_hits_lock = threading.Lock()
+_watched: dict[str, Callable[[], None]] = {}
+
 
 @dataclass(frozen=True)
 class Armed:
@@ -53,16 +57,16 @@ class Armed:
 
 
 def parse(text: str) -> dict[str, Armed]:
-    """Reads the value of ``KERAS_PREEMPT_FAILPOINTS``.
+    """Parses the value of ``KERAS_PREEMPT_FAILPOINTS``.
 
     Args:
-        text: comma-separated ``<name>=<action>[:<n>]`` entries.
+        text: Comma-separated ``<name>=<action>[:<n>]`` entries.
 
     Returns:
         What is armed, by name of the point.
 
     Raises:
-        ValueError: an entry is malformed, names no known point or action, or names a point twice.
+        ValueError: An entry is malformed, names no known point or action, or names a point twice.
     """
     armed: dict[str, Armed] = {}
     for entry in text.split(","):
@@ -94,19 +98,16 @@ def parse(text: str) -> dict[str, Armed]:
 
 
 _ARMED: dict[str, Armed] | None = parse(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
-_hits: dict[str, int] = {}
-_hits_lock = threading.Lock()
-_watched: dict[str, Callable[[], None]] = {}
 
 
 def point(name: str) -> None:
-    """Does what the environment asks for at the point `name`; nothing when it asks for nothing.
+    """Acts as the environment asks at the point `name`; does nothing if it asks for nothing.
 
     Args:
-        name: one of `NAMES`.
+        name: One of `NAMES`.
 
     Raises:
-        OSError: the point is armed with ``raise``.
+        OSError: The point is armed with ``raise``.
     """
     if _watched and (act := _watched.get(name)) is not None:
         act()

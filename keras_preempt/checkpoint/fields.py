@@ -1,111 +1,240 @@
-"""Strict reading of the fields of a JSON object that came from storage."""
+"""JSON that anybody may have written: parsed within bounds, and its fields taken by name and type.
+
+A megabyte of ``[[],[],...]`` becomes fifty megabytes of Python lists, and a number of a million digits takes
+minutes to convert. So the text is measured before it is parsed, and what JSON leaves open (a key that occurs
+twice, NaN) is refused.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NoReturn
 
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 
+MOST_VALUES = 1 << 22
+"""Values that a text may hold: a part list of 300,000 tensors, or a list of the losses of 4 million steps."""
+
+DEEPEST = 100
+"""Levels to which lists and objects may be nested."""
+
+MOST_DIGITS = 1000
+"""Digits that a whole number may have."""
+
 LONGEST_TEXT = 10_000
 """Characters; a name, a reason, or the path of a variable in a deeply nested model."""
+
+_SHOWN = 50  # characters of what is wrong that a message shows
+
+Refuse = Callable[[str, object], Exception]
+"""Makes the error for a field: given what was expected, and the value found in its place."""
+
+
+def loads(data: bytes, *, encoding: str = "utf-8") -> Any:
+    """Parses a text.
+
+    Args:
+        data: Its bytes.
+        encoding: How they are encoded; 'ascii' refuses all else, and takes a quarter of the memory at worst.
+
+    Raises:
+        ValueError: It is not JSON, has more values or digits than allowed, a key twice in one object, or a NaN.
+    """
+    check_values(data)
+    try:
+        return json.loads(
+            data.decode(encoding),
+            parse_int=_bounded_integer,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_distinct,
+        )
+    except RecursionError as error:
+        raise ValueError("lists or objects nested too deep") from error
+
+
+def check_values(data: bytes) -> None:
+    """Makes sure that a text does not hold more than `MOST_VALUES`. Raises `ValueError`."""
+    # Marks in strings count too, which only makes the bound stricter.
+    if sum(data.count(mark) for mark in (b",", b":", b"[", b"{")) >= MOST_VALUES:
+        raise ValueError(f"more than {MOST_VALUES} values")
+
+
+def check_depth(depth: int) -> None:
+    """Makes sure that a value is not nested deeper than `DEEPEST`. Raises `ValueError`."""
+    if depth > DEEPEST:
+        raise ValueError(f"lists or objects nested more than {DEEPEST} deep")
+
+
+def integer(value: object, minimum: int | None = 0, maximum: int | None = 2**62) -> int | None:
+    """Returns `value` if it is a whole number from `minimum` to `maximum`, else None."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    fits = (minimum is None or value >= minimum) and (maximum is None or value <= maximum)
+    return value if fits else None
+
+
+def number(value: object, minimum: float | None = None, maximum: float | None = None) -> float | None:
+    """Returns `value` as a float if it is a number from `minimum` to `maximum`, else None; bounds exclude NaN."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    fits = (minimum is None or found >= minimum) and (maximum is None or found <= maximum)
+    return found if fits else None
 
 
 class Fields:
     """The fields of one JSON object, each taken once, by name and type; `end` refuses what is left.
 
-    Every method raises `CorruptCheckpoint` if the field is missing or of another type.
+    Every method raises what `refuse` returns if the field is missing or of another type.
 
     Args:
-        value: what should be a JSON object.
-        file: name of the file that it comes from, for messages.
-        where: where it stands in that file, for messages.
+        value: What should be a JSON object.
+        refuse: Makes the error.
+
+    Attributes:
+        refuse: See the argument; also for fields that contradict each other.
     """
 
-    def __init__(self, value: object, file: str, where: str = "document") -> None:
-        self._file = file
-        self._where = where
+    def __init__(self, value: object, refuse: Refuse) -> None:
+        self.refuse = refuse
         if not isinstance(value, dict):
-            raise self._corrupt("is no object")
+            raise refuse("a JSON object", value)
         self._rest: dict[str, Any] = dict(value)
 
-    def integer(self, key: str, *, minimum: int = 0, maximum: int = 2**62) -> int:
-        """Takes a whole number between `minimum` and `maximum`, both included."""
-        return self._checked_integer(self._take(key), key, minimum, maximum)
+    def integer(self, key: str, *, minimum: int = 0, maximum: int | None = 2**62) -> int:
+        """Takes a whole number from `minimum` to `maximum`; None for any from `minimum` on."""
+        return self._integer(self._take(key), key, minimum, maximum)
 
-    def number(self, key: str) -> float:
-        """Takes any number that a float can hold."""
+    def number(self, key: str, *, minimum: float | None = None, maximum: float | None = None) -> float:
+        """Takes a number that a float can hold, from `minimum` to `maximum`."""
         value = self._take(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self._corrupt(f"field {key!r} is no number")
-        try:
-            return float(value)
-        except OverflowError:
-            raise self._corrupt(f"field {key!r} is too large a number") from None
+        if (found := number(value, minimum, maximum)) is None:
+            raise self.refuse(f"{_within(minimum, maximum)} as {key!r}", value)
+        return found
 
     def boolean(self, key: str) -> bool:
         """Takes true or false."""
         value = self._take(key)
         if not isinstance(value, bool):
-            raise self._corrupt(f"field {key!r} is neither true nor false")
+            raise self.refuse(f"true or false as {key!r}", value)
         return value
 
-    def text(self, key: str, *, longest: int = LONGEST_TEXT) -> str:
-        """Takes a string of up to `longest` characters."""
+    def text(self, key: str, *, longest: int | None = LONGEST_TEXT) -> str:
+        """Takes a string of up to `longest` characters; None for any number."""
         value = self._take(key)
         if not isinstance(value, str):
-            raise self._corrupt(f"field {key!r} is no string")
-        if len(value) > longest:
-            raise self._corrupt(f"field {key!r} is a string of {len(value)} characters, more than {longest}")
+            raise self.refuse(f"a string as {key!r}", value)
+        if longest is not None and len(value) > longest:
+            raise self.refuse(
+                f"a string of up to {longest} characters as {key!r}", f"{len(value)} characters"
+            )
         return value
 
-    def optional_text(self, key: str) -> str | None:
-        """Takes a string or null."""
-        if self._rest.get(key, "") is None:
-            return self._take(key)  # type: ignore[no-any-return]
-        return self.text(key)
+    def choice(self, key: str, choices: Iterable[str]) -> str:
+        """Takes one of several strings."""
+        value = self.text(key)
+        if value not in (allowed := list(choices)):
+            raise self.refuse(f"one of {', '.join(allowed)} as {key!r}", value)
+        return value
+
+    def null(self, key: str) -> bool:
+        """Takes the field if it is null; returns whether it was."""
+        if self._rest.get(key, key) is not None:
+            return False
+        del self._rest[key]
+        return True
 
     def mapping(self, key: str, *, longest: int | None = None) -> dict[str, Any]:
         """Takes an object as it is, with up to `longest` characters in JSON; None for any number."""
         value = self._take(key)
         if not isinstance(value, dict):
-            raise self._corrupt(f"field {key!r} is no object")
+            raise self.refuse(f"an object as {key!r}", value)
         if longest is not None and (length := len(json.dumps(value))) > longest:
-            raise self._corrupt(f"field {key!r} has {length} characters, more than {longest}")
+            raise self.refuse(f"an object of up to {longest} characters as {key!r}", f"{length} characters")
         return value
 
-    def integers(self, key: str, *, minimum: int = 0, maximum: int = 2**62) -> tuple[int, ...]:
+    def integers(self, key: str, *, minimum: int = 0, maximum: int | None = 2**62) -> tuple[int, ...]:
         """Takes a list of whole numbers."""
-        return tuple(self._checked_integer(item, key, minimum, maximum) for item in self._list(key))
+        return tuple(self._integer(item, key, minimum, maximum) for item in self._list(key))
+
+    def inner(self, key: str) -> Fields:
+        """Takes an object, whose own fields are then taken."""
+        return self._inner(self._take(key), key)
 
     def objects(self, key: str) -> list[Fields]:
         """Takes a list of objects."""
-        return [
-            Fields(item, self._file, f"{self._where}.{key}[{index}]")
-            for index, item in enumerate(self._list(key))
-        ]
+        return [self._inner(item, f"{key}[{index}]") for index, item in enumerate(self._list(key))]
 
     def end(self) -> None:
         """Makes sure that every field was taken."""
         if self._rest:
-            raise self._corrupt(f"has unknown fields: {', '.join(sorted(self._rest))!r:.200}")
+            raise self.refuse("no other fields", ", ".join(sorted(self._rest)))
 
     def _take(self, key: str) -> Any:
         try:
             return self._rest.pop(key)
         except KeyError:
-            raise self._corrupt(f"has no field {key!r}") from None
+            raise self.refuse(f"a field {key!r}", ", ".join(sorted(self._rest)) or "none") from None
+
+    def _inner(self, value: Any, where: str) -> Fields:
+        return Fields(value, lambda expected, received: self.refuse(f"{expected} in {where}", received))
 
     def _list(self, key: str) -> list[Any]:
         value = self._take(key)
         if not isinstance(value, list):
-            raise self._corrupt(f"field {key!r} is no list")
+            raise self.refuse(f"a list as {key!r}", value)
         return value
 
-    def _checked_integer(self, value: object, key: str, minimum: int, maximum: int) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-            raise self._corrupt(f"field {key!r} is no whole number from {minimum} to {maximum}")
-        return value
+    def _integer(self, value: object, key: str, minimum: int, maximum: int | None) -> int:
+        if (found := integer(value, minimum, maximum)) is None:
+            bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+            raise self.refuse(f"an integer {bounds} as {key!r}", value)
+        return found
 
-    def _corrupt(self, why: str) -> CorruptCheckpoint:
-        return CorruptCheckpoint(self._file, f"an unexpected structure: {self._where} {why}")
+
+def of_file(value: object, file: str) -> Fields:
+    """Returns the fields of an object that came from a stored file, which raise `CorruptCheckpoint`."""
+    return Fields(value, partial(_corrupt, file))
+
+
+def shown(value: object) -> str:
+    """Returns a value for a message, cut short; of lists and objects only the type, as they may be large."""
+    return (
+        f"{value!r:.200}" if isinstance(value, (str, int, float)) or value is None else type(value).__name__
+    )
+
+
+def _corrupt(file: str, expected: str, received: object) -> CorruptCheckpoint:
+    return CorruptCheckpoint(
+        file, f"an unexpected structure: expected {expected}, received {shown(received)}"
+    )
+
+
+def _within(minimum: float | None, maximum: float | None) -> str:
+    if minimum is None and maximum is None:
+        return "a number"
+    return f"a finite number from {minimum} to {maximum}"
+
+
+def _bounded_integer(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _distinct(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in fields:
+            raise ValueError(f"{key[:_SHOWN]!r} occurs twice in one object")
+        fields[key] = value
+    return fields

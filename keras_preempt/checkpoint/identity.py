@@ -1,4 +1,4 @@
-"""Whose directory it is: checked at every start, before anything else is read or written."""
+"""The identity of a run, in run.json: checked at every start, before anything else is read or written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from keras_preempt.checkpoint import documents, setup
+from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
     CorruptCheckpoint,
@@ -16,14 +16,19 @@ from keras_preempt.checkpoint.errors import (
     one_line,
 )
 from keras_preempt.checkpoint.layout import EVENTS, RUN
+from keras_preempt.checkpoint.other_workers import differences
 from keras_preempt.checkpoint.partition import check_distinct
 from keras_preempt.checkpoint.storage.store import Store
 
 _SHOWN = 10  # differences that a message lists
 _ABSENT = "nothing"
 _COUNTED_ON = (
-    "If the model was made anew in the same process: Keras numbers names on; call keras.utils.clear_session() "
-    "before it is made. "
+    "If the model was made a second time in the same process: Keras goes on numbering names; call "
+    "keras.utils.clear_session() before it is made. "
+)
+_KEPT_SINCE = (
+    "If the program is the same: this release of keras-preempt keeps what the one that started the run did not know "
+    "of, such as the optimizers of inner models; finish the run with that release. "
 )
 # A worker may log before the first one has made run.json; a freshly made file system has lost+found.
 _HARMLESS = {EVENTS, "lost+found"}
@@ -32,25 +37,25 @@ _HARMLESS = {EVENTS, "lost+found"}
 def check_or_create(
     store: Store, identity: Mapping[str, Any], beside: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Makes an empty directory ours, or makes sure that it belongs to this model and run.
+    """Claims an empty directory, or makes sure that it belongs to this model and run.
 
     Args:
-        store: the directory.
+        store: The directory.
         identity: ``{"format": 1, "run_id": str, "model": [{"name", "shape", "dtype"}, ...], "optimizer": [the
             same], "optimizer_class": str, "setup": Setup.to_json(), "config": {field: value}}``, with
             ``"complete": False`` where the model makes more variables while it trains. `run_id` is not compared, and
-            of the setup only what another number of workers does not change: see `setup`.
-        beside: what else an empty directory may hold, by name.
+            of the setup only what another number of workers does not change: see `other_workers.differences`.
+        beside: Names that an empty directory may hold nevertheless.
 
     Returns:
         The identity that is stored; its `run_id` is the one that the first start gave it.
 
     Raises:
-        ForeignDirectory: it holds files, but none that say whose it is.
-        IdentityMismatch: it belongs to another model or configuration; the message names what differs.
-        CorruptCheckpoint: what says whose it is, is not what was written.
-        UnsupportedFormat: that was written in a newer format.
-        StoreUnavailable: the storage failed.
+        ForeignDirectory: It holds files, but no run.json.
+        IdentityMismatch: It belongs to another model or configuration; the message names what differs.
+        CorruptCheckpoint: Its run.json is not what was written.
+        UnsupportedFormat: Its run.json was written in a newer format.
+        StoreUnavailable: The storage failed.
 
     In each of these cases nothing was changed.
     """
@@ -100,6 +105,7 @@ def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
             + "\n  ".join(shown)
             + "\nPass another directory for this run, or go back to the program that started it. "
             + (_COUNTED_ON if _differ_in_numbers_alone(stored, wanted) else "")
+            + (_KEPT_SINCE if all(f": expected {_ABSENT}, " in each for each in differences) else "")
             + "Nothing was changed."
         )
     return stored
@@ -119,7 +125,7 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[s
                 found.append(
                     _difference(f"{group} variable {name}", old.get(name, _ABSENT), new.get(name, _ABSENT))
                 )
-    for field, old_value, new_value in setup.differences(stored["setup"], wanted["setup"]):
+    for field, old_value, new_value in differences(stored["setup"], wanted["setup"]):
         found.append(_difference(f"setup {field}", repr(old_value), repr(new_value)))
     old_config, new_config = stored["config"], wanted["config"]
     for field in sorted(old_config.keys() | new_config.keys()):

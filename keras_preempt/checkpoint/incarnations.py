@@ -1,7 +1,7 @@
-"""The number of each start of a job: the fence between a job and its own ghost.
+"""Incarnations: every start of a job has a number, which fences it off from later and earlier starts.
 
-Every start claims the next number by creating a file that must not exist yet. Who finds a higher number than
-its own has been replaced, by a restart or by a job started twice, and commits nothing any more.
+Every start claims the next number by creating a file that must not exist yet. A process that finds a higher number
+than its own has been replaced, by a restart or by a job started twice, and commits nothing from then on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from keras_preempt.checkpoint.storage.store import Store
 ALONE = "alone"
 """The field of a claim in which one of several workers says which one it is, if it trains a model of its own."""
 
-_ATTEMPTS = 1000  # each lost one means that another start has claimed a number in between
+_ATTEMPTS = 1000  # each one that fails means that another start has claimed a number in between
 
 
 def latest(store: Store) -> int:
@@ -37,16 +37,16 @@ def claim(store: Store, info: Mapping[str, Any]) -> int:
     """Claims the next number.
 
     Args:
-        store: the run's directory.
+        store: The run's directory.
         info: JSON to keep with the claim, such as who claims it; no fields 'format', 'incarnation', 'token'
             or 'claimed_at'.
 
     Returns:
-        The number, 1 or more; nobody else has it.
+        The number, 1 or more; no other start has it.
 
     Raises:
-        CorruptCheckpoint: a claim has a number after which there is none.
-        StoreUnavailable: the storage failed, or other starts were faster every time.
+        CorruptCheckpoint: A claim has a number after which there is none.
+        StoreUnavailable: The storage failed, or other starts were faster every time.
     """
     number = latest(store)
     for _ in range(_ATTEMPTS):
@@ -75,7 +75,7 @@ def read(store: Store, number: int) -> dict[str, Any]:
     """Returns a claim: its `info`, 'token', 'claimed_at' (seconds since the epoch), 'incarnation', 'format'.
 
     Raises:
-        NotFound: nobody has claimed it.
-        CorruptCheckpoint: the claim is not what was written.
+        NotFound: No start has claimed it.
+        CorruptCheckpoint: The claim is not what was written.
     """
     return documents.read(store, incarnation_file(number))

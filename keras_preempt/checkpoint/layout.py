@@ -1,16 +1,16 @@
-"""Where the files of a run lie in its directory.
+"""The names of a run's files in its directory.
 
 ::
 
-    run.json                                      whose directory this is
-    incarnations/00007.json                       claimed once at every start: the fencing number
+    run.json                                      the identity of the run
+    incarnations/00007.json                       claimed by each start: the fencing number
     models/00007.json                             the architecture that this start trains, for an export
     events/...                                    what happened
     step-00001234/<attempt>/w00000.*.safetensors  tensors of one worker
     step-00001234/<attempt>/w00000.part.json      the list of those files, written after they are durable
     step-00001234/<attempt>/MANIFEST.json         written last: it exists <=> the checkpoint exists
 
-An attempt is ``<incarnation>-<round>``. The manifest lies with the attempt, not with the step, because one
+An attempt is ``<incarnation>-<round>``. The manifest belongs to the attempt, not to the step, because one
 step can be saved at several positions (last batch, validation, next epoch), and because a checkpoint that
 turned out broken must neither block nor be overwritten by a new one of the same step.
 """
@@ -69,7 +69,7 @@ def parse_attempt(attempt: str) -> tuple[int, int]:
     """Returns (incarnation, round) of an attempt.
 
     Raises:
-        ValueError: it is not the name of an attempt.
+        ValueError: It is not the name of an attempt.
     """
     if not is_attempt(attempt):
         raise ValueError(

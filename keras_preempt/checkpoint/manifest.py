@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself: a part list for each worker, and the manifest that binds them."""
+"""The description of a checkpoint: a part list for each worker, and the manifest that binds them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
-from keras_preempt.checkpoint.fields import Fields
+from keras_preempt.checkpoint.fields import Fields, of_file
 from keras_preempt.checkpoint.layout import parse_attempt, part_file
 from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.storage.store import check_name
@@ -16,9 +16,7 @@ FORMAT = documents.FORMAT
 
 _LARGEST_SUM = 2**32 - 1
 _MOST_MEMBERS = 10**9
-_LONGEST_SMALL = (
-    10_000  # characters in JSON of what is there to be looked at; all manifests are read at a start
-)
+_LONGEST_SMALL = 10_000  # characters in JSON of a field that is only shown; all manifests are read at a start
 
 
 @dataclass(frozen=True)
@@ -26,9 +24,9 @@ class FileEntry:
     """A file of an attempt, as it was written.
 
     Attributes:
-        name: its name in the attempt's folder, without a '/'.
-        size: its size in bytes.
-        crc32c: sum over all of its bytes.
+        name: Its name in the attempt's folder, without a '/'.
+        size: Its size in bytes.
+        crc32c: Sum over all of its bytes.
     """
 
     name: str
@@ -52,15 +50,15 @@ class Part:
     """What one worker has written for one attempt.
 
     Attributes:
-        member: the worker's number.
-        files: its files of tensors.
-        mirrored: where its share of the mirrored tensors lies; empty for a worker that wrote none.
-        local: name of the file with its own tensors; None if it has none.
+        member: The worker's number.
+        files: Its files of tensors.
+        mirrored: Where its share of the mirrored tensors lies; empty for a worker that wrote none.
+        local: Name of the file with its own tensors; None if it has none.
         state: JSON: input position, random state, state of callbacks.
-        position: where in the training it saved, such as ``{"epoch": 1, "phase": "train", "batch": 7}``.
+        position: Where in the training it saved, such as ``{"epoch": 1, "phase": "train", "batch": 7}``.
 
     Raises:
-        ValueError: the fields contradict each other.
+        ValueError: The fields contradict each other.
     """
 
     member: int
@@ -103,20 +101,20 @@ class Part:
         """Returns the part that a document describes.
 
         Args:
-            document: its fields, as `documents.decode` gives them.
-            file: its name, for messages.
+            document: Its fields, as `documents.decode` gives them.
+            file: Its name, for messages.
 
         Raises:
-            CorruptCheckpoint: a field is missing, unknown, of another type, or contradicts another.
+            CorruptCheckpoint: A field is missing, unknown, of another type, or contradicts another.
         """
-        fields = Fields(document, file)
+        fields = of_file(document, file)
         fields.integer("format", minimum=1)
         try:
             part = cls(
                 member=fields.integer("member", maximum=_MOST_MEMBERS),
                 files=tuple(_file_entry(entry) for entry in fields.objects("files")),
                 mirrored=tuple(_placed_slice(entry) for entry in fields.objects("mirrored")),
-                local=fields.optional_text("local"),
+                local=None if fields.null("local") else fields.text("local"),
                 state=fields.mapping("state"),
                 position=fields.mapping("position", longest=_LONGEST_SMALL),
             )
@@ -145,23 +143,23 @@ class Manifest:
     """A checkpoint.
 
     Attributes:
-        format: version of the format.
-        step: optimizer steps done.
-        position: where in the training it was saved; the same for every worker.
-        incarnation: number of the start of the job that saved it.
-        attempt: name of the attempt, see `layout.attempt_name`.
-        kind: why the round was called, such as 'preemption' or 'finished'.
-        finished: whether the training was over.
-        reason: the same for people.
-        members: how many workers there were.
-        writers: the workers that wrote the mirrored tensors.
-        parts: the part lists, by member.
-        missing: workers whose part did not arrive; their own tensors and state are lost.
-        created_at: seconds since the epoch.
-        versions: versions of the software that saved it, by name.
+        format: Version of the format.
+        step: Optimizer steps done.
+        position: Where in the training it was saved; the same for every worker.
+        incarnation: Number of the start of the job that saved it.
+        attempt: Name of the attempt, see `layout.attempt_name`.
+        kind: Why the round was called, such as 'preemption' or 'finished'.
+        finished: Whether the training was over.
+        reason: The same for people.
+        members: How many workers there were.
+        writers: The workers that wrote the mirrored tensors.
+        parts: The part lists, by member.
+        missing: Workers whose part did not arrive; their own tensors and state are lost.
+        created_at: Seconds since the epoch.
+        versions: Versions of the software that saved it, by name.
 
     Raises:
-        ValueError: the fields contradict each other.
+        ValueError: The fields contradict each other.
     """
 
     format: int
@@ -200,7 +198,7 @@ class Manifest:
     @classmethod
     def from_document(cls, document: dict[str, Any], file: str) -> Manifest:
         """Returns the manifest that a document describes; arguments and errors as in `Part.from_document`."""
-        fields = Fields(document, file)
+        fields = of_file(document, file)
         try:
             manifest = cls(
                 format=fields.integer("format", minimum=1),

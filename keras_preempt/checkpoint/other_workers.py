@@ -1,39 +1,104 @@
-"""Reads a checkpoint for workers that are not as many, or have not as many replicas, as those that saved it."""
+"""Checkpoints read by another number of workers or replicas than saved them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, load, load_own
-from keras_preempt.checkpoint.setup import Setup
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Shown, silent
-from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.fields import of_file
+from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Own, Reading
+from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 
 SETUP = "setup"
 """The field of a worker's state that holds the `Setup` it was saved on."""
 
 
 @dataclass(frozen=True)
-class Own:
-    """What one worker saved of its own.
+class Setup:
+    """What one start of a run trains on. Each worker keeps it in the state that it saves.
 
     Attributes:
-        member: Its number.
-        local: Its own tensors, by name.
-        state: Its own state.
+        workers: Processes that train.
+        replicas: Copies of the model that train, over all workers.
+        global_batch: Samples in one step, over all replicas; None where that cannot be seen.
+        batches: Steps in one epoch; None where that cannot be seen.
+        built_from: Iterators over the training data that Keras has made before it calls a callback: under a
+            strategy it draws a batch to build the model.
     """
 
-    member: int
-    local: dict[str, Array]
-    state: dict[str, Any]
+    workers: int
+    replicas: int
+    global_batch: int | None
+    batches: int | None
+    built_from: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: object, file: str) -> Setup:
+        """Returns what `to_json` was called on.
+
+        Args:
+            value: JSON data.
+            file: Where it comes from, for messages.
+
+        Raises:
+            CorruptCheckpoint: It is not what `to_json` returns.
+        """
+        fields = of_file(value, file)
+        setup = cls(
+            workers=fields.integer("workers", minimum=1),
+            replicas=fields.integer("replicas", minimum=1),
+            global_batch=None if fields.null("global_batch") else fields.integer("global_batch", minimum=1),
+            batches=None if fields.null("batches") else fields.integer("batches", minimum=1),
+            built_from=fields.integer("built_from", maximum=1),
+        )
+        fields.end()
+        return setup
+
+    def __str__(self) -> str:
+        workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
+        return workers if self.replicas == self.workers else f"{workers} with {self.replicas} replicas"
+
+
+def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, object, object]]:
+    """What of a setup differs in a way that no other number of workers explains.
+
+    On as many workers and replicas all of it has to be the same. On others the batch may have been scaled with
+    them, and then the steps of an epoch with the batch: but not the number of samples that an epoch goes through.
+
+    Args:
+        stored: From `Setup.to_json`: what the run was begun with.
+        wanted: The same of this start.
+
+    Returns:
+        Name, stored and wanted value of each.
+    """
+    resized = (stored["workers"], stored["replicas"]) != (wanted["workers"], wanted["replicas"])
+    names = [name for name in ("global_batch", "batches") if stored[name] != wanted[name]]
+    if resized and ("batches" not in names or _same_samples(stored, wanted)):
+        return []
+    return [(name, stored[name], wanted[name]) for name in names]
+
+
+def _same_samples(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether an epoch can be the same samples in other batches, the last of which may be part or dropped."""
+    batches, batch = (stored["batches"], wanted["batches"]), (stored["global_batch"], wanted["global_batch"])
+    if None in batches or None in batch:
+        return True  # What cannot be seen is not held against anybody.
+    least, most = (
+        [(steps + more) * size for steps, size in zip(batches, batch, strict=True)] for more in (-1, 1)
+    )
+    return bool(max(least) < min(most))
 
 
 @dataclass(frozen=True)
 class LoadedFromOthers(Loaded):
-    """What one worker gets from a checkpoint of another setup: the own state of all who saved it.
+    """What one worker gets from a checkpoint of another setup: the own state of all workers that saved it.
 
     Attributes:
         setup: What they trained on.
@@ -59,25 +124,28 @@ def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup, show
         `LoadedFromOthers`, from which its part is to be made.
 
     Raises:
-        CheckpointError: As from `reader.load`; or it was saved by another number of workers and does not say on
+        CheckpointError: As from `reader.Reading`; or it was saved by another number of workers and does not say on
             what.
     """
-    loaded = load(store, info, member, setup.workers, shown)
-    saved_on = loaded.state.get(SETUP)
-    if saved_on == setup.to_json() or (saved_on is None and loaded.manifest.members == setup.workers):
-        return loaded
+    reading = Reading(store, info, shown)
+    source = reading.source(member)
+    saved_on = reading.part(source).state.get(SETUP)
+    members = reading.manifest.members
+    if saved_on == setup.to_json() or (saved_on is None and members == setup.workers):
+        return reading.load(member)
     if saved_on is None:
         raise CheckpointError(
             f"Expected a checkpoint that says what it was trained on, to continue it on {setup.workers} workers. "
-            f"Received: {info.directory}, which does not. Start {loaded.manifest.members} workers."
+            f"Received: {info.directory}, which does not. Start {members} workers."
         )
-    own = load_own(store, info, shown)
+    tensors, workers = reading.load_all()
+    own = next(each for each in workers if each.member == source)
     return LoadedFromOthers(
-        loaded.manifest,
-        loaded.tensors,
-        loaded.local,
-        loaded.state,
-        loaded.substituted_from,
+        reading.manifest,
+        tensors,
+        own.local,
+        own.state,
+        None if source == member else source,
         Setup.from_json(saved_on, info.directory),
-        tuple(Own(number, *own[number]) for number in sorted(own)),
+        workers,
     )

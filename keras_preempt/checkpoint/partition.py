@@ -1,4 +1,4 @@
-"""How the bytes of the mirrored tensors are shared out among the workers that write them."""
+"""Tensors, the element types that a checkpoint can hold, and which worker writes which bytes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,72 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from keras_preempt.checkpoint.dtypes import dtype_of
+import ml_dtypes
+import numpy as np
+
+_CODES: dict[str, str] = {
+    "bool": "BOOL",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+}
+if not hasattr(ml_dtypes, "float8_e8m0fnu"):  # It came with ml_dtypes 0.5.
+    del _CODES["float8_e8m0fnu"]
+_DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in _CODES}
+_NAMES = {code: name for name, code in _CODES.items()}
+
+NAMES = tuple(_CODES)
+"""Every supported element type, by its NumPy name."""
 
 SMALLEST_CUT = 1 << 16
-"""Bytes from which on a tensor may be cut: shares from ten times that on are even to a tenth."""
+"""Bytes; a smaller tensor is never cut. Shares of ten times that and more are even to a tenth."""
 
 _LARGEST = 2**62  # bytes; keeps sums within what a 64-bit file size can say
 _MOST_DIMENSIONS = 32
 _PIECE = re.compile(r"\[[0-9]+:[0-9]+\]\Z")
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Returns the NumPy type of that name.
+
+    Raises:
+        ValueError: A checkpoint cannot hold it.
+    """
+    try:
+        return _DTYPES[name]
+    except (KeyError, TypeError):
+        raise ValueError(
+            f"Expected an element type out of {', '.join(NAMES)}. Received: {name!r}. "
+            "Convert the variable, or keep it out of the checkpoint."
+        ) from None
+
+
+def code_of(name: str) -> str:
+    """Returns the safetensors code of a NumPy type name. Raises `ValueError` like `dtype_of`."""
+    dtype_of(name)
+    return _CODES[name]
+
+
+def name_of_code(code: object) -> str | None:
+    """Returns the NumPy name of a safetensors code, None if it is not supported."""
+    return _NAMES.get(code) if isinstance(code, str) else None
 
 
 def elements(shape: Iterable[int]) -> int:
@@ -28,12 +85,12 @@ class TensorSpec:
     """A tensor to be stored.
 
     Attributes:
-        name: unique among the tensors of a checkpoint.
-        dtype: NumPy name of the element type, one of `dtypes.NAMES`.
-        shape: its dimensions; () for a scalar.
+        name: Unique among the tensors of a checkpoint.
+        dtype: NumPy name of the element type, one of `NAMES`.
+        shape: Its dimensions; () for a scalar.
 
     Raises:
-        ValueError: the type cannot be stored or the shape is none.
+        ValueError: The type cannot be stored or the shape is none.
     """
 
     name: str
@@ -54,14 +111,14 @@ class Slice:
     """A run of elements of one tensor, in C order.
 
     Attributes:
-        tensor: the tensor's name.
+        tensor: The tensor's name.
         dtype: NumPy name of its element type.
-        shape: dimensions of the whole tensor.
-        start: first element of the flattened tensor.
-        stop: element after the last one.
+        shape: Dimensions of the whole tensor.
+        start: First element of the flattened tensor.
+        stop: Element after the last one.
 
     Raises:
-        ValueError: the run does not lie in the tensor, or like `TensorSpec`.
+        ValueError: The run does not lie in the tensor, or like `TensorSpec`.
     """
 
     tensor: str
@@ -92,7 +149,7 @@ class Slice:
     def stored_whole(self) -> bool:
         """Whether it is stored under the tensor's own name and shape, not as a piece."""
         # A tensor whose own name looks like that of a piece is stored as a piece too, so that no two keys
-        # meet.
+        # are the same.
         return self.whole and not _PIECE.search(self.tensor) and self.tensor != "__metadata__"
 
     @property
@@ -107,20 +164,20 @@ class Slice:
 
 
 def partition(specs: Sequence[TensorSpec], writers: int) -> list[list[Slice]]:
-    """Shares tensors out evenly by bytes; every worker comes to the same answer.
+    """Divides tensors evenly by bytes among the writers; every worker comes to the same answer.
 
     The tensors are taken as one row of bytes in the order of `specs`, and each writer gets a contiguous
     stretch. A border that falls into a tensor below `SMALLEST_CUT` moves to the nearer end of it.
 
     Args:
-        specs: the tensors.
-        writers: how many workers write, at least 1.
+        specs: The tensors.
+        writers: How many workers write, at least 1.
 
     Returns:
         The slices of each writer, in order; they tile every tensor exactly once. A writer may have none.
 
     Raises:
-        ValueError: there is no writer, or two tensors share a name.
+        ValueError: There is no writer, or two tensors share a name.
     """
     if writers < 1:
         raise ValueError(f"Expected at least one writer. Received: {writers}. Name a worker that writes.")
@@ -150,11 +207,11 @@ def check_tiling(slices: Iterable[Slice], specs: Iterable[TensorSpec] | None = N
     """Makes sure that slices, in any order, make up every tensor exactly once.
 
     Args:
-        slices: what was written.
-        specs: the tensors that there must be; None if only the slices are known.
+        slices: What was written.
+        specs: The tensors that there must be; None if only the slices are known.
 
     Raises:
-        ValueError: a tensor has a gap or an overlap, is described in two ways, or is not among `specs`; or
+        ValueError: A tensor has a gap or an overlap, is described in two ways, or is not among `specs`; or
             one of `specs` is missing. The message begins with the tensor's name.
     """
     pieces: dict[str, list[Slice]] = {}

@@ -1,4 +1,4 @@
-"""How checkpoints are found, verified and read back."""
+"""Checkpoints found in a directory, verified and read back."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from keras_preempt.checkpoint import documents, failpoints, host_memory
-from keras_preempt.checkpoint.assembly import Assembly
+from keras_preempt.checkpoint import documents, failpoints
+from keras_preempt.checkpoint.assembly import Assembly, check_room, in_parallel
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.commit import read_manifest
 from keras_preempt.checkpoint.errors import (
@@ -25,15 +25,12 @@ from keras_preempt.checkpoint.layout import (
     parse_attempt,
     parse_step,
 )
-from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef
-from keras_preempt.checkpoint.parallel import in_parallel
+from keras_preempt.checkpoint.manifest import Manifest, Part
 from keras_preempt.checkpoint.partition import check_tiling
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Shown, silent
-from keras_preempt.checkpoint.tensors import Array, new_places, read_tensors, read_to_places, verify_file
+from keras_preempt.checkpoint.storage.store import Shown, Store, silent
+from keras_preempt.checkpoint.tensors import Array, new_places, read_to_places, verify_file
 
-_LOOKS = 10  # at a directory in which others work; each one in vain means that they have saved and removed meanwhile
-
+_LOOKS = 10  # at a directory in which others work; each vain one means that they saved and removed meanwhile
 _PHASES = ("epoch", "train", "validation", "end")  # in the order in which an epoch passes them
 
 
@@ -42,11 +39,11 @@ class CheckpointInfo:
     """A committed checkpoint.
 
     Attributes:
-        step: optimizer steps done.
-        attempt: name of the attempt that saved it; empty if the folder of the step cannot be looked into.
-        directory: the attempt's folder in the store.
-        manifest: what it says about itself; None if that cannot be read.
-        error: why it cannot be read; None if it can.
+        step: Optimizer steps done.
+        attempt: Name of the attempt that saved it; empty if the folder of the step cannot be looked into.
+        directory: The attempt's folder in the store.
+        manifest: What it says about itself; None if that cannot be read.
+        error: Why it cannot be read; None if it can.
     """
 
     step: int
@@ -61,12 +58,11 @@ class Loaded:
     """What one worker gets from a checkpoint.
 
     Attributes:
-        manifest: what the checkpoint says about itself.
-        tensors: the mirrored tensors, by name.
-        local: the worker's own tensors, by name.
-        state: the worker's own state.
-        substituted_from: the worker whose `local` and `state` these are, if the checkpoint lacks this
-            worker's own.
+        manifest: What the checkpoint says about itself.
+        tensors: The mirrored tensors, by name.
+        local: The worker's own tensors, by name.
+        state: The worker's own state.
+        substituted_from: The worker whose `local` and `state` these are, if the checkpoint lacks this worker's own.
     """
 
     manifest: Manifest
@@ -76,20 +72,35 @@ class Loaded:
     substituted_from: int | None
 
 
+@dataclass(frozen=True)
+class Own:
+    """What one worker saved of its own.
+
+    Attributes:
+        member: Its number.
+        local: Its own tensors, by name.
+        state: Its own state.
+    """
+
+    member: int
+    local: dict[str, Array]
+    state: dict[str, Any]
+
+
 def committed(store: Store) -> list[CheckpointInfo]:
-    """Lists the committed checkpoints of a directory, the one furthest in the training first.
+    """Lists the committed checkpoints of a directory, the one that is furthest in the training first.
 
     The order is by step, then by position (one step may be saved before, in and after a validation), then by
     attempt, the latest first. One whose manifest cannot be read is listed before the others of its step.
 
     Raises:
-        StoreUnavailable: the storage failed.
+        StoreUnavailable: The storage failed.
     """
     seen: list[tuple[str, str]] | None = None
     for _ in range(_LOOKS):
         found, without = _look(store)
-        # Not all is seen at one moment. Where others save and remove meanwhile, what was seen may be gone, and what
-        # has taken its place not seen yet; a run is not begun anew because of that.
+        # A listing takes time. While another process saves and removes, a checkpoint that was seen may be gone, and
+        # its successor not seen yet. That must not make a run begin from nothing.
         if found or not without or without == seen:
             return sorted(found, key=_progress, reverse=True)
         seen = without
@@ -100,79 +111,135 @@ def committed(store: Store) -> list[CheckpointInfo]:
 
 
 def load(store: Store, info: CheckpointInfo, member: int, members: int, shown: Shown = silent) -> Loaded:
-    """Reads what one worker needs from a checkpoint, and verifies every byte of it.
+    """Reads what one worker needs from a checkpoint; see `Reading.load`.
 
     Args:
-        store: the run's directory.
-        info: which checkpoint.
-        member: the worker's number.
-        members: how many workers there are now.
-        shown: shows how much of it is read.
-
-    Returns:
-        The tensors and state. If the checkpoint has no part of this worker, those of the lowest one that has
-        a part stand in, and `Loaded.substituted_from` says so.
-
-    Raises:
-        CorruptCheckpoint: a file is not what was written.
-        UnsupportedFormat: it was written in a newer format.
-        NotEnoughMemory: it is larger than what this process can have.
-        StoreUnavailable: the storage failed.
+        store: The run's directory.
+        info: Which checkpoint.
+        member: The worker's number.
+        members: How many workers there are now.
+        shown: Shows how much of it is read.
     """
     if not 0 <= member < members:
         raise ValueError(
             f"Expected a worker numbered from 0 to {members - 1}. Received: {member}. Pass the worker's own "
             "number."
         )
-    manifest = _manifest(info)
-    failpoints.point("restore.before-read")
-    refs = {ref.member: ref for ref in manifest.parts}
-    source = member if member in refs else min(refs)
-    parts = {
-        number: _part(store, info, manifest, refs[number]) for number in sorted({source, *manifest.writers})
-    }
-    own = parts[source]
-    tensors, local = _read(store, info, [parts[number] for number in manifest.writers], own, shown)
-    failpoints.point("restore.after-read")
-    return Loaded(manifest, tensors, local, own.state, None if source == member else source)
-
-
-def load_own(
-    store: Store, info: CheckpointInfo, shown: Shown = silent
-) -> dict[int, tuple[dict[str, Array], dict[str, Any]]]:
-    """Returns every worker's own tensors and state, by number, where there is a part; raises like `load`."""
-    manifest = _manifest(info)
-    parts = [_part(store, info, manifest, ref) for ref in manifest.parts]
-    locals_ = {part.member: entry for part in parts for entry in part.files if entry.name == part.local}
-    own = {}
-    held = 0
-    with shown(f"Reading {info.directory}", sum(entry.size for entry in locals_.values())) as moved:
-        for part in parts:
-            local: dict[str, Array] = {}
-            entry = locals_.get(part.member)
-            if entry is not None:
-                held += entry.size
-                host_memory.check_room(info.directory, held)
-                local = read_tensors(store, info.directory, entry, moved)
-            own[part.member] = (local, part.state)
-    return own
+    return Reading(store, info, shown).load(member)
 
 
 def verify(store: Store, info: CheckpointInfo, shown: Shown = silent) -> None:
     """Reads every byte of a checkpoint, of all workers, and makes sure that it is what was written.
 
     Raises:
-        CorruptCheckpoint: a file is not what was written.
-        UnsupportedFormat: it was written in a newer format.
-        StoreUnavailable: the storage failed.
+        CorruptCheckpoint: A file is not what was written.
+        UnsupportedFormat: It was written in a newer format.
+        StoreUnavailable: The storage failed.
     """
-    manifest = _manifest(info)
-    parts = [_part(store, info, manifest, ref) for ref in manifest.parts]
-    _check_whole(info, [part for part in parts if part.member in manifest.writers])
-    entries = [entry for part in parts for entry in part.files]
+    reading = Reading(store, info, shown)
+    reading.check_whole()
+    entries = [entry for part in reading.parts() for entry in part.files]
     size = sum(entry.size for entry in entries)
     with shown(f"Reading {info.directory}", size) as moved:
         in_parallel([partial(verify_file, store, info.directory, entry, moved) for entry in entries], size)
+
+
+class Reading:
+    """One checkpoint while it is read: each part list is fetched once, and every byte that is used is verified.
+
+    Every method may raise `CorruptCheckpoint` (a file is not what was written), `UnsupportedFormat` (it was written in
+    a newer format), `NotEnoughMemory` (it is larger than what this process can have) and `StoreUnavailable`.
+
+    Args:
+        store: The run's directory.
+        info: Which checkpoint.
+        shown: Shows how much of it is read.
+
+    Attributes:
+        manifest: What the checkpoint says about itself.
+    """
+
+    def __init__(self, store: Store, info: CheckpointInfo, shown: Shown = silent) -> None:
+        if info.manifest is None:
+            raise info.error or CorruptCheckpoint(f"{info.directory}/{MANIFEST}", "no readable manifest")
+        self.manifest = info.manifest
+        self._store = store
+        self._directory = info.directory
+        self._shown = shown
+        self._refs = {ref.member: ref for ref in self.manifest.parts}
+        self._parts: dict[int, Part] = {}
+
+    def load(self, member: int) -> Loaded:
+        """Reads what one worker needs.
+
+        Returns:
+            The tensors and state. If the checkpoint has no part of this worker, those of the lowest one that has
+            a part stand in, and `Loaded.substituted_from` says so.
+        """
+        source = self.source(member)
+        tensors, (own,) = self._read([source])
+        return Loaded(self.manifest, tensors, own.local, own.state, None if source == member else source)
+
+    def load_all(self) -> tuple[dict[str, Array], tuple[Own, ...]]:
+        """Returns the mirrored tensors, and what every worker that has a part saved of its own, by number."""
+        return self._read(sorted(self._refs))
+
+    def source(self, member: int) -> int:
+        """Returns the worker whose part is used for `member`."""
+        return member if member in self._refs else min(self._refs)
+
+    def part(self, member: int) -> Part:
+        """Returns the part list of a worker that has one."""
+        if member not in self._parts:
+            ref = self._refs[member]
+            name = f"{self._directory}/{ref.name}"
+            listed = documents.read_listed(self._store, name, size=ref.size, crc32c=ref.crc32c)
+            part = Part.from_document(listed, name)
+            if part.member != member:
+                raise CorruptCheckpoint(name, f"the part of worker {part.member}")
+            if part.position != self.manifest.position:
+                raise CorruptCheckpoint(
+                    name, f"a part saved at {part.position} instead of {self.manifest.position}"
+                )
+            self._parts[member] = part
+        return self._parts[member]
+
+    def parts(self) -> list[Part]:
+        """Returns all part lists."""
+        return [self.part(member) for member in self._refs]
+
+    def check_whole(self) -> list[Part]:
+        """Makes sure that the part lists of the writers make up every mirrored tensor once, and returns them."""
+        writers = [self.part(member) for member in self.manifest.writers]
+        try:
+            check_tiling(placed.slice for part in writers for placed in part.mirrored)
+        except ValueError as error:
+            raise CorruptCheckpoint(
+                f"{self._directory}/{MANIFEST}", f"parts that do not fit together: {error}"
+            ) from error
+        return writers
+
+    def _read(self, members: list[int]) -> tuple[dict[str, Array], tuple[Own, ...]]:
+        """Reads the mirrored tensors and what `members` saved of their own, several files at once."""
+        failpoints.point("restore.before-read")
+        parts = [self.part(member) for member in members]
+        assembly = Assembly(self._directory, self.check_whole())
+        locals_ = [(part.member, entry) for part in parts for entry in part.files if entry.name == part.local]
+        wanted = [*assembly.files, *((entry, new_places) for _, entry in locals_)]
+        size = sum(entry.size for entry, _ in wanted)
+        with self._shown(f"Reading {self._directory}", size) as moved:
+            files = [
+                (CheckedFile(self._store, self._directory, entry, moved), places) for entry, places in wanted
+            ]
+            in_parallel([file.check_size for file, _ in files], size)
+            check_room(self._directory, size)
+            assembly.allocate()
+            read = in_parallel([partial(read_to_places, *pair) for pair in files], size)
+        own = dict(zip((member for member, _ in locals_), read[len(assembly.files) :], strict=True))
+        failpoints.point("restore.after-read")
+        return assembly.tensors, tuple(
+            Own(part.member, own.get(part.member, {}), part.state) for part in parts
+        )
 
 
 def _look(store: Store) -> tuple[list[CheckpointInfo], list[tuple[str, str]]]:
@@ -227,46 +294,3 @@ def _progress(info: CheckpointInfo) -> tuple[int, bool, bool, int, int, int, tup
 
 def _whole(value: object) -> int:
     return value if isinstance(value, int) else -1
-
-
-def _manifest(info: CheckpointInfo) -> Manifest:
-    if info.manifest is None:
-        raise info.error or CorruptCheckpoint(f"{info.directory}/{MANIFEST}", "no readable manifest")
-    return info.manifest
-
-
-def _part(store: Store, info: CheckpointInfo, manifest: Manifest, ref: PartRef) -> Part:
-    name = f"{info.directory}/{ref.name}"
-    part = Part.from_document(documents.read_listed(store, name, size=ref.size, crc32c=ref.crc32c), name)
-    if part.member != ref.member:
-        raise CorruptCheckpoint(name, f"the part of worker {part.member}")
-    if part.position != manifest.position:
-        raise CorruptCheckpoint(name, f"a part saved at {part.position} instead of {manifest.position}")
-    return part
-
-
-def _check_whole(info: CheckpointInfo, parts: list[Part]) -> None:
-    try:
-        check_tiling(placed.slice for part in parts for placed in part.mirrored)
-    except ValueError as error:
-        raise CorruptCheckpoint(
-            f"{info.directory}/{MANIFEST}", f"parts that do not fit together: {error}"
-        ) from error
-
-
-def _read(
-    store: Store, info: CheckpointInfo, writers: list[Part], own: Part, shown: Shown
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Reads the mirrored tensors and one worker's own, several files at once."""
-    _check_whole(info, writers)
-    assembly = Assembly(info.directory, writers)
-    locals_ = [(entry, new_places) for entry in own.files if entry.name == own.local]
-    wanted = [*assembly.files, *locals_]
-    size = sum(entry.size for entry, _ in wanted)
-    with shown(f"Reading {info.directory}", size) as moved:
-        files = [(CheckedFile(store, info.directory, entry, moved), places) for entry, places in wanted]
-        in_parallel([file.check_size for file, _ in files], size)
-        host_memory.check_room(info.directory, size)
-        assembly.allocate()
-        read = in_parallel([partial(read_to_places, *pair) for pair in files], size)
-    return assembly.tensors, read[-1] if locals_ else {}

@@ -1,15 +1,15 @@
-"""Which checkpoints are thrown away, and in which order their files go."""
+"""Retention: which checkpoints are removed, and in which order their files go."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_preempt.checkpoint.duration import seconds_of
 from keras_preempt.checkpoint.errors import NotFound, UnsafeName
 from keras_preempt.checkpoint.layout import (
     MANIFEST,
@@ -25,11 +25,13 @@ from keras_preempt.checkpoint.reader import CheckpointInfo, committed
 from keras_preempt.checkpoint.storage.store import Store
 
 _PART_LIST = ".part.json"  # how their names end
+_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|min|h|d)\Z")
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Which checkpoints stay: the newest ones, and beside them the first one of each period for ever.
+    """Which checkpoints stay: the newest ones, and the first one of each period for ever.
 
     Example:
         Retention(max_to_keep=3, keep_every="epoch") keeps the three newest checkpoints, and of every epoch the
@@ -37,13 +39,13 @@ class Retention:
         optimizer steps, Retention(keep_every="1h") the first one in each hour.
 
     Attributes:
-        max_to_keep: how many of the checkpoints that were committed last stay, at least 1.
-        keep_every: the length of a period: a number of optimizer steps, counted from step 0; "epoch"; a time such
+        max_to_keep: How many of the checkpoints that were committed last stay, at least 1.
+        keep_every: The length of a period: a number of optimizer steps, counted from step 0; "epoch"; a time such
             as "1h" or a `datetime.timedelta`, counted from 1970 by the clocks of the workers that commit. None:
             nothing is kept for ever.
 
     Raises:
-        ValueError: an attribute is none of these.
+        ValueError: An attribute is none of these.
     """
 
     max_to_keep: int = 2
@@ -96,7 +98,7 @@ def _is_count(value: object) -> bool:
 
 
 def retain(store: Store, retention: Retention, incarnation: int) -> list[str]:
-    """Removes what a commit has made superfluous; to be called after one.
+    """Removes what a commit has made superfluous; called after each one.
 
     Kept are the `max_to_keep` checkpoints that were committed last, by incarnation and round. Not by step:
     after a fall back to an older checkpoint the newest commit has a lower step than the broken one that it
@@ -106,19 +108,19 @@ def retain(store: Store, retention: Retention, incarnation: int) -> list[str]:
     does not count either.
 
     Args:
-        store: the run's directory.
-        retention: what stays.
-        incarnation: the caller's own.
+        store: The run's directory.
+        retention: What stays.
+        incarnation: The caller's own.
 
     Returns:
         Names of the attempts' folders that were removed.
 
     Raises:
-        StoreUnavailable: the storage failed; what is left is a valid directory.
+        StoreUnavailable: The storage failed; what is left is a valid directory.
     """
     removed = removable(store, retention, incarnation)
     for directory in removed:
-        _remove(store, directory)
+        remove(store, directory)
     return removed
 
 
@@ -188,15 +190,10 @@ def _abandoned_of(store: Store, step: int, incarnation: int) -> list[str]:
 
 
 def remove(store: Store, directory: str) -> None:
-    """Removes one of those that `removable` returns, as `retain` does; what is gone already is no error."""
-    _remove(store, directory)
-
-
-def _remove(store: Store, directory: str) -> None:
-    """Removes an attempt.
+    """Removes an attempt, such as one that `removable` returns; what is gone already is no error.
 
     Its manifest goes first, so that what is left after a crash in between is no checkpoint; then a part list, so that
-    one look shows that it is not whole, should somebody commit it meanwhile.
+    one look shows that it is not whole, should it be committed meanwhile.
     """
     _remove_if_there(store, f"{directory}/{MANIFEST}")
     names = [info.name for info in store.list(directory)]
@@ -217,3 +214,13 @@ def _remove(store: Store, directory: str) -> None:
 def _remove_if_there(store: Store, name: str) -> None:
     with contextlib.suppress(NotFound):
         store.delete(name)
+
+
+def seconds_of(value: object) -> float | None:
+    """Returns the seconds of a duration such as "90s", "10min", "1.5h", "2d" or a `timedelta`; None if it is none."""
+    seconds = 0.0
+    if isinstance(value, datetime.timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, str) and (found := _TEXT.match(value.strip())):
+        seconds = float(found[1]) * _UNITS[found[2]]
+    return seconds if 0 < seconds < float("inf") else None

@@ -1,9 +1,11 @@
-"""Whether a directory that somebody names is that of a run, and if not, what it is instead. Reads, never writes."""
+"""A directory that a user names: whether it is that of a run, and which of its checkpoints is meant. Only reads."""
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import (
@@ -11,24 +13,33 @@ from keras_preempt.checkpoint.errors import (
     CorruptCheckpoint,
     ForeignDirectory,
     NotFound,
+    UnsupportedFormat,
     one_line,
 )
 from keras_preempt.checkpoint.layout import MANIFEST, RUN, is_attempt, parse_step
+from keras_preempt.checkpoint.reader import CheckpointInfo, committed
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 
 _LOOKED_INTO = 50  # folders in which a run is looked for, to name it in a message
 _SHOWN = 5
 
+logger = logging.getLogger("keras_preempt")
+
+_LOOKS = 10  # at a directory in which a job saves and removes meanwhile
+_SHOWN_STEPS = 10
+
+Result = TypeVar("Result")
+
 
 def read_run(store: Store) -> dict[str, Any]:
     """Returns what run.json says: see `identity.check_or_create`.
 
     Raises:
-        ForeignDirectory: there is none; the message says what is there, and what to pass instead.
-        UnsupportedFormat: the run was begun in a newer format.
-        CorruptCheckpoint: it is not what was written.
-        StoreUnavailable: the storage failed, or gives no permission.
+        ForeignDirectory: There is none; the message says what is there, and what to pass instead.
+        UnsupportedFormat: The run was begun in a newer format.
+        CorruptCheckpoint: It is not what was written.
+        StoreUnavailable: The storage failed, or gives no permission.
     """
     try:
         run = documents.read(store, RUN)
@@ -73,3 +84,81 @@ def _has_run(store: Store, folder: str) -> bool:
     except (CheckpointError, ValueError):  # Not there, not ours, or no permission: it is only a hint.
         return False
     return True
+
+
+class NoSuchCheckpoint(CheckpointError):
+    """The directory of a run has no checkpoint such as was asked for."""
+
+
+def read_chosen(
+    store: Store, step: int | None, read: Callable[[CheckpointInfo], Result]
+) -> tuple[CheckpointInfo, Result]:
+    """Reads the newest checkpoint that can be read, or the one of a step.
+
+    A checkpoint that a running job removes meanwhile is skipped. If the newest is damaged, the log says so and the next
+    older one is read, as a restart would; a checkpoint of a given step is never replaced by another step's.
+
+    Args:
+        store: The run's directory.
+        step: Optimizer steps done; None for the newest.
+        read: Reads and verifies what is needed of a checkpoint.
+
+    Returns:
+        The checkpoint, and what `read` returned for it.
+
+    Raises:
+        NoSuchCheckpoint: There is none, none of this step, or none that can be read; the message lists the others.
+        StoreUnavailable: The storage failed.
+    """
+    wrong: dict[str, str] = {}
+    for _ in range(_LOOKS):
+        infos = committed(store)
+        removed = False
+        for info in infos:
+            if info.directory in wrong or step not in (None, info.step):
+                continue
+            try:
+                if info.error is not None:
+                    raise info.error
+                return info, read(info)
+            except (CorruptCheckpoint, UnsupportedFormat) as error:
+                if is_removed(store, info):
+                    removed = True
+                    continue
+                wrong[info.directory] = f"{info.directory}: {error}"
+                if step is None:
+                    logger.warning("The checkpoint %s is not used: %s", info.directory, error)
+        if not removed:
+            break
+    raise NoSuchCheckpoint(_nothing(store.url, step, infos, list(wrong.values())))
+
+
+def is_removed(store: Store, info: CheckpointInfo) -> bool:
+    """Returns whether a checkpoint that was listed is none any more: its manifest is what a removal takes first."""
+    try:
+        store.stat(f"{info.directory}/{MANIFEST}")
+    except NotFound:
+        return True
+    except ValueError:  # an unsafe name, which is there
+        return False
+    return False
+
+
+def _nothing(url: str, step: int | None, infos: list[CheckpointInfo], wrong: list[str]) -> str:
+    wanted = "a checkpoint" if step is None else f"a checkpoint of step {step}"
+    if wrong:
+        told = "; ".join(reason.rstrip(".") for reason in wrong)
+        return f"Expected {wanted} that can be read in {url}. Received: {told}."
+    steps = list(dict.fromkeys(info.step for info in infos))
+    if not steps:
+        return (
+            f"Expected {wanted} in {url}. Received: a run that has saved none yet. Wait for its first save, or see "
+            "its log for why it could not."
+        )
+    shown = ", ".join(map(str, steps[:_SHOWN_STEPS])) + (
+        f" and {len(steps) - _SHOWN_STEPS} more" if len(steps) > _SHOWN_STEPS else ""
+    )
+    return (
+        f"Expected {wanted} in {url}. Received: those of {'step' if len(steps) == 1 else 'steps'} {shown}. Pass one "
+        "of them."
+    )

@@ -3,7 +3,7 @@
 The format (https://github.com/huggingface/safetensors#format): eight bytes with the length of a header, the
 header in JSON with type, shape and byte range of every tensor, then their bytes, little-endian and in C
 order, without gaps. Data only: reading one can run nothing. The sum over the file is taken in the pass that
-writes or reads it, and the bytes go straight from and to where the tensors lie in memory.
+writes or reads it, and the bytes go straight from and to the tensors in memory.
 """
 
 from __future__ import annotations
@@ -11,27 +11,103 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from keras_preempt.checkpoint.checked_file import Bytes, CheckedFile
-from keras_preempt.checkpoint.checksum import PIECE, extended
-from keras_preempt.checkpoint.dtypes import code_of, dtype_of
+from keras_preempt.checkpoint.checked_file import PIECE, Bytes, CheckedFile, extended
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
+from keras_preempt.checkpoint.fields import loads
 from keras_preempt.checkpoint.manifest import FileEntry
-from keras_preempt.checkpoint.partition import elements
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
-from keras_preempt.checkpoint.tensor_header import LARGEST_HEADER, StoredTensor, parse_header
+from keras_preempt.checkpoint.partition import TensorSpec, code_of, dtype_of, elements, name_of_code
+from keras_preempt.checkpoint.storage.store import Moved, Store, uncounted
+
+LARGEST_HEADER = 100_000_000
+"""Bytes; the limit of the safetensors library too."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-Places = Callable[[Sequence[StoredTensor]], Mapping[str, Array]]
-"""Says where to put the tensors that a header names, by key: contiguous arrays of their types and sizes."""
-
 ALIGNMENT = 64
 """Bytes; TensorFlow takes over memory that is aligned so, and would have to copy any other."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file: its key, NumPy type name, shape, and first byte after the header."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+
+
+def parse_header(header: bytes, data_size: int, file: str) -> list[StoredTensor]:
+    """Reads a header.
+
+    Args:
+        header: Its bytes, without the length before them.
+        data_size: Bytes of the file after the header.
+        file: Name of the file, for messages.
+
+    Returns:
+        The tensors in the order of their bytes.
+
+    Raises:
+        CorruptCheckpoint: It is not a valid header of a file of this size: bytes outside the file, overlaps,
+            gaps, an unknown type, a shape that does not fit the byte range.
+    """
+    try:
+        fields = loads(header)
+    except ValueError as error:
+        raise CorruptCheckpoint(file, f"no readable header ({error!s:.200})") from error
+    if not isinstance(fields, dict):
+        raise CorruptCheckpoint(file, "a header that is no object")
+    fields.pop("__metadata__", None)
+    tensors = []
+    ranges = []
+    for key, field in fields.items():
+        try:
+            tensor, end = _parse_tensor(key, field)
+        except ValueError as error:
+            raise CorruptCheckpoint(file, f"{key!r:.200} in the header is wrong: {error}") from error
+        tensors.append(tensor)
+        ranges.append((tensor.begin, end))
+    expected = 0
+    for begin, end in sorted(ranges):
+        if begin != expected:
+            raise CorruptCheckpoint(
+                file, f"{'a gap' if begin > expected else 'an overlap'} at byte {expected}"
+            )
+        expected = end
+    if expected != data_size:
+        raise CorruptCheckpoint(file, f"tensors of {expected} bytes in a file with {data_size}")
+    # An empty tensor comes before the one whose first byte has the same number.
+    return sorted(tensors, key=lambda tensor: (tensor.begin, 0 not in tensor.shape))
+
+
+def _parse_tensor(key: str, field: Any) -> tuple[StoredTensor, int]:
+    if not isinstance(field, dict) or field.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError("it needs exactly dtype, shape and data_offsets")
+    dtype = name_of_code(field["dtype"])
+    if dtype is None:
+        raise ValueError(f"unknown element type {field['dtype']!r:.50}")
+    shape, offsets = field["shape"], field["data_offsets"]
+    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
+        raise ValueError("shape and data_offsets are lists of whole numbers")
+    spec = TensorSpec(key, dtype, tuple(shape))
+    begin, end = offsets
+    if end - begin != spec.nbytes:
+        raise ValueError(f"{end - begin} bytes for a {dtype} tensor of shape {shape!r:.100}")
+    return StoredTensor(key, dtype, spec.shape, begin), end
+
+
+def _naturals(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+Places = Callable[[Sequence[StoredTensor]], Mapping[str, Array]]
+"""Says where to put the tensors that a header names, by key: contiguous arrays of their types and sizes."""
 
 
 def empty(dtype: str, shape: tuple[int, ...]) -> Array:
@@ -56,19 +132,19 @@ def write_tensors(
     It is durable when this returns; in a block of `Store.overlapped`, when that ends.
 
     Args:
-        store: where to.
-        directory: folder in the store.
-        file: plain name of the file in that folder.
-        tensors: what to write, by key; they are not copied, unless they are not contiguous.
-        moved: told how much of it has gone to the store.
+        store: Where to.
+        directory: Folder in the store.
+        file: Plain name of the file in that folder.
+        tensors: What to write, by key; they are not copied, unless they are not contiguous.
+        moved: Told how much of it has gone to the store.
 
     Returns:
         The file as it was written.
 
     Raises:
-        ValueError: an element type that a checkpoint cannot hold, or the key '__metadata__'.
-        AlreadyExists: the file exists.
-        StoreUnavailable: the storage failed.
+        ValueError: An element type that a checkpoint cannot hold, or the key '__metadata__'.
+        AlreadyExists: The file exists.
+        StoreUnavailable: The storage failed.
     """
     size = crc = 0
     chunks = stream(tensors)
@@ -84,10 +160,10 @@ def stream(tensors: Mapping[str, Array]) -> Iterator[Bytes]:
     """Returns the bytes of a safetensors file, piece by piece.
 
     Args:
-        tensors: what it holds, by key; they are not copied, unless they are not contiguous.
+        tensors: What it holds, by key; they are not copied, unless they are not contiguous.
 
     Raises:
-        ValueError: an element type that a checkpoint cannot hold, or the key '__metadata__'; before the first piece.
+        ValueError: An element type that a checkpoint cannot hold, or the key '__metadata__'; before the first piece.
     """
     if "__metadata__" in tensors:
         raise ValueError(
@@ -107,17 +183,17 @@ def read_tensors(
     Memory is taken only for a file whose size in the store is the listed one.
 
     Args:
-        store: where from.
-        directory: folder in the store.
-        entry: the file, as it was listed.
-        moved: told how much of it has come from the store.
+        store: Where from.
+        directory: Folder in the store.
+        entry: The file, as it was listed.
+        moved: Told how much of it has come from the store.
 
     Returns:
         The tensors by key, writable, in C order.
 
     Raises:
-        CorruptCheckpoint: the file is missing, of another size or sum, or no valid safetensors file.
-        StoreUnavailable: the storage failed.
+        CorruptCheckpoint: The file is missing, of another size or sum, or no valid safetensors file.
+        StoreUnavailable: The storage failed.
     """
     file = CheckedFile(store, directory, entry, moved)
     file.check_size()
@@ -128,8 +204,8 @@ def read_to_places(file: CheckedFile, places: Places) -> dict[str, Array]:
     """Reads a file of tensors to where they belong, like `read_tensors`.
 
     Args:
-        file: which; its size was checked.
-        places: where to; it is asked before anything but the header is read, and raises what it has against it.
+        file: Which; its size was checked.
+        places: Where to; called before anything but the header is read, and raises if it refuses the tensors.
     """
     with file:
         length = int.from_bytes(file.take(8), "little")

@@ -1,19 +1,19 @@
-"""How a worker writes its part of a checkpoint."""
+"""A worker's part of a checkpoint: writing it, and removing it when the save failed."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from keras_preempt.checkpoint import failpoints
 from keras_preempt.checkpoint.documents import as_read
-from keras_preempt.checkpoint.dtypes import dtype_of
-from keras_preempt.checkpoint.layout import local_file, mirrored_file, part_file
+from keras_preempt.checkpoint.errors import NotFound
+from keras_preempt.checkpoint.layout import MANIFEST, local_file, mirrored_file, part_file
 from keras_preempt.checkpoint.manifest import FileEntry, Part, PlacedSlice
-from keras_preempt.checkpoint.partition import SMALLEST_CUT, Slice
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Shown, silent
+from keras_preempt.checkpoint.partition import SMALLEST_CUT, Slice, dtype_of
+from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array, write_tensors
 
 FILE_SIZE = 256 << 20
@@ -33,28 +33,28 @@ def write_part(
     before_file: Callable[[], None] = lambda: None,
     shown: Shown = silent,
 ) -> Part:
-    """Writes a worker's tensors, and then the list of them, which declares the part complete.
+    """Writes a worker's tensors, and then the part list, which declares the part complete.
 
     Args:
-        store: where to.
-        directory: the attempt's folder, see `layout.attempt_directory`.
-        member: the worker's number.
-        mirrored: its share of the mirrored tensors: slices, each with the whole tensor; empty for a worker
+        store: Where to.
+        directory: The attempt's folder, see `layout.attempt_directory`.
+        member: The worker's number.
+        mirrored: Its share of the mirrored tensors: slices, each with the whole tensor; empty for a worker
             that may be gone before it has written much.
-        local: the tensors that only this worker has, by name.
+        local: The tensors that only this worker has, by name.
         state: JSON, see `Part`.
         position: JSON, see `Part`.
-        before_file: called before each file; what it raises ends the save.
-        shown: shows how much of it is written.
+        before_file: Called before each file; an error that it raises ends the save.
+        shown: Shows the progress.
 
     Returns:
         The part as it was written; all of it is durable.
 
     Raises:
-        ValueError: an array does not fit its slice, or its type cannot be stored.
+        ValueError: An array does not fit its slice, or its type cannot be stored.
         TypeError: `state` or `position` is not JSON; nothing was written.
-        AlreadyExists: this worker has written to that attempt before.
-        StoreUnavailable: the storage failed.
+        AlreadyExists: This worker has written to that attempt before.
+        StoreUnavailable: The storage failed.
     """
     for slice_, array in mirrored:
         if (array.dtype, array.shape) != (dtype_of(slice_.dtype), slice_.shape):
@@ -124,3 +124,31 @@ def _split(slice_: Slice, size: int) -> tuple[Slice, Slice]:
 
 def _cut(slice_: Slice, array: Array) -> Array:
     return array.reshape(-1)[slice_.start : slice_.stop].reshape(slice_.stored_shape)
+
+
+def discard(store: Store, directory: str, member: int) -> bool:
+    """Removes the files of one worker from an attempt that is not committed.
+
+    Its part list goes first: without it the attempt cannot be committed. A committer that is faster by a moment finds
+    the list gone afterwards, and takes its manifest back.
+
+    Args:
+        store: The run's directory.
+        directory: The attempt's folder.
+        member: The worker.
+
+    Returns:
+        Whether they are gone; they stay if the attempt was committed.
+
+    Raises:
+        StoreUnavailable: The storage failed. What is left is removed by the next start.
+    """
+    names = store.children(directory)
+    if MANIFEST in names:
+        return False
+    part = part_file(member)
+    own = [name for name in names if name.startswith(part.partition(".")[0] + ".")]
+    for name in sorted(own, key=lambda name: name != part):
+        with contextlib.suppress(NotFound):
+            store.delete(f"{directory}/{name}")
+    return True

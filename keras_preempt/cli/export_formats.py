@@ -16,10 +16,9 @@ from typing import Any
 
 import click
 
-from keras_preempt.checkpoint.choosing import read_chosen
 from keras_preempt.checkpoint.errors import one_line
 from keras_preempt.checkpoint.layout import parse_attempt
-from keras_preempt.checkpoint.run_directory import read_run
+from keras_preempt.checkpoint.run_directory import read_chosen, read_run
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import stream
 from keras_preempt.cli.options import CannotRead

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.checkpoint.choosing import read_chosen
 from keras_preempt.checkpoint.errors import one_line
-from keras_preempt.checkpoint.reader import CheckpointInfo, load, load_own
-from keras_preempt.checkpoint.run_directory import read_run
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.reader import CheckpointInfo, Reading
+from keras_preempt.checkpoint.run_directory import read_chosen, read_run
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.cli.compare import compare_json, compare_tensors
 from keras_preempt.cli.terminal import Terminal
@@ -131,13 +131,10 @@ def _read(store: Store, which: str) -> _Content:
 
 def _content(store: Store, step: int | None) -> _Content:
     def read(info: CheckpointInfo) -> tuple[dict[str, Array], dict[str, Any]]:
-        members = 1 if info.manifest is None else info.manifest.members
-        loaded = load(store, info, 0, members, transfer)
-        own = load_own(store, info, transfer)
-        tensors = dict(loaded.tensors)
-        for member, (local, _) in own.items():
-            tensors.update({f"w{member}: {name}": value for name, value in local.items()})
-        return tensors, {f"w{member}": state for member, (_, state) in own.items()}
+        tensors, workers = Reading(store, info, transfer).load_all()
+        for own in workers:
+            tensors.update({f"w{own.member}: {name}": value for name, value in own.local.items()})
+        return tensors, {f"w{own.member}": own.state for own in workers}
 
     info, (tensors, state) = read_chosen(store, step, read)
     return _Content(f"{store.url}/{info.directory}", tensors, state)

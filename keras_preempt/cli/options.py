@@ -13,7 +13,8 @@ import click
 
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.run_directory import read_run
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cluster import RestartPolicy
 from keras_preempt.process.exit_codes import RESTART_CODES
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.layout import EVENTS
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.cluster.status import read_fit
 from keras_preempt.process.environment import DRILL_RECORD

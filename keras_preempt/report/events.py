@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import re
 import threading
@@ -20,12 +19,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from keras_preempt.agreement.alignment import Position
-from keras_preempt.checkpoint import strict_json
 from keras_preempt.checkpoint.documents import FORMAT
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, TooLarge, UnsupportedFormat, one_line
+from keras_preempt.checkpoint.fields import loads
 from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import this_process
+from keras_preempt.report.fields import seconds
 
 logger = logging.getLogger("keras_preempt")
 
@@ -51,7 +51,6 @@ KINDS = (
 LARGEST = 64 << 20
 """The most bytes of one file of events that are read."""
 
-_LATEST = 253402300800.0  # seconds since 1970; the year 10000, before which a clock is right
 
 # A launcher's log has no worker. Of a bucket, whose objects cannot grow, the last group counts the segments of a log.
 _LOG = re.compile(r"([0-9]{5,9})\.(?:launcher|w([0-9]{5,9})(?:-([0-9]{4,9}))?)\.jsonl")
@@ -238,15 +237,12 @@ def _events(name: str, data: bytes, tell: Callable[[str], None]) -> list[dict[st
 
 def _event(text: bytes) -> dict[str, Any] | None:
     try:
-        event = strict_json.loads(text)
+        event = loads(text)
     except ValueError:
         return None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         return None
-    told_at = event.get("time")
-    if isinstance(told_at, bool) or not isinstance(told_at, (int, float)):
-        return None
-    return event if math.isfinite(told_at) and 0 <= told_at < _LATEST else None
+    return None if seconds(event, "time") is None else event
 
 
 class Milestones:

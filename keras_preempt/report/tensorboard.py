@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from keras_preempt.backend.keras import internals as keras_internals
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 
 logger = logging.getLogger("keras_preempt")
 

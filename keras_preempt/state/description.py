@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_preempt.backend.keras.internals import InputFeed, RunningFit, builds_before_evaluating
 from keras_preempt.backend.tensorflow.internals import batch_size
 from keras_preempt.checkpoint.documents import FORMAT
-from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.checkpoint.other_workers import Setup
 from keras_preempt.state.model import ELSEWHERE, ModelState
 
 

@@ -21,7 +21,7 @@ from keras_preempt.backend.keras import internals as keras_internals
 from keras_preempt.backend.keras.own_optimizers import own_optimizers
 from keras_preempt.backend.tensorflow import host_values
 from keras_preempt.backend.tensorflow.replica_branches import gradient_accumulators
-from keras_preempt.checkpoint.dtypes import NAMES
+from keras_preempt.checkpoint.partition import NAMES
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import attributes
 from keras_preempt.state.handover import Handover

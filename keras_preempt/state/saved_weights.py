@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from keras_preempt.checkpoint.reader import CheckpointInfo, load, load_own
+from keras_preempt.checkpoint.reader import CheckpointInfo, Reading
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.report.progress import transfer
@@ -52,12 +52,11 @@ def read_weights(store: Store, info: CheckpointInfo, rules: Mapping[str, Rule] |
             the first replica's are taken.
 
     Raises:
-        CheckpointError: As from `reader.load`.
+        CheckpointError: As from `reader.Reading`.
     """
-    members = info.manifest.members if info.manifest is not None else 1
-    loaded = load(store, info, 0, members, transfer)
-    own = [loaded.local] if members == 1 else [local for local, _ in load_own(store, info, transfer).values()]
-    values = {name[len(GROUP) :]: value for name, value in loaded.tensors.items() if is_weight(name)}
+    tensors, workers = Reading(store, info, transfer).load_all()
+    own = [worker.local for worker in workers]
+    values = {name[len(GROUP) :]: value for name, value in tensors.items() if is_weight(name)}
     combined = {}
     for name, replicas in _replicas(own):
         rule = (rules or {}).get(name) or rule_of("none", replicas[0].dtype)

@@ -11,10 +11,10 @@ import numpy as np
 
 from keras_preempt.backend.keras import internals as keras_internals
 from keras_preempt.backend.tensorflow import host_values
-from keras_preempt.checkpoint.choosing import read_chosen
 from keras_preempt.checkpoint.errors import IdentityMismatch, one_line
-from keras_preempt.checkpoint.run_directory import read_run
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.run_directory import read_chosen, read_run
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.state.regroup import Rule, rule_of
 from keras_preempt.state.saved_weights import Weights, read_weights
 from keras_preempt.state.variable_names import differ_in_layer, named_alike

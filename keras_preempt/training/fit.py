@@ -45,7 +45,6 @@ from keras_preempt.training import (
     several_fits,
     shared_files,
     side_by_side,
-    space,
     startup,
 )
 from keras_preempt.training.interval import Interval
@@ -56,7 +55,7 @@ from keras_preempt.training.propagation import Propagation, gist
 from keras_preempt.training.rehearsal import Rehearsal
 from keras_preempt.training.restoring import restore
 from keras_preempt.training.runtime import Runtime
-from keras_preempt.training.saver import Saved, Saver
+from keras_preempt.training.saver import Saved, Saver, check_space, size_of
 from keras_preempt.training.saves import Saves
 from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
@@ -180,7 +179,7 @@ class Supervision:
         def prepare() -> None:
             self._store.prepare()
             replicas = strategy.num_replicas_in_sync // self._place.members
-            space.check(self._store, model_states[0], self._place.members, replicas)
+            check_space(self._store, model_states[0], self._place.members, replicas)
 
         def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
             reading = time.time()
@@ -244,9 +243,7 @@ class Supervision:
             Peers(coordinator),
             self._patience,
         )
-        self._saves = Saves(
-            self.session, saver, self._schedule, start.incarnation, self._place.members, self.runtime.pace
-        )
+        self._saves = Saves(self.session, saver, self._schedule, self._place.members, self.runtime.pace)
         for notice in several_fits.take_notices():
             self.runtime.notify(notice)
         self.runtime.start()
@@ -281,7 +278,7 @@ class Supervision:
         milestones.ready(beginning, fit.epochs)
         self._saves.begin(beginning)
         self.runtime.at_risk = self._saves.at_risk
-        self.runtime.pace.to_save = space.size_of(model_states[0].signature())
+        self.runtime.pace.to_save = size_of(model_states[0].signature())
         self.runtime.pace.leave(self.runtime.entered)
         self._look_again(beginning)
         if self._schedule.seconds is not None and self._place.member == 0:

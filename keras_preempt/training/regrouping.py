@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Own
-from keras_preempt.checkpoint.reader import Loaded
-from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Setup
+from keras_preempt.checkpoint.reader import Loaded, Own
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import regroup
 from keras_preempt.state.model import ModelState

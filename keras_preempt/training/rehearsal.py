@@ -10,10 +10,11 @@ from keras_preempt.backend.tensorflow.internals import hidden_sources
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.model import ModelState
-from keras_preempt.training import drill_place, space
+from keras_preempt.training import drill_place
 from keras_preempt.training.drill import Drill
 from keras_preempt.training.promise import Promise
 from keras_preempt.training.runtime import Runtime
+from keras_preempt.training.saver import size_of
 from keras_preempt.training.saves import Saves
 from keras_preempt.training.session import Session
 from keras_preempt.training.step_record import StepRecord
@@ -80,7 +81,7 @@ class Rehearsal:
 
         name = drill_place.fit_name(place)
         heard = _Notices(runtime)
-        size = space.size_of(model_state.signature())
+        size = size_of(model_state.signature())
         record = StepRecord.from_environment(member, capture, size, fit.feed.steps_per_execution)
         drill = Drill.from_environment(member, name)
         if drill is not None:

@@ -1,11 +1,12 @@
-"""One worker's side of a save: capture the state, write this worker's part, see it committed."""
+"""One worker's side of a save: capture the state, write this worker's part, and wait for the commit."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import keras
@@ -14,22 +15,21 @@ import tensorflow as tf
 
 from keras_preempt.agreement.alignment import Plan, Position
 from keras_preempt.agreement.local import LocalCoordinator
-from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
+from keras_preempt.checkpoint.commit import Attempt, check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
     Fenced,
     PartsMissing,
     SaveCancelled,
+    StoreUnavailable,
     WriteUncertain,
 )
-from keras_preempt.checkpoint.layout import attempt_directory, part_file
-from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
+from keras_preempt.checkpoint.layout import attempt_name, part_file
+from keras_preempt.checkpoint.partition import Slice, TensorSpec, dtype_of, partition
 from keras_preempt.checkpoint.retention import Retention, retain
-from keras_preempt.checkpoint.storage.discard import discard
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Shown, silent
+from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.writer import discard, write_part
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.progress import transfer
 from keras_preempt.state.model import ModelState
@@ -41,7 +41,7 @@ COMMIT_PATIENCE = 60.0
 """Seconds that the committer waits for the parts of the other writers, and they for its manifest, ..."""
 
 SLOWEST_WRITE = 5e6
-"""... and one second more for as many bytes of a writer's share: who is slower is taken for dead."""
+"""... and one second more for as many bytes of a writer's share: a slower one is taken for dead."""
 
 DOOMED_TIMEOUT = 15.0
 """Seconds that the committer waits for the small part of a worker under notice. It is written while the
@@ -50,14 +50,14 @@ writers write theirs; a worker that has not finished by then was killed."""
 
 @dataclass(frozen=True)
 class Saved:
-    """What came of a save.
+    """The outcome of a save.
 
     Attributes:
         name: The folder of the committed checkpoint; None if there is none.
         seconds: How long the save took this worker.
         missing: Workers whose local part is missing.
         uncertain: Whether it may be committed nevertheless: the storage has not answered, and may still carry it out.
-        late: Writers that the save has failed for: they are gone, or were taken for that.
+        late: Writers because of which the save failed: they are gone, or too slow.
     """
 
     name: str | None
@@ -86,27 +86,19 @@ class Content:
 
 @dataclass(frozen=True)
 class Prepared:
-    """All that one worker writes of a checkpoint, on the host.
+    """What one worker writes of a checkpoint, on the host.
 
     Attributes:
-        attempt: Names the save.
-        plan: Who writes what.
-        position: Where the main thread stood.
-        finished: Whether training is over.
-        specs: All mirrored tensors.
-        mirrored: This worker's share of them.
+        attempt: The checkpoint.
+        mirrored: This worker's share of the mirrored tensors.
         local: Its own tensors.
         state: Its own JSON state.
         began_at: When training stopped for this save, in seconds since 1970; None if it did not.
-        ready_at: When all of it was on the host.
+        ready_at: When everything was on the host.
         background: Whether training went on then.
     """
 
-    attempt: str
-    plan: Plan
-    position: Position
-    finished: bool
-    specs: list[TensorSpec]
+    attempt: Attempt
     mirrored: list[tuple[Slice, Array]]
     local: dict[str, Array]
     state: Mapping[str, Any]
@@ -118,12 +110,6 @@ class Prepared:
     def times(self) -> dict[str, object]:
         """What it has cost training, for the events."""
         return {"began_at": self.began_at, "ready_at": self.ready_at, "background": self.background}
-
-    @property
-    def where(self) -> dict[str, Any]:
-        """The position as JSON."""
-        at = self.position
-        return {"epoch": at.epoch, "phase": at.phase, "batch": at.batch, "step": at.step or 0}
 
 
 class Saver:
@@ -140,7 +126,7 @@ class Saver:
         on_commit: Called with the step of each checkpoint, and with the seconds from when training stopped for it.
         peers: Knows which workers are gone; None where there are no others.
         patience: Returns the seconds for which a save that begins now may wait for other workers at most, so that this
-            one can still write everything by itself before its machine goes; None if nobody has said when that is.
+            one can still write everything by itself before its machine goes; None if that time is not known.
 
     Attributes:
         member: The index of this process.
@@ -161,8 +147,9 @@ class Saver:
     ) -> None:
         self._store = store
         self._model = model_state
-        self.member = self._member = member
+        self.member = member
         self._members = members
+        self._count = 0
         self._incarnation = incarnation
         self._retention = retention
         self._events = events
@@ -172,31 +159,36 @@ class Saver:
         self._fenced = False
 
     def prepare(
-        self,
-        attempt: str,
-        plan: Plan,
-        position: Position,
-        finished: bool,
-        content: Content,
-        *,
-        copy: bool,
-        began_at: float,
+        self, plan: Plan, position: Position, content: Content, *, copy: bool, began_at: float
     ) -> Prepared:
         """Fetches what this worker has to write, and nothing else.
 
+        Every worker makes the same saves at the same boundaries, so that their number names them.
+
         Args:
-            attempt: Names the save.
-            plan: Who writes what.
+            plan: Which workers write what.
             position: Where the main thread stands; the same on every worker.
-            finished: Whether training is over.
             content: What to write beside the variables.
             copy: Whether training goes on before `write` is through.
             began_at: When training stopped for this save, in seconds since 1970.
         """
-        specs = self._specs(content)
+        attempt = Attempt(
+            step=position.step or 0,
+            name=attempt_name(self._incarnation, self._count),
+            position={**asdict(position), "step": position.step or 0},
+            kind=plan.kind.value,
+            members=self._members,
+            writers=plan.writers,
+            doomed=plan.doomed,
+            finished=position.phase == "end",
+            reason=f"called by {plan.kind.value}",
+            versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
+            specs=self._specs(content),
+        )
+        self._count += 1
         mirrored: list[tuple[Slice, Array]] = []
-        if self._member in plan.writers:
-            share = partition(specs, len(plan.writers))[plan.writers.index(self._member)]
+        if self.member in plan.writers:
+            share = partition(attempt.specs or (), len(plan.writers))[plan.writers.index(self.member)]
             known = {**content.mirrored, **content.overrides}
             # Only this worker's share is fetched from the device. It has at most one piece of each tensor.
             wanted = {piece.tensor: (piece.start, piece.stop) for piece in share if piece.tensor not in known}
@@ -205,19 +197,7 @@ class Saver:
         local = self._model.capture_local(copy=copy)
         local.update({name: value for name, value in content.overrides.items() if name in local})
         local.update(content.arrays)
-        return Prepared(
-            attempt,
-            plan,
-            position,
-            finished,
-            specs,
-            mirrored,
-            local,
-            content.state,
-            began_at,
-            time.time(),
-            copy,
-        )
+        return Prepared(attempt, mirrored, local, content.state, began_at, time.time(), copy)
 
     def write(
         self, save: Prepared, cancelled: Callable[[], bool] = lambda: False, shown: Shown | None = None
@@ -231,11 +211,10 @@ class Saver:
         """
         began = time.monotonic()
         cut = self._patience()
-        step = save.position.step or 0
-        if self._fenced:  # It has been told that the directory is another start's, and why.
+        attempt, step, directory = save.attempt, save.attempt.step, save.attempt.directory
+        if self._fenced:  # The user knows already that the directory belongs to another start, and why.
             logger.info("Step %d is NOT saved: a newer start of this job has the directory.", step)
             return Saved(None, 0.0)
-        directory = attempt_directory(step, save.attempt)
 
         def check() -> None:
             if cancelled():
@@ -243,60 +222,49 @@ class Saver:
                     f"The save of {directory} was given up: another one cannot wait, or a worker has failed."
                 )
 
+        def emit(event: str, **more: object) -> None:
+            self._events.emit(event, attempt=attempt.name, step=step, **more)
+
         try:
             check_fence(self._store, self._incarnation)
             write_part(
                 self._store,
                 directory,
-                self._member,
+                self.member,
                 save.mirrored,
                 save.local,
-                dict(save.state),
-                save.where,
+                save.state,
+                attempt.position,
                 before_file=check,
                 shown=shown or (silent if save.background else transfer),
             )
             written = time.monotonic()
-            self._events.emit("save", attempt=save.attempt, step=step, seconds=written - began, **save.times)
+            emit("save", seconds=written - began, **save.times)
             with self._peers.watched():
-                missing = self._commit(save, directory, check, cut)
+                missing = self._commit(attempt, check, cut)
         except SaveCancelled as error:
             logger.info("%s", error)
             self._discard(directory)
             return Saved(None, time.monotonic() - began)
         except WriteUncertain as error:
-            self._events.emit(
-                "error",
-                reason=f"not known whether saved: {error}",
-                attempt=save.attempt,
-                step=step,
-                **save.times,
-            )
+            emit("error", reason=f"not known whether saved: {error}", **save.times)
             logger.error("It is NOT KNOWN whether the checkpoint at step %d was saved: %s", step, error)
             return Saved(None, time.monotonic() - began, uncertain=True)
         except (CheckpointError, OSError, TypeError, ValueError) as error:
             self._fenced = isinstance(error, Fenced)
-            self._events.emit(
-                "error", reason=f"not saved: {error}", attempt=save.attempt, step=step, **save.times
-            )
+            emit("error", reason=f"not saved: {error}", **save.times)
             logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
             self._discard(directory)
             late = error.late if isinstance(error, PartsMissing) else ()
             return Saved(None, time.monotonic() - began, late=late)
         seconds = time.monotonic() - began
-        self._events.emit(
-            "commit",
-            attempt=save.attempt,
-            step=step,
-            seconds=time.monotonic() - written,
-            missing=list(missing),
-        )
+        emit("commit", seconds=time.monotonic() - written, missing=list(missing))
         self._on_commit(step, seconds if save.began_at is None else time.time() - save.began_at)
         return Saved(directory, seconds, missing)
 
     def _discard(self, directory: str) -> None:
         try:
-            discard(self._store, directory, self._member)
+            discard(self._store, directory, self.member)
         except (CheckpointError, OSError) as error:
             logger.info("What was written of %s stays until the next start: %s", directory, error)
 
@@ -308,11 +276,8 @@ class Saver:
             TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
         ]
 
-    def _commit(
-        self, save: Prepared, directory: str, check: Callable[[], None], cut: float | None
-    ) -> tuple[int, ...]:
-        plan = save.plan
-        share = sum(spec.nbytes for spec in save.specs) / len(plan.writers)
+    def _commit(self, attempt: Attempt, check: Callable[[], None], cut: float | None) -> tuple[int, ...]:
+        share = sum(spec.nbytes for spec in attempt.specs or ()) / len(attempt.writers)
         patience = COMMIT_PATIENCE + share / SLOWEST_WRITE
         if cut is not None:
             patience = min(patience, cut)
@@ -321,53 +286,40 @@ class Saver:
             check()
             time.sleep(seconds)  # Other machines' files cannot be waited for, only looked for.
 
-        if self._member != plan.writers[0]:
+        if self.member != attempt.writers[0]:
             manifest = wait_for_commit(
                 self._store,
-                directory,
+                attempt.directory,
                 patience,
-                given_up=lambda: self._lacks_a_writer(save, directory),
+                given_up=lambda: self._lacks_a_writer(attempt),
                 wait=pause,
             )
             if manifest is not None:
                 return manifest.missing
-            # In its place, if nothing is missing but the manifest; else it comes to light which parts are.
-            logger.warning("Worker %d does not commit %s.", plan.writers[0], directory)
+            # So this worker does, if only the manifest is missing; else it finds out which parts are.
+            logger.warning("Worker %d does not commit %s.", attempt.writers[0], attempt.directory)
             patience = 0.0
-        optional = [member for member in plan.doomed if member not in plan.writers]
         manifest = commit(
             self._store,
-            directory,
-            expected=list(range(self._members)),
-            writers=plan.writers,
-            optional=optional,
+            attempt,
             timeout=patience,
             optional_timeout=min(DOOMED_TIMEOUT, patience),
-            incarnation=self._incarnation,
-            step=save.position.step or 0,
-            position=save.where,
-            attempt=save.attempt,
-            kind=plan.kind.value,
-            finished=save.finished,
-            reason=f"called by {plan.kind.value}",
-            specs=save.specs,
-            versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
             gone=lambda: self._peers.gone,
             wait=pause,
         )
         self._remove_superseded()
         return manifest.missing
 
-    def _lacks_a_writer(self, save: Prepared, directory: str) -> bool:
-        """Whether a writer is gone, and the save with it: the committer, or one whose part is not there."""
-        gone = self._peers.gone.intersection(save.plan.writers)
+    def _lacks_a_writer(self, attempt: Attempt) -> bool:
+        """Whether the save has failed with a writer that is gone: the committer, or one whose part is not there."""
+        gone = self._peers.gone.intersection(attempt.writers)
         if not gone:
             return False
-        names = self._store.children(directory)
-        return save.plan.writers[0] in gone or any(part_file(member) not in names for member in gone)
+        names = self._store.children(attempt.directory)
+        return attempt.writers[0] in gone or any(part_file(member) not in names for member in gone)
 
     def _remove_superseded(self) -> None:
-        """Tidies up after a commit, which stands whatever becomes of this."""
+        """Tidies up after a commit, which stands even if this fails."""
         try:
             removed = retain(self._store, self._retention, self._incarnation)
         except (CheckpointError, OSError) as error:
@@ -375,3 +327,42 @@ class Saver:
             return
         for name in removed:
             logger.info("Removed %s: superseded, or never committed (%s).", name, self._retention)
+
+
+def check_space(store: Store, model_state: ModelState, members: int, replicas: int) -> None:
+    """Makes sure, before training begins, that there is room for what this worker writes, or stages for a bucket.
+
+    That is an even share of the mirrored variables and all of its own. If others are under notice it has to
+    take over their shares too: where there is no room for that, a warning says so.
+
+    Args:
+        store: The run's directory; prepared.
+        model_state: The variables.
+        members: How many workers there are.
+        replicas: How many replicas this worker has.
+
+    Raises:
+        StoreUnavailable: There is not enough room; the message says how much there is.
+    """
+    everything = size_of(model_state.signature())
+    mirrored = size_of(model_state.signature(mirrored_only=True))
+    own = (everything - mirrored) * replicas
+    store.check_space(math.ceil(mirrored / members) + own)
+    try:
+        store.check_space(mirrored + own)
+    except StoreUnavailable as error:
+        logger.warning(
+            "There is room for this worker's share of a checkpoint, but not for a whole one, which it has to "
+            "write when all other workers are under notice at once. %s",
+            error,
+        )
+
+
+def size_of(signature: Iterable[Mapping[str, Any]]) -> int:
+    """Bytes of the values of variables, as `ModelState.signature` describes them."""
+    return sum(_item_size(v["dtype"]) * math.prod(v["shape"]) for v in signature)
+
+
+def _item_size(dtype: str) -> int:
+    # How long strings are is known from their values alone: counted is what points to one.
+    return 8 if dtype == "string" else dtype_of(dtype).itemsize

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.plan import without
-from keras_preempt.checkpoint.layout import attempt_name, parse_step
+from keras_preempt.checkpoint.layout import parse_step
 from keras_preempt.report.progress import InBackground
-from keras_preempt.training.background import BackgroundSave
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.runtime import NEVER
-from keras_preempt.training.saver import Content, Prepared, Saved, Saver
+from keras_preempt.training.saver import Saved, Saver
 from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
 
 logger = logging.getLogger("keras_preempt")
 
+WAIT_LIMIT = 3600.0
+"""Seconds; every step of a save has its own, much shorter limit."""
+
 
 class Saves:
     """Decides when and how this fit is saved.
-
-    Every worker makes the same saves at the same boundaries, so that their number names them.
 
     Args:
         session: What to save.
         saver: Writes it.
         schedule: When to save while nothing happens.
-        incarnation: The number of this start.
         members: How many processes take part.
         pace: Told how long saves take.
 
@@ -43,38 +43,37 @@ class Saves:
         session: Session,
         saver: Saver,
         schedule: Schedule,
-        incarnation: int,
         members: int,
         pace: Pace,
     ) -> None:
         self._session = session
         self._saver = saver
         self._schedule = schedule
-        self._incarnation = incarnation
         self._pace = pace
         self._everyone = tuple(range(members))
         self._background = BackgroundSave()
         self._watch = InBackground()
-        self._count = 0
         self._started: Position | None = None
         self.committed: str | None = None
         self._owed = False  # The save at a notice, which goes on, is not committed yet.
 
     def begin(self, position: Position | None) -> None:
-        """Tells where the fit begins: there is nothing to save before it has come further."""
+        """Called where the fit begins: there is nothing to save until it is further."""
         self._started = position
         self.committed = self._session.restored_name or None
 
     def at_once(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
-        """Saves, and returns when that is done. A save in flight gives way, unless it is as good.
+        """Saves, and returns when that is done. A save in flight is cancelled, unless it is as good.
 
         Args:
-            plan: Who writes what.
+            plan: Which workers write what.
             position: Where the main thread stands.
             given_up: Whether the save can no longer be completed; asked while others are waited for.
         """
         began = time.time()
-        finishing = position.phase == "end"  # Whoever called the round: the end is always saved as such.
+        finishing = (
+            position.phase == "end"
+        )  # Whichever worker called the round: the end is always saved as such.
         if self._session.resuming and not finishing:
             logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
             return Saved(self._session.restored_name, 0.0)
@@ -92,7 +91,7 @@ class Saves:
         content = self._session.capture(position)
         gone: set[int] = set()
         while True:
-            prepared = self._prepare(plan, position, began, content, copy=False)
+            prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began)
             saved = self._ended(self._saver.write(prepared, given_up))
             if not saved.late:
                 return saved
@@ -119,7 +118,8 @@ class Saves:
         self._background.wait()  # At most one: memory for one copy, and the order of saves.
         self._pace.save_began()
         self._owed = plan.kind is Kind.PREEMPTED
-        prepared = self._prepare(plan, position, began, self._session.capture(position), copy=True)
+        content = self._session.capture(position)
+        prepared = self._saver.prepare(plan, position, content, copy=True, began_at=began)
         watch = self._watch = InBackground()
 
         def write(cancelled: Callable[[], bool]) -> Saved:
@@ -129,7 +129,7 @@ class Saves:
         return time.time() - began
 
     def scheduled(self, position: Position) -> None:
-        """Makes the save that the schedule asks for at this boundary, if it does; every worker comes here."""
+        """Makes the save that the schedule asks for at this boundary, if it does; every worker calls this."""
         last = self._background.position or self._started
         if not self._session.resuming and self._schedule.due(position, last):
             self.in_background(Plan(0, Kind.PERIODIC, self._everyone, ()), position)
@@ -148,14 +148,6 @@ class Saves:
         if position.phase != "train":
             return entered + 1  # The next one may be training's, at this very step.
         return entered + -(-left // steps_per_execution)
-
-    def _prepare(
-        self, plan: Plan, position: Position, began: float, content: Content, *, copy: bool
-    ) -> Prepared:
-        attempt = attempt_name(self._incarnation, self._count)
-        self._count += 1
-        finished = position.phase == "end"
-        return self._saver.prepare(attempt, plan, position, finished, content, copy=copy, began_at=began)
 
     def _ended(self, saved: Saved) -> Saved:
         self._pace.saved(None if saved.name is None else saved.seconds)
@@ -182,7 +174,7 @@ class Saves:
         return f"what was trained since step {_step_of(self.committed)}"
 
     def tell_loss(self, position: Position, *, uncertain: bool = False) -> None:
-        """Says that the fit is left without a save at `position`, and what that means.
+        """Logs that the fit ends without a save at `position`, and what is lost.
 
         Args:
             position: Where the main thread stands.
@@ -200,18 +192,78 @@ class Saves:
         )
 
     def wait(self) -> Saved | None:
-        """Waits for the save in flight, and shows how far it is; returns what came of the last one.
+        """Waits for the save in flight, and shows its progress; returns the outcome of the last one.
 
         Raises:
-            BaseException: What saving has raised.
+            BaseException: The error of the save.
         """
         with self._watch.waited_for():
             return self._background.wait()
 
     def end(self) -> None:
-        """Gives up the save in flight, if the fit is left during one; what it raised is raised here."""
+        """Gives up the save in flight when the fit is left during one; raises its error."""
         self._background.cancel()
 
 
 def _step_of(checkpoint: str) -> int | None:
     return parse_step(checkpoint.partition("/")[0])
+
+
+class BackgroundSave:
+    """The save in flight, if there is one.
+
+    Attributes:
+        last: The outcome of the save that ended last; None before the first.
+        position: The position of the save that began last; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.last: Saved | None = None
+        self.position: Position | None = None
+        self._thread: threading.Thread | None = None
+        self._cancelled = threading.Event()
+        self._error: BaseException | None = None
+
+    def start(self, position: Position, write: Callable[[Callable[[], bool]], Saved]) -> None:
+        """Begins a save, after the one in flight has ended.
+
+        Args:
+            position: What is saved.
+            write: Makes the save; its argument is a function that says whether to give up.
+        """
+        self.wait()
+        self.position = position
+        self._cancelled.clear()
+
+        def run() -> None:
+            try:
+                self.last = write(self._cancelled.is_set)
+            except BaseException as error:  # Raised again in the main thread, by `wait`.
+                self._error = error
+
+        self._thread = threading.Thread(target=run, name="keras_preempt-save", daemon=True)
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save is in flight."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self) -> Saved | None:
+        """Waits for the save in flight; returns the outcome of the last one.
+
+        Raises:
+            BaseException: What the thread raised.
+        """
+        if self._thread is not None:
+            self._thread.join(WAIT_LIMIT)
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self.last
+
+    def cancel(self) -> None:
+        """Makes the save in flight give up between two files, and waits for it."""
+        self._cancelled.set()
+        self.wait()

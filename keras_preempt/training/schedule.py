@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from keras_preempt.agreement.alignment import Position
-from keras_preempt.checkpoint.duration import seconds_of
+from keras_preempt.checkpoint.retention import seconds_of
 from keras_preempt.process import environment
 
 

@@ -18,9 +18,8 @@ from keras_preempt.backend.keras.internals import InputFeed, RunningFit
 from keras_preempt.backend.keras.own_optimizers import steps_done, steps_of_parts
 from keras_preempt.backend.tensorflow import iterators_made
 from keras_preempt.backend.tensorflow.internals import reshuffles_while_drawn
-from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers
+from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers, Setup
 from keras_preempt.checkpoint.reader import Loaded
-from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates

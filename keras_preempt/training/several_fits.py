@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from keras_preempt.checkpoint.errors import IdentityMismatch
 from keras_preempt.checkpoint.layout import RUN
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.notices import Notice
 from keras_preempt.training import live_fits
 from keras_preempt.training.ended_fits import ended_fits

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.commit import Attempt, commit
 from keras_preempt.checkpoint.errors import AlreadyExists
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name, incarnation_file
 from keras_preempt.checkpoint.manifest import Manifest
@@ -75,24 +76,24 @@ def write_parts(
 
 
 def commit_parts(store: Store, directory: str, step: int, **changed: Any) -> Manifest:
-    arguments: dict[str, Any] = {
-        "expected": (0, 1),
-        "writers": (0, 1),
-        "timeout": 5.0,
-        "optional_timeout": 0.0,
-        "incarnation": int(directory.split("/")[1].split("-")[0]),
+    """Commits; `changed` are fields of `Attempt` and arguments of `commit`."""
+    known = {field.name for field in fields(Attempt)}
+    told: dict[str, Any] = {
         "step": step,
+        "name": directory.split("/")[1],
         "position": at(step),
-        "attempt": directory.split("/")[1],
         "kind": "preemption",
-        "finished": False,
+        "members": 2,
+        "writers": (0, 1),
         "reason": "SIGTERM",
         "versions": {"numpy": np.__version__},
-        **changed,
+        **{name: value for name, value in changed.items() if name in known},
     }
+    attempt = Attempt(**told)
     with contextlib.suppress(AlreadyExists):  # as the start of the job has done
-        store.create(incarnation_file(arguments["incarnation"]), b"")
-    return commit(store, directory, **arguments)
+        store.create(incarnation_file(attempt.incarnation), b"")
+    options = {name: value for name, value in changed.items() if name not in known}
+    return commit(store, attempt, **{"timeout": 5.0, "optional_timeout": 0.0, **options})
 
 
 def save(

@@ -8,8 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Protocol, TypeVar
 
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound, StoreUnavailable
-from keras_preempt.checkpoint.storage.store import FileInfo, FileInfos, LineSink, Names, Store
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+from keras_preempt.checkpoint.storage.store import (
+    FileInfo,
+    FileInfos,
+    LineSink,
+    Moved,
+    Names,
+    Store,
+    uncounted,
+)
 from tests.checkpoint.campaign_scheduler import Killed, Scheduler, Worker
 from tests.checkpoint.campaign_store import Buffered, MemoryStore
 

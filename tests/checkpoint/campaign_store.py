@@ -14,11 +14,12 @@ from keras_preempt.checkpoint.storage.store import (
     FileInfo,
     FileInfos,
     LineSink,
+    Moved,
     Names,
     Store,
     check_name,
+    uncounted,
 )
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
 
 _ROOM = 1 << 30  # bytes
 

@@ -20,11 +20,12 @@ from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.reader import (
     CheckpointInfo,
     Loaded,
+    Reading,
     committed,
     load,
-    load_own,
     verify,
 )
+from keras_preempt.checkpoint.storage.store import Store
 from tests.checkpoint.fuzz_mutations import SEALED, UNSEALED
 from tests.checkpoint.fuzz_targets import MEMBERS, Targets, make
 
@@ -51,6 +52,10 @@ def check_refusal(error: CheckpointError) -> None:
         raise Wrong(f"a refusal of {len(message)} characters: {message!r:.3000}")
 
 
+def load_all(store: Store, info: CheckpointInfo) -> None:
+    Reading(store, info).load_all()
+
+
 def read(targets: Targets, info: CheckpointInfo, sealed: bool) -> bool:
     """Reads a checkpoint in all ways; returns whether it was refused by one of the workers."""
     refused = []
@@ -64,7 +69,7 @@ def read(targets: Targets, info: CheckpointInfo, sealed: bool) -> bool:
         original = targets.originals.get((info.directory, member))
         if not sealed and (original is None or not identical(loaded, original)):
             raise Wrong(f"worker {member} got something else than what was written to {info.directory}")
-    for use in (verify, load_own):
+    for use in (verify, load_all):
         try:
             use(targets.store, info)
         except CheckpointError as error:

@@ -13,7 +13,7 @@ import google_crc32c
 import numpy as np
 
 from keras_preempt.checkpoint import documents, incarnations, partition
-from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.commit import Attempt, commit
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, attempt_name, part_file
 from keras_preempt.checkpoint.partition import TensorSpec
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load
@@ -83,22 +83,17 @@ def _save(store: LocalStore, step: int, round: int) -> CheckpointInfo:
         write_part(
             store, directory, member, [(piece, held[piece.tensor]) for piece in share], local, state, position
         )
-    commit(
-        store,
-        directory,
-        expected=range(MEMBERS),
-        writers=range(MEMBERS),
-        timeout=5.0,
-        optional_timeout=0.0,
-        incarnation=1,
+    attempt = Attempt(
         step=step,
+        name=attempt_name(1, round),
         position=position,
-        attempt=attempt_name(1, round),
         kind="preemption",
-        finished=False,
+        members=MEMBERS,
+        writers=tuple(range(MEMBERS)),
         reason="SIGTERM",
         versions={"numpy": "2"},
     )
+    commit(store, attempt, timeout=5.0, optional_timeout=0.0)
     return next(info for info in committed(store) if info.directory == directory)
 
 

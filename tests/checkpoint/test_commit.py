@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import commit, read_manifest, wait_for_commit
+from keras_preempt.checkpoint.commit import Attempt, read_manifest, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CommitFailed,
     CorruptCheckpoint,
@@ -90,7 +90,7 @@ def test_a_missing_writer_prevents_the_commit_and_is_named(store: LocalStore, ti
 def test_a_writer_is_never_optional(store: LocalStore, time: FakeTime) -> None:
     write_parts(store, DIRECTORY, 3, members=(0,))
     with pytest.raises(CommitFailed, match="worker 1"):
-        commit_parts(store, DIRECTORY, 3, optional=(0, 1), **timed(time))
+        commit_parts(store, DIRECTORY, 3, doomed=(0, 1), **timed(time))
     assert no_manifest(store)
 
 
@@ -99,7 +99,7 @@ def test_a_missing_part_of_a_doomed_worker_is_waited_for_briefly_and_recorded(
 ) -> None:
     write_parts(store, DIRECTORY, 3, members=(1,), writers=(1,))
     manifest = commit_parts(
-        store, DIRECTORY, 3, writers=(1,), optional=(0,), **timed(time, optional_timeout=0.5)
+        store, DIRECTORY, 3, writers=(1,), doomed=(0,), **timed(time, optional_timeout=0.5)
     )
     assert manifest.missing == (0,)
     assert [part.member for part in manifest.parts] == [1]
@@ -110,7 +110,7 @@ def test_a_part_of_a_doomed_worker_that_arrives_in_time_is_used(store: LocalStor
     write_parts(store, DIRECTORY, 3, members=(1,), writers=(1,))
     time.events.append((0.3, lambda: write_parts(store, DIRECTORY, 3, members=(0,), writers=(1,))))
     manifest = commit_parts(
-        store, DIRECTORY, 3, writers=(1,), optional=(0,), **timed(time, optional_timeout=0.5)
+        store, DIRECTORY, 3, writers=(1,), doomed=(0,), **timed(time, optional_timeout=0.5)
     )
     assert manifest.missing == ()
 
@@ -284,25 +284,12 @@ def test_a_tensor_that_nobody_wrote_prevents_the_commit(store: LocalStore, time:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"writers": ()}, {"writers": (2,)}, {"expected": (1, 2)}, {"optional": (5,)}, {"step": 4}],
+    [{"writers": ()}, {"writers": (2,)}, {"members": 0}, {"doomed": (5,)}, {"name": "1-1"}],
 )
-def test_a_plan_that_makes_no_sense_is_refused(store: LocalStore, changed: dict[str, Any]) -> None:
-    arguments: dict[str, Any] = {"expected": (0, 1), "writers": (0,), "optional": (), "step": 3, **changed}
+def test_a_plan_that_makes_no_sense_is_refused(changed: dict[str, Any]) -> None:
+    told: dict[str, Any] = {"members": 2, "writers": (0,), "doomed": (), "name": "00001-0001", **changed}
     with pytest.raises(ValueError, match=r"Expected .* Received: "):
-        commit(
-            store,
-            DIRECTORY,
-            **arguments,
-            timeout=0.0,
-            optional_timeout=0.0,
-            incarnation=1,
-            position=at(3),
-            attempt="00001-0001",
-            kind="",
-            finished=False,
-            reason="",
-            versions={},
-        )
+        Attempt(step=3, position=at(3), kind="", **told)
 
 
 def test_other_workers_see_the_commit(store: LocalStore, time: FakeTime) -> None:

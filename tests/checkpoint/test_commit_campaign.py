@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from keras_preempt.checkpoint import incarnations, reader, retention
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound
 from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file
 from keras_preempt.checkpoint.retention import Retention
-from keras_preempt.checkpoint.storage import budget, gcs_upload
+from keras_preempt.checkpoint.storage import budget, gcs_transfer
 from tests.checkpoint import campaign as campaigns
 from tests.checkpoint.campaign import Result, campaign
 from tests.checkpoint.campaign_bucket import bucket
@@ -109,7 +110,7 @@ def test_a_long_campaign_in_a_bucket_with_a_bad_network_finds_nothing_wrong() ->
 
 @pytest.mark.usefixtures("hasty")
 def test_a_bucket_that_does_not_know_its_own_writes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs_upload._Put, "_is_own", lambda *_: False)
+    monkeypatch.setattr(gcs_transfer._Put, "_is_own", lambda *_: False)
     assert ": calm: " in _found(campaign(seeds_of("calm", 40), bucket))
 
 
@@ -119,11 +120,12 @@ def test_a_bucket_that_does_not_know_its_own_writes_is_noticed(monkeypatch: pyte
 def no_check_of_the_parts(patch: pytest.MonkeyPatch) -> None:
     real = committing.commit
 
-    def commit(*store_and_directory: Any, **given: Any) -> Any:
-        return real(*store_and_directory, **{**given, "writers": (0,), "optional": given["expected"][1:]})
+    def commit(store: Any, attempt: committing.Attempt, **given: Any) -> Any:
+        others = tuple(range(1, attempt.members))
+        return real(store, replace(attempt, writers=(0,), doomed=others), **given)
 
     patch.setattr(committing, "commit", commit)
-    patch.setattr(committing, "check_slices", lambda *_: None)
+    patch.setattr(committing, "_check_slices", lambda *_: None)
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
@@ -182,7 +184,7 @@ def manifest_removed_last(patch: pytest.MonkeyPatch) -> None:
             with contextlib.suppress(NotFound):
                 store.delete(info.name)
 
-    patch.setattr(retention, "_remove", remove)
+    patch.setattr(retention, "remove", remove)
 
 
 def one_look_at_the_directory(patch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ def test_every_point_that_the_package_passes_is_listed() -> None:
     assert passed == set(failpoints.NAMES)
 
 
-def test_a_point_that_is_watched_is_told_until_it_is_not() -> None:
+def test_a_watched_point_calls_its_watcher_until_unwatched() -> None:
     passed: list[str] = []
     failpoints.watch("save.after-part", lambda: passed.append("here"))
     failpoints.point("save.before-parts")

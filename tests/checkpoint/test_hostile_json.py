@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_preempt.checkpoint import documents, strict_json
+from keras_preempt.checkpoint import documents, fields
 from keras_preempt.checkpoint.documents import FORMAT, decode, encode
-from keras_preempt.checkpoint.dtypes import dtype_of
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, UnsupportedFormat, one_line
 from keras_preempt.checkpoint.manifest import Manifest, Part
-from keras_preempt.checkpoint.partition import elements
-from keras_preempt.checkpoint.tensor_header import parse_header
+from keras_preempt.checkpoint.partition import dtype_of, elements
+from keras_preempt.checkpoint.tensors import parse_header
 from tests.checkpoint.fuzz_campaign import check_refusal
 from tests.checkpoint.fuzz_mutations import NUMBERS, TEXTS
 from tests.checkpoint.fuzz_targets import seal_text
@@ -151,7 +150,7 @@ def header(**tensors: tuple[str, list[int], list[int]]) -> bytes:
         (b'{"a":{"dtype":"U8","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,4]}}', "digits"),
         (b'{"a":NaN}', "NaN"),
         (b"[" * 100_000, "deep"),
-        (b"[" + b"0," * strict_json.MOST_VALUES + b"0]", "values"),
+        (b"[" + b"0," * fields.MOST_VALUES + b"0]", "values"),
         (b"\xff\xfe{\0}\0", "no readable header"),
         (b"[]", "no object"),
         (b"", "no readable header"),
@@ -210,11 +209,11 @@ def test_what_is_written_can_be_read_back_or_is_not_written() -> None:
 
 
 def test_a_document_of_too_many_values_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strict_json, "MOST_VALUES", 1000)
+    monkeypatch.setattr(fields, "MOST_VALUES", 1000)
     data = encode({"format": FORMAT, "value": [0] * 990})
     assert len(decode(data, "file")["value"]) == 990
     with pytest.raises(
-        ValueError, match=r"Expected a document of up to .* 1000 values\. Received: more than"
+        ValueError, match=r"Expected a document of up to .* values\. Received: more than 1000 values"
     ):
         encode({"format": FORMAT, "value": [0] * 1000})
 

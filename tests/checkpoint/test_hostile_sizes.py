@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.checkpoint import host_memory
+from keras_preempt.checkpoint.assembly import memory_limit
 from keras_preempt.checkpoint.errors import CheckpointError, NotEnoughMemory
 from keras_preempt.checkpoint.layout import MANIFEST, local_file, part_file
-from keras_preempt.checkpoint.reader import committed, load, load_own, verify
+from keras_preempt.checkpoint.reader import Reading, committed, load, verify
 from tests.checkpoint.fuzz_targets import (
     MEMBERS,
     Targets,
@@ -59,12 +59,12 @@ def test_a_hole_of_a_terabyte_that_is_listed_as_a_terabyte_is_refused_before_mem
     with pytest.raises(NotEnoughMemory, match=rf"{targets.new.directory}.*can have"):
         load(targets.store, info, 0, MEMBERS)
     with pytest.raises(NotEnoughMemory):
-        load_own(targets.store, info)
+        Reading(targets.store, info).load_all()
     assert "Expected memory for" in assert_passed_over(targets)
 
 
 def test_the_memory_that_a_process_can_have_is_not_more_than_its_limit(little_memory: None) -> None:
-    assert 300 << 20 < host_memory.limit() <= 400 << 20
+    assert 300 << 20 < memory_limit() <= 400 << 20
 
 
 BRACKETS = b"[" + b",".join([b"[]"] * (20 << 20)) + b"]"  # becomes 3 GB of lists

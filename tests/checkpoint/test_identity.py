@@ -14,7 +14,7 @@ from keras_preempt.checkpoint.errors import (
     UnsupportedFormat,
 )
 from keras_preempt.checkpoint.identity import check_or_create
-from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.checkpoint.other_workers import Setup
 from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import snapshot
 
@@ -78,6 +78,21 @@ def test_logs_and_a_fresh_file_system_do_not_make_a_directory_foreign(store: Loc
     store.create("events/00001.0.jsonl", b"")
     (store.path / "lost+found").mkdir()
     assert check_or_create(store, identity())["run_id"] == "first"
+
+
+def test_a_refusal_says_that_this_release_may_keep_more_than_the_one_that_started_the_run(
+    store: LocalStore,
+) -> None:
+    check_or_create(store, identity())
+    inner = {"name": "optimizer/inner/iteration", "shape": [], "dtype": "int64"}
+    more = {**identity(), "optimizer": [*identity()["optimizer"], inner]}
+    with pytest.raises(
+        IdentityMismatch, match=r"(?s)inner/iteration: expected nothing.*finish the run with that"
+    ):
+        check_or_create(store, more)
+    with pytest.raises(IdentityMismatch) as refused:
+        check_or_create(store, {**more, "optimizer_class": "SGD"})
+    assert "this release" not in str(refused.value)
 
 
 def changed(**changes: Any) -> dict[str, Any]:

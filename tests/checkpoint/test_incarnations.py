@@ -36,7 +36,9 @@ def test_racing_starts_get_different_numbers(store: LocalStore) -> None:
     assert sorted(claimed) == list(range(1, 9))
 
 
-def test_a_claim_that_others_always_win_ends(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claiming_gives_up_when_other_starts_are_always_faster(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def create(name: str, data: bytes) -> None:
         raise AlreadyExists(name, store.url)
 

@@ -1,4 +1,4 @@
-"""Workers of another number read what all who saved a checkpoint had of their own, verified."""
+"""What another number of workers may change about a run, and what it reads from the checkpoints of the others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
-from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers, load_for
+from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers, Setup, differences, load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo
-from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint import builders
 
@@ -59,6 +58,25 @@ def test_another_setup_reads_every_part(store: LocalStore, saved: CheckpointInfo
         np.testing.assert_array_equal(loaded.tensors["dense/kernel"], builders.model(5)["dense/kernel"])
 
 
+@pytest.mark.parametrize("setup", [OLD, *OTHERS])
+def test_no_file_is_read_twice(
+    store: LocalStore, saved: CheckpointInfo, setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    real = store.open
+
+    def counted(name: str, *more: Any) -> Any:
+        opened.append(name)
+        return real(name, *more)
+
+    monkeypatch.setattr(store, "open", counted)
+    load_for(store, saved, 1, setup)
+    assert sorted(set(opened)) == sorted(opened)
+    assert {name for name in opened if name.endswith(".part.json")} == {
+        f"{saved.directory}/w0000{member}.part.json" for member in (0, 1)
+    }
+
+
 def test_a_damaged_part_of_another_worker_is_found_out(store: LocalStore, saved: CheckpointInfo) -> None:
     (file,) = (store.path / saved.directory).glob("w00001.local*")
     data = bytearray(file.read_bytes())
@@ -76,3 +94,63 @@ def test_a_checkpoint_that_does_not_say_what_it_was_saved_on_is_for_as_many_work
     assert load_for(store, info, 1, OLD).state["member"] == 1
     with pytest.raises(CheckpointError, match="Start 2 workers"):
         load_for(store, info, 0, OTHERS[0])
+
+
+def differ(old: Setup = OLD, **changes: Any) -> list[str]:
+    return [name for name, _, _ in differences(old.to_json(), replace(old, **changes).to_json())]
+
+
+def test_as_many_workers_train_on_the_same_batches() -> None:
+    assert differ() == []
+    assert differ(global_batch=16, batches=3) == ["global_batch", "batches"]
+    assert differ(batches=5) == ["batches"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"global_batch": 12, "batches": 4},
+        {"global_batch": 10, "batches": 4},  # 48 samples, the last part of a batch dropped
+        {"global_batch": 10, "batches": 5},  # or kept
+        {"global_batch": 12},  # steps_per_epoch of endless data
+        {"global_batch": None, "batches": 4},
+        {"batches": None},
+    ],
+)
+def test_other_workers_may_have_other_batches_of_the_same_samples(changes: dict[str, Any]) -> None:
+    for workers in ({"workers": 3, "replicas": 3}, {"replicas": 4}, {"workers": 1}):
+        assert differ(**workers, **changes) == []
+
+
+def test_other_workers_do_not_excuse_other_data() -> None:
+    assert differ(workers=3, replicas=3, batches=60) == ["batches"]
+    assert differ(workers=3, replicas=3, batches=8, global_batch=12) == ["global_batch", "batches"]
+
+
+def test_how_a_strategy_builds_a_model_is_no_difference() -> None:
+    assert differ(built_from=0, workers=1, replicas=1) == []
+
+
+def test_a_setup_is_read_back_as_it_was() -> None:
+    for setup in (OLD, replace(OLD, global_batch=None, batches=None)):
+        assert Setup.from_json(setup.to_json(), "file") == setup
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {},
+        {**OLD.to_json(), "workers": 0},
+        {**OLD.to_json(), "workers": None},
+        {**OLD.to_json(), "global_batch": -1},
+        {**OLD.to_json(), "batches": "6"},
+        {**OLD.to_json(), "built_from": 2},
+        {**OLD.to_json(), "more": 1},
+    ],
+)
+def test_anything_but_a_setup_is_refused(value: object) -> None:
+    with pytest.raises(CorruptCheckpoint):
+        Setup.from_json(value, "file")

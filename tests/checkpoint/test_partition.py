@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.checkpoint.dtypes import NAMES
 from keras_preempt.checkpoint.partition import (
+    NAMES,
     SMALLEST_CUT,
     Slice,
     TensorSpec,
@@ -140,12 +140,12 @@ def test_no_writer_is_refused() -> None:
         ("", "float32", ()),
     ],
 )
-def test_what_is_no_tensor_is_refused(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
+def test_an_impossible_tensor_is_refused(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"Expected .* Received: "):
         TensorSpec(name, dtype, shape)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 7), (7, 7)])
-def test_what_lies_outside_a_tensor_is_no_slice(start: int, stop: int) -> None:
+def test_a_slice_outside_its_tensor_is_refused(start: int, stop: int) -> None:
     with pytest.raises(ValueError, match="Expected a run of the 6 elements"):
         Slice("a", "float32", (2, 3), start, stop)

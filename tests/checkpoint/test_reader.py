@@ -15,7 +15,7 @@ from keras_preempt.checkpoint import incarnations, writer
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
 from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.partition import TensorSpec, partition
-from keras_preempt.checkpoint.reader import CheckpointInfo, committed, load, load_own, verify
+from keras_preempt.checkpoint.reader import CheckpointInfo, Reading, committed, load, verify
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
@@ -32,7 +32,7 @@ def equal(one: dict[str, Array], other: dict[str, Array]) -> bool:
 
 def states(store: LocalStore, info: CheckpointInfo) -> dict[int, Any]:
     """That of every worker that has a part."""
-    return {member: kept for member, (_, kept) in load_own(store, info).items()}
+    return {own.member: own.state for own in Reading(store, info).load_all()[1]}
 
 
 def test_every_worker_gets_all_mirrored_tensors_and_its_own_local_ones(store: LocalStore) -> None:
@@ -67,7 +67,7 @@ def save_large(store: LocalStore, size: int) -> CheckpointInfo:
     mirrored = [(piece, arrays[piece.tensor]) for piece in partition(specs, 1)[0]]
     directory = "step-00000003/00001-0001"
     write_part(store, directory, 0, mirrored, {"mean": np.ones(2)}, {}, at(3))
-    commit_parts(store, directory, 3, expected=(0,), writers=(0,))
+    commit_parts(store, directory, 3, members=1, writers=(0,))
     return committed(store)[0]
 
 
@@ -127,7 +127,7 @@ def test_a_worker_without_a_part_gets_that_of_the_lowest_one_and_is_told(store: 
     incarnations.claim(store, {})
     directory = "step-00000003/00001-0001"
     write_parts(store, directory, 3, members=(1,), writers=(1,))
-    commit_parts(store, directory, 3, writers=(1,), optional=(0,))
+    commit_parts(store, directory, 3, writers=(1,), doomed=(0,))
     (info,) = committed(store)
     loaded = load(store, info, 0, 2)
     assert loaded.substituted_from == 1
@@ -143,7 +143,7 @@ def test_a_worker_that_did_not_exist_then_gets_a_substitute(store: LocalStore) -
 
 
 @pytest.mark.parametrize(("member", "members"), [(-1, 2), (2, 2), (0, 0)])
-def test_a_worker_number_that_cannot_be_is_refused(store: LocalStore, member: int, members: int) -> None:
+def test_an_impossible_worker_number_is_refused(store: LocalStore, member: int, members: int) -> None:
     info = save(store, 3)
     with pytest.raises(ValueError, match="Expected a worker numbered"):
         load(store, info, member, members)
@@ -208,7 +208,7 @@ def test_a_manifest_copied_to_another_place_is_refused(store: LocalStore) -> Non
         load(store, dataclasses.replace(info, manifest=None), 0, 2)
 
 
-def test_what_else_lies_in_the_directory_is_ignored(store: LocalStore) -> None:
+def test_other_files_in_the_directory_are_ignored(store: LocalStore) -> None:
     info = save(store, 3)
     for name in (
         "step-3/00001-0001/MANIFEST.json",

@@ -41,7 +41,7 @@ def test_keeping_nothing_is_refused(max_to_keep: Any) -> None:
 
 
 @pytest.mark.parametrize("every", [0, -1, True, 1.5, "", "epochs", "10", "0s", dt.timedelta(0), [], b"epoch"])
-def test_periods_that_are_none_are_refused(every: Any) -> None:
+def test_impossible_periods_are_refused(every: Any) -> None:
     with pytest.raises(ValueError, match="Expected keep_every to be ") as refused:
         Retention(keep_every=every)
     assert repr(every) in str(refused.value)

@@ -11,13 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from keras_preempt.checkpoint.dtypes import NAMES, dtype_of
 from keras_preempt.checkpoint.errors import AlreadyExists, CorruptCheckpoint
 from keras_preempt.checkpoint.manifest import FileEntry
-from keras_preempt.checkpoint.partition import elements
+from keras_preempt.checkpoint.partition import NAMES, dtype_of, elements
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.tensor_header import parse_header
-from keras_preempt.checkpoint.tensors import Array, read_tensors, verify_file, write_tensors
+from keras_preempt.checkpoint.tensors import Array, parse_header, read_tensors, verify_file, write_tensors
 from tests.checkpoint.builders import snapshot
 
 PLAIN_NUMPY = [name for name in NAMES if not name.startswith(("bfloat", "float8"))]

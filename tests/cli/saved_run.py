@@ -16,7 +16,8 @@ from keras_preempt.checkpoint import documents, incarnations
 from keras_preempt.checkpoint.layout import RUN, attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.storage import budget
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.cli.main import main
@@ -106,8 +107,6 @@ def save(
             directory,
             step,
             writers=tuple(writers),
-            incarnation=incarnation,
-            attempt=attempt,
             position=where,
             **arguments,
         )

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.duration import seconds_of
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.retention import Retention, retain, seconds_of
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli import clean as clean_module
 from tests.cli.saved_run import begin, bucket, contents, run, save

@@ -16,7 +16,7 @@ import pytest
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.layout import RUN
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.main import main
 from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cluster import WorkerExit
 from keras_preempt.cluster.exit_record import record_exits, recorded_steps
 from keras_preempt.process import environment

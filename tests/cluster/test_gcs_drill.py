@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.process import environment
 from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs, Faults

@@ -21,8 +21,8 @@ import pytest
 
 from keras_preempt import TerminationConfig
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.storage import gcs_access, staging
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage import staging
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs
 from tests.cluster.bucket import URL, bucket_of_this_process, own_threads
@@ -165,7 +165,7 @@ def test_no_thread_and_no_staged_file_is_left_when_a_fit_is(end: str, gcs: FakeG
 def test_what_cannot_work_is_one_clear_error_before_the_first_step(
     broken: str, said: str, gcs: FakeGcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs_access, "_SECONDS", 2.0)
+    monkeypatch.setattr("keras_preempt.checkpoint.storage.gcs._PROOF_SECONDS", 2.0)
     (tmp_path / "file").write_text("")
     where = {
         "staging in a file": tmp_path / "file",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cluster import RestartPolicy, Supervisor
 from keras_preempt.process.environment import DRILL, DRILL_RECORD
 from keras_preempt.report.account import Account

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.checkpoint.other_workers import Setup
 from keras_preempt.state.samples import Continuation, convert
 
 

@@ -18,7 +18,6 @@ import pytest
 import keras_preempt
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
 from keras_preempt.checkpoint import documents, incarnations
-from keras_preempt.checkpoint.choosing import NoSuchCheckpoint
 from keras_preempt.checkpoint.errors import (
     ForeignDirectory,
     IdentityMismatch,
@@ -26,7 +25,8 @@ from keras_preempt.checkpoint.errors import (
     UnsupportedFormat,
 )
 from keras_preempt.checkpoint.layout import RUN
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.run_directory import NoSuchCheckpoint
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.main import main
 from keras_preempt.state import architecture
 from tests.cluster.harness import QUIET_CPU

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.process import environment
 from keras_preempt.training import drill_place
 

@@ -11,7 +11,6 @@ from typing import Any
 import keras
 import pytest
 
-from keras_preempt.agreement.alignment import Kind, Plan
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.reader import committed
@@ -116,13 +115,15 @@ def test_a_worker_whose_save_failed_leaves_the_files_of_the_others_and_of_a_comm
         # Nobody waits longer than a moment here.
         return Saver(store, model, member, 2, 1, Retention(2), EventLog(member), patience=lambda: 0.05)
 
-    plan = Plan(0, Kind.PREEMPTED, (0, 1), ())
-    save = replace(prepared(0), plan=plan)
+    attempt = replace(prepared(0).attempt, members=2, writers=(0, 1))
+    save = replace(prepared(0), attempt=attempt)
     failed = worker(0).write(save)
     assert (failed.name, failed.late) == (None, (1,))
     assert steps(tmp_path) == set()
     # Worker 1 has nothing to write; worker 0 commits when its part is there, also in the place of worker 1.
     waits = worker(1).write(replace(save, mirrored=[]))
     assert (waits.name, waits.late) == (None, (0,))
-    assert worker(0).write(replace(save, plan=replace(plan, writers=(0,), doomed=(1,)))).name is not None
+    assert (
+        worker(0).write(replace(save, attempt=replace(attempt, writers=(0,), doomed=(1,)))).name is not None
+    )
     assert len(committed(store)) == 1

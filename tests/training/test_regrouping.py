@@ -11,8 +11,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.checkpoint.manifest import Manifest, PartRef
-from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Own
-from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Own, Setup
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.regroup import Rule
 from keras_preempt.training.regrouping import Regrouped, regroup_checkpoint

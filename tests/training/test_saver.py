@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.commit import Attempt
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.layout import attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
@@ -29,9 +29,16 @@ def prepared(round: int) -> Prepared:
     kernel = np.full((2, 3), round, np.float32)
     specs = [TensorSpec("kernel", "float32", (2, 3))]
     share = [(piece, kernel) for piece in partition(specs, 1)[0]]
-    plan = Plan(0, Kind.PERIODIC, (0,), (), "scheduled")
-    position = Position(0, "train", round, round)
-    return Prepared(attempt_name(1, round), plan, position, False, specs, share, {}, {})
+    attempt = Attempt(
+        step=round,
+        name=attempt_name(1, round),
+        position={"batch": round},
+        kind="periodic",
+        members=1,
+        writers=(0,),
+        specs=specs,
+    )
+    return Prepared(attempt, share, {}, {})
 
 
 def saver(store: Store, retention: Retention) -> Saver:
@@ -40,7 +47,7 @@ def saver(store: Store, retention: Retention) -> Saver:
     return Saver(store, model, 0, 1, 1, retention, EventLog(0))
 
 
-def test_what_is_superseded_is_removed_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_superseded_checkpoints_are_removed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
     saves = saver(store, Retention(1, keep_every=10))
     with caplog.at_level(logging.INFO, LOG):
@@ -49,7 +56,7 @@ def test_what_is_superseded_is_removed_and_said(caplog: pytest.LogCaptureFixture
     assert f"Removed {names[1]}: superseded" in caplog.text
 
 
-def test_a_save_is_a_save_although_older_ones_cannot_be_removed(
+def test_a_save_succeeds_although_older_checkpoints_cannot_be_removed(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position
-from keras_preempt.checkpoint.storage.transfers import Shown
+from keras_preempt.checkpoint.storage.store import Shown
 from keras_preempt.report import progress
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.saver import Saved
@@ -66,7 +66,7 @@ def test_a_save_in_the_background_is_shown_when_the_end_of_training_waits_for_it
     saver = SlowSaver(line)
     session: Any = SimpleNamespace(resuming=False, restored_name="", capture=lambda position: None)
     anything: Any = saver
-    saves = Saves(session, anything, chosen(None), 1, 1, Pace(time.time))
+    saves = Saves(session, anything, chosen(None), 1, Pace(time.time))
     logger.addHandler(line)
     try:
         saves.in_background(PLAN, Position(0, "train", 1, 1))

@@ -11,7 +11,7 @@ import pytest
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.state.model import ModelState
-from keras_preempt.training import space
+from keras_preempt.training.saver import check_space
 
 MIRRORED, OWN = 4 * 1000, 2 * 10 + 8
 SIGNATURE = [
@@ -41,7 +41,7 @@ class Disk(LocalStore):
 
 
 def check(path: Path, free: int, members: int = 1, replicas: int = 1) -> None:
-    space.check(Disk(path, free), cast(ModelState, Variables()), members, replicas)
+    check_space(Disk(path, free), cast(ModelState, Variables()), members, replicas)
 
 
 def test_one_worker_needs_room_for_everything(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from keras_preempt.agreement.coordinator import CoordinationLost
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+from keras_preempt.checkpoint.storage.store import Moved, uncounted
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, status_of
 from keras_preempt.training import startup
 from keras_preempt.training.startup import Start, StartError, WorkerMissing

@@ -1,8 +1,8 @@
-"""How long a call to a remote store may take: its timeouts and retries, cut from the time that is left.
+"""The time that a call to a remote store may take: its timeouts and retries, cut from what is left.
 
 A client that retries on its own terms tries for two minutes. A worker under notice has fifteen seconds. So
 every call gets a budget, each of its waits is a share of what remains of it, and it is tried again until nothing
-remains: the service may be back a second before the machine goes.
+remains: the service may be back a second before the machine goes away.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SLOWEST_TRANSFER = 2e6
 """Bytes a second; a transfer may take a second more for as many bytes before it is given up."""
 
 LAST_CHANCE = 1.0
-"""Seconds that a call gets at least. A deadline is an estimate, and who is still alive after it may try."""
+"""Seconds that a call gets at least. A deadline is an estimate: a process that outlives it may still try."""
 
 _CONNECT = 10.0  # seconds for a connection, at most
 _READ = 30.0  # seconds without a byte of the answer, at most
@@ -32,7 +32,6 @@ _FIRST_DELAY = 0.25  # seconds between two tries, doubled up to the longest
 _LONGEST_DELAY = 2.0  # seconds
 _SHORTEST_TRY = LAST_CHANCE / 3  # seconds; with less left another try could not even connect
 _ONE_STREAM = 20e6  # bytes a second; the last try begins early enough to send its body so fast
-
 _chance = random.SystemRandom()  # Python's global generator belongs to the training.
 
 Timeouts = tuple[float, float]
@@ -49,12 +48,11 @@ class Budget:
     """The time that one call has left.
 
     Args:
-        seconds: what it may take if nothing else limits it.
-        deadline: returns the monotonic seconds at which everything must be over, None for no such moment; asked
+        seconds: What it may take if nothing else limits it.
+        deadline: Returns the monotonic seconds at which everything must be over, None for no such moment; asked
             again and again, since a notice may come while the call is under way.
-        now: returns monotonic seconds, the clock of `deadline`.
-        clock: returns monotonic seconds.
-        wait: waits for a number of seconds.
+        clock: Returns monotonic seconds.
+        wait: Waits for a number of seconds.
     """
 
     def __init__(
@@ -62,12 +60,10 @@ class Budget:
         seconds: float,
         deadline: Callable[[], float | None] = _no_deadline,
         *,
-        now: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
         self._deadline = deadline
-        self._now = now
         self._clock = clock
         self._wait = wait
         begun = clock()
@@ -86,9 +82,8 @@ class Budget:
             whole = self._deadline()
             return None if whole is None else whole - seconds
 
-        return Budget(
-            self._end - self._clock() - seconds, deadline, now=self._now, clock=self._clock, wait=self._wait
-        )
+        left = self._end - self._clock() - seconds
+        return Budget(left, deadline, clock=self._clock, wait=self._wait)
 
     @property
     def left(self) -> float:
@@ -97,7 +92,7 @@ class Budget:
         left = self._end - time_now
         deadline = self._deadline()
         if deadline is not None:
-            left = min(left, deadline - self._now())
+            left = min(left, deadline - time_now)
         return max(left, self._first_end - time_now, 0.0)
 
     def timeout(self, payload: int = 0) -> Timeouts:
@@ -116,13 +111,13 @@ class Budget:
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Returns what the client library takes for a retry policy.
 
-        The library wraps each request of an upload in it anew. A policy of its own would start its time
-        again with every chunk; this one gives each request what is left for all. Which failures are worth another
+        The library wraps each request of an upload separately. A policy of its own would restart its time
+        with every chunk; this one gives each request what is left for all. Which failures are worth another
         try, the library decides.
 
         Args:
-            payload: bytes that a request sends.
-            on_failure: told of each failure that another try may follow.
+            payload: Bytes that a request sends.
+            on_failure: Told of each failure that another try may follow.
         """
 
         def within_budget(request: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,7 +128,7 @@ class Budget:
                 if not pauses.pause():
                     raise error
 
-            # The library sleeps no time and knows no end: both are ours.
+            # The library neither sleeps nor gives up: both is done here.
             policy = DEFAULT_RETRY.with_timeout(None).with_delay(initial=0.0, maximum=0.0)
             attempt = _read_to_its_end(self._timed(request, payload))
             wrapped: Callable[..., Any] = policy(attempt, on_error=before_another_try)

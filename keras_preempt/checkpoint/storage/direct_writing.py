@@ -1,8 +1,8 @@
-"""Writing large files in whole blocks, in threads, past the cache of the system where the file system allows it.
+"""Large files written in whole blocks by threads, past the system's cache where the file system allows it.
 
-What is written to a checkpoint is not read again soon. In the cache it would displace the data that is trained on, and
-taking it there costs a copy and, on a busy or a virtual machine, the search for free memory, which can take longer
-than the disk. Only the copy into a block remains; while one block is on its way to the disk, the next is filled.
+A checkpoint is not read again soon. In the cache it would displace the training data, and putting it there costs a
+copy and, on a busy or virtual machine, a search for free memory, which can take longer than the disk. Only the copy
+into a block remains; while one block is on its way to the disk, the next is filled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Blocks:
     """The blocks that all files share which one thread writes at a time.
 
     Args:
-        pool: writes them; takes them up in the order in which it is given them.
+        pool: Writes them; takes them up in the order in which it is given them.
     """
 
     def __init__(self, pool: Executor) -> None:
@@ -50,8 +50,8 @@ class BlockWriter:
     """Writes one file from its beginning, block by block.
 
     Args:
-        descriptor: of an empty file; it is not closed.
-        blocks: where its content is gathered.
+        descriptor: Of an empty file; it is not closed.
+        blocks: Where its content is gathered.
     """
 
     def __init__(self, descriptor: int, blocks: Blocks) -> None:
@@ -63,7 +63,7 @@ class BlockWriter:
         self._writing: list[tuple[Future[None], mmap.mmap]] = []
 
     def write(self, buffer: Buffer) -> None:
-        """Appends `buffer`; raises the `OSError` that writing an earlier block has failed of."""
+        """Appends `buffer`; raises the `OSError` of an earlier block that failed."""
         rest = memoryview(buffer).cast("B")
         while rest:
             if self._block is None:
@@ -110,7 +110,7 @@ class BlockWriter:
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~_DIRECT | direct)
 
     def finish(self) -> None:
-        """Returns when all was written; raises the `OSError` that it has failed of."""
+        """Returns when everything was written; raises the `OSError` of a block that failed."""
         for future, _ in self._writing:
             future.result()
         if self._block is not None:
@@ -120,7 +120,7 @@ class BlockWriter:
             self._block = None
 
     def discard(self) -> None:
-        """Gives up what is not on its way yet, and waits for what is."""
+        """Gives up the blocks that are not on their way yet, and waits for those that are."""
         for future, block in self._writing:
             if future.cancel():
                 self._blocks.free.put(block)

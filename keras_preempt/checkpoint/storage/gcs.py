@@ -1,7 +1,7 @@
 """A store in a bucket of Google Cloud Storage.
 
-A file is one object, which the service makes visible when all of it is there and only if there was none: what
-a local store does with links and flushes, the service does itself. A streamed file is staged on local disk
+A file is one object. The service makes it visible when all of it is there, and only if there was none before: what a
+local store does with links and flushes, the service does itself. A streamed file is staged on local disk
 first, because its sum must be known before it is sent, and because a failed upload has to begin again.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from io import BytesIO
@@ -19,31 +21,32 @@ from typing import IO, Any, BinaryIO, cast
 import google_crc32c
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge
-from keras_preempt.checkpoint.storage import gcs_client, gcs_sizes
+from keras_preempt.checkpoint.storage import gcs_client
 from keras_preempt.checkpoint.storage.budget import Budget
-from keras_preempt.checkpoint.storage.gcs_access import prove_access, try_each
 from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, ObjectInfo
 from keras_preempt.checkpoint.storage.gcs_connections import Connections, SilenceWatch
-from keras_preempt.checkpoint.storage.gcs_download import get, get_bytes
 from keras_preempt.checkpoint.storage.gcs_log import GcsLog
 from keras_preempt.checkpoint.storage.gcs_place import GcsPlace, is_safe
-from keras_preempt.checkpoint.storage.gcs_seen import SeenObjects
-from keras_preempt.checkpoint.storage.gcs_upload import put
-from keras_preempt.checkpoint.storage.gcs_writing import Overlap, StagedWriter
-from keras_preempt.checkpoint.storage.staging import StagingDirectory
+from keras_preempt.checkpoint.storage.gcs_transfer import file_size, get, get_bytes, put
+from keras_preempt.checkpoint.storage.overlap import Overlap, Overlaps
+from keras_preempt.checkpoint.storage.staging import StagedWriter, StagingDirectory
 from keras_preempt.checkpoint.storage.store import (
     FileInfo,
     FileInfos,
     LineSink,
+    Moved,
     Names,
     Writer,
     check_name,
+    uncounted,
 )
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
 
 CONNECTIONS = 8
 """Transfers at a time. One stream to a bucket is slower than most networks; more than these few gain little."""
 
+_PROOF_SECONDS = 30.0  # less than other calls may take: here a person waits for a clear answer
+_PROBE = b"probe"
+_MOST_SEEN = 4096  # objects; older ones are forgotten
 _ALONE = 1 << 20  # bytes; a smaller file is fetched by the thread that asks for it
 _IN_MEMORY = 4 << 20  # bytes; a smaller file is read without a detour over the disk
 
@@ -53,12 +56,12 @@ class GcsStore:
 
     Args:
         url: ``gs://bucket/prefix``; the prefix may be missing.
-        staging_dir: where to stage files, on local disk; None for the system's temporary directory.
-        connect: returns the `google.cloud.storage.Client` to use; called at the first call.
-        connections: how many transfers there may be at a time.
+        staging_dir: Where to stage files, on local disk; None for the system's temporary directory.
+        connect: Returns the `google.cloud.storage.Client` to use; called at the first call.
+        connections: How many transfers there may be at a time.
 
     Attributes:
-        look_again: see `Store.look_again`.
+        look_again: See `Store.look_again`.
 
     Raises:
         ValueError: `url` names no place in a bucket, or there is no connection.
@@ -88,7 +91,7 @@ class GcsStore:
         self._pool: ThreadPoolExecutor | None = None
         self._logs: list[GcsLog] = []
         self._seen = SeenObjects()
-        self._overlap = threading.local()
+        self._overlaps = Overlaps[Overlap]()
 
     @property
     def deadline(self) -> float | None:
@@ -111,21 +114,55 @@ class GcsStore:
         return self._place.key
 
     def file_size(self, total: int) -> int:
-        """See `Store.file_size`: so that all connections have something to send, and end at about the same time."""
-        return gcs_sizes.file_size(total, self._most)
+        """See `Store.file_size`: all connections have something to send, and end at about the same time."""
+        return file_size(total, self._most)
 
     def prepare(self) -> None:
         """Creates, reads, lists and deletes a small object, and makes the staging directory.
 
         Raises:
-            StoreUnavailable: one of that is not possible.
+            StoreUnavailable: One of these operations failed; the message says which, why, and what to do.
         """
         self._stage()
-        prove_access(self._bucket, self._place, lambda: self.deadline)
+        with contextlib.closing(self.permissions()) as tried:
+            for _, error in tried:
+                if error is not None:
+                    raise error
 
-    def permissions(self) -> Iterator[tuple[str, StoreUnavailable | None]]:
-        """Tries "create", "read", "list" and "delete", and gives each with its error; None if it is permitted."""
-        return try_each(self._bucket, self._place, lambda: self.deadline)
+    def permissions(self) -> Generator[tuple[str, StoreUnavailable | None], None, None]:
+        """Tries "create", "read", "list" and "delete", and gives each with its error; None if it is permitted.
+
+        They are tried on an object that no listing shows. Without the permission to create it, the operations that
+        need an object are left out.
+        """
+        bucket, place = self._bucket, self._place
+        probe = place.temporary(f"probe-{secrets.token_hex(8)}")
+        budget = Budget(_PROOF_SECONDS, lambda: self.deadline)
+        info: ObjectInfo | None = None
+        failed: StoreUnavailable | None = None
+        try:
+            info = put(bucket, probe, BytesIO(_PROBE), len(_PROBE), google_crc32c.value(_PROBE), budget)
+        except AlreadyExists as error:
+            failed = StoreUnavailable(
+                f"Expected a server that keeps conditions at {bucket.endpoint}. Received: a new random name in "
+                f"{place.url} that is said to be taken. Use Google Cloud Storage itself."
+            )
+            failed.__cause__ = error
+        except StoreUnavailable as error:
+            failed = error
+        deleted = False
+        try:
+            yield "create", failed
+            if info is not None:
+                yield "read", _failure(lambda: get_bytes(bucket, bucket.stat(probe, budget), budget))
+            yield "list", _failure(lambda: bucket.folders(place.folder_of(""), budget))
+            if (created := info) is not None:
+                deleted = True
+                yield "delete", _failure(lambda: bucket.delete(created, budget))
+        finally:
+            if info is not None and not deleted:
+                with contextlib.suppress(StoreUnavailable):
+                    bucket.delete(info, budget)
 
     def check_space(self, size: int) -> None:
         """See `Store.check_space`: on the disk of the staging directory."""
@@ -155,9 +192,9 @@ class GcsStore:
     @contextlib.contextmanager
     def _written(self, name: str, moved: Moved) -> Iterator[Writer]:
         target = self._place.object_of(name)
-        group: Overlap | None = getattr(self._overlap, "group", None)
-        if group is not None:
-            group.wait_for_room()
+        overlap = self._overlaps.current
+        if overlap is not None:
+            overlap.wait_for_room()
         file = self._stage().file()
         try:
             writer = StagedWriter(file, name)
@@ -166,29 +203,18 @@ class GcsStore:
             file.close()
             raise
         sending = (name, target, file, writer.size, writer.crc32c, moved)
-        if group is None:
+        if overlap is None:
             self._send(*sending)
         else:
-            group.add(self._threads().submit(self._send, *sending), file)
+            overlap.add(self._threads().submit(self._send, *sending), file.close)
 
     def _send(self, name: str, target: str, file: IO[bytes], size: int, crc32c: int, moved: Moved) -> None:
         with file, self._named(name):
             put(self._bucket, target, file, size, crc32c, self._budget(size), moved)
 
-    @contextlib.contextmanager
-    def overlapped(self) -> Iterator[None]:
+    def overlapped(self) -> AbstractContextManager[None]:
         """See `Store.overlapped`: several files are uploaded while the next is staged."""
-        outer = getattr(self._overlap, "group", None)
-        group = self._overlap.group = Overlap(self._most)
-        try:
-            yield
-        except BaseException:
-            group.abandon()
-            raise
-        else:
-            group.finish()
-        finally:
-            self._overlap.group = outer
+        return self._overlaps.block(Overlap(self._most))
 
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """See `Store.open`; the whole file was fetched and compared with its sum when this returns.
@@ -196,7 +222,7 @@ class GcsStore:
         A file that was just looked at is read as it was then.
 
         Raises:
-            CorruptCheckpoint: several downloads differed from what is stored.
+            CorruptCheckpoint: Several downloads differed from what is stored.
         """
         target = self._place.object_of(name)
         with self._named(name):
@@ -207,8 +233,7 @@ class GcsStore:
                 return BytesIO(data)
             file = self._stage().file()
             try:
-                ranges = gcs_sizes.ranges(info.size, self._most)
-                get(self._bucket, info, file, ranges, self._threads(), self._budget(info.size), moved)
+                get(self._bucket, info, file, self._threads(), self._most, self._budget(info.size), moved)
             except BaseException:
                 file.close()
                 raise
@@ -281,7 +306,7 @@ class GcsStore:
         """Sends what logs still hold, ends the threads and removes the staging directory.
 
         Raises:
-            StoreUnavailable: lines of a log could not be sent; everything was closed nevertheless.
+            StoreUnavailable: Lines of a log could not be sent; everything was closed nevertheless.
         """
         with self._lock:
             logs, self._logs = self._logs, []
@@ -314,10 +339,39 @@ class GcsStore:
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Lets errors name the file, as the caller does, and not the object."""
+        """Makes errors name the file, as the caller does, and not the object."""
         try:
             yield
         except NotFound as error:
             raise NotFound(name, self._place.url) from error
         except AlreadyExists as error:
             raise AlreadyExists(name, self._place.url) from error
+
+
+def _failure(operation: Callable[[], object]) -> StoreUnavailable | None:
+    try:
+        operation()
+    except StoreUnavailable as error:
+        return error
+    return None
+
+
+class SeenObjects:
+    """What each file was when it was last looked at, so that the same content is opened next; threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._infos: OrderedDict[str, ObjectInfo] = OrderedDict()
+
+    def remember(self, name: str, info: ObjectInfo) -> None:
+        """Keeps what was seen of a file."""
+        with self._lock:
+            self._infos[name] = info
+            self._infos.move_to_end(name)
+            while len(self._infos) > _MOST_SEEN:
+                self._infos.popitem(last=False)
+
+    def take(self, name: str) -> ObjectInfo | None:
+        """Returns what was seen of a file, once."""
+        with self._lock:
+            return self._infos.pop(name, None)

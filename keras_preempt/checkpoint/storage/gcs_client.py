@@ -1,28 +1,36 @@
-"""One bucket of Google Cloud Storage: whole objects, made once, read and removed by generation.
+"""One bucket of Google Cloud Storage: whole objects, created once, read and removed by generation.
 
-An object's generation is the number of its content. Everything here names one: what is created must not exist
-(generation 0), what is read or removed must still be what was looked at. An upload carries its crc32c, so that
-the service refuses what was damaged on the way; a download is compared with the object's.
+An object's generation is the number of its content. Every call here names one: an object that is created must not
+exist (generation 0), one that is read or removed must still be the one that was looked at. An upload carries its
+crc32c, so that the service refuses what was damaged on the way; a download is compared with the object's.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.util
+import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 from google.api_core import exceptions as api
 from google.cloud import storage
 
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
-from keras_preempt.checkpoint.storage import gcs_errors, gcs_randomness
+from keras_preempt.checkpoint.storage import gcs_errors
 from keras_preempt.checkpoint.storage.budget import Budget
 from keras_preempt.checkpoint.storage.gcs_connections import Connections
 
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
+
+_CLIENT = ("google.", "requests", "urllib3")
+"""What the names of the client's modules begin with."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +38,10 @@ class ObjectInfo:
     """An object as it was seen.
 
     Attributes:
-        name: its name in the bucket.
-        size: bytes.
-        generation: the number of this content of the name.
-        crc32c: the sum of the content; None if the service tells none.
+        name: Its name in the bucket.
+        size: Bytes.
+        generation: The number of this content of the name.
+        crc32c: The sum of the content; None if the service tells none.
     """
 
     name: str
@@ -51,13 +59,13 @@ class GcsBucket:
     """Calls on one bucket.
 
     Args:
-        name: the bucket.
-        url: how a user names the place, for messages.
-        connect: makes the client; called once, at the first call.
-        connections: what the client connects with.
+        name: The bucket.
+        url: How a user names the place, for messages.
+        connect: Makes the client; called once, at the first call.
+        connections: What the client connects with.
 
     Attributes:
-        url: how a user names the place.
+        url: How a user names the place.
     """
 
     def __init__(self, name: str, url: str, connect: Callable[[], Any], connections: Connections) -> None:
@@ -118,12 +126,12 @@ class GcsBucket:
         )
 
     def delete(self, info: ObjectInfo, budget: Budget) -> bool:
-        """Removes an object if it is still the one that was looked at; False if it was not there any more."""
+        """Removes an object if it is still the one that was looked at; False if it was gone or replaced."""
         with self.explained(f"delete {info.name!r}"):
             blob = self.blob(info.name)
             try:
                 # A condition and not a generation: in a bucket with versioning the content then stays behind
-                # as a noncurrent version, as whoever has turned that on wants.
+                # as a noncurrent version, as the owner of the bucket wants.
                 blob.delete(
                     if_generation_match=info.generation, timeout=budget.timeout(), retry=budget.retry()
                 )
@@ -143,7 +151,7 @@ class GcsBucket:
             client.close()
 
     def blob(self, name: str, **options: Any) -> Any:
-        """Returns the client's handle of an object; asks for nothing."""
+        """Returns the client's handle of an object; makes no request."""
         return self._open().bucket(self._name).blob(name, **options)
 
     def _open(self) -> Any:
@@ -153,7 +161,7 @@ class GcsBucket:
                 for scheme in ("https://", "http://"):
                     # The client has no public setting for this; its documentation mounts adapters so too.
                     self._client._http.mount(scheme, self._connections)
-                gcs_randomness.keep_apart()
+                keep_randomness_apart()
             return self._client
 
     @contextlib.contextmanager
@@ -177,7 +185,7 @@ def info_of(blob: Any) -> ObjectInfo:
     """Returns what the client's handle of an object knows of it.
 
     Raises:
-        EmptyAnswer: the service has left out what every object has.
+        EmptyAnswer: The service has left out what every object has.
     """
     crc32c = None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big")
     size = blob.size
@@ -187,3 +195,31 @@ def info_of(blob: Any) -> ObjectInfo:
         missing = "size" if size is None else "generation"
         raise gcs_errors.EmptyAnswer(f"the resource of {blob.name!r} without its {missing}")
     return ObjectInfo(str(blob.name), int(size), int(blob.generation), crc32c)
+
+
+def keep_randomness_apart() -> None:
+    """Gives the modules of the client that are loaded by now a random generator of their own.
+
+    The client waits for random times between two tries, and separates the parts of an upload by a random text. It
+    draws both from Python's global generator, which belongs to the training: its state is saved and restored, and a run
+    over a network with a hiccup must see the same numbers as one without.
+    """
+    own = _second_module()
+    for name, module in list(sys.modules.items()):
+        if (
+            name.startswith(_CLIENT)
+            and isinstance(module, ModuleType)
+            and vars(module).get("random") is random
+        ):
+            module.random = own  # type: ignore[attr-defined]
+
+
+@cache
+def _second_module() -> ModuleType:
+    """Python's module `random` once more: everything in it is there, and the hidden generator is another one."""
+    spec = importlib.util.spec_from_file_location("keras_preempt_random", random.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

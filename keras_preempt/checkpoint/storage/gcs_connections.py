@@ -1,10 +1,9 @@
-"""The connections of a storage client, when time runs out while they are in use.
+"""The connections of a storage client, and what happens to them when time runs out.
 
 A request gets its timeouts when it begins. If notice of a preemption comes after that, a request to a service that
-has fallen silent would go on waiting for as long as was right before, which may be longer than the machine
-lives. So requests that begin later wait no longer than the deadline allows, and connections of those that are
-under way are watched: one on which nothing moves for a share of the time that is left is cut. Its request then
-fails, and is tried again like any other.
+has fallen silent would wait as long as was right before, which may be longer than the machine lives. So requests that
+begin later wait no longer than the deadline allows, and connections in use are watched: one on which nothing moves for
+a share of the time that is left is cut. Its request then fails, and is tried again like any other.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ def patience(left: float) -> float:
 
 
 class Connections(requests.adapters.HTTPAdapter):
-    """What a `requests` session connects with: keeps count of the connections, and keeps to the deadline.
+    """The connections of a `requests` session, all of them known, and none that outlasts the deadline.
 
     Args:
-        most: connections that are kept open.
-        deadline: returns the monotonic seconds at which everything must be over, None for no such moment.
-        now: returns monotonic seconds, the clock of `deadline`.
+        most: Connections that are kept open.
+        deadline: Returns the monotonic seconds at which everything must be over, None for no such moment.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
-        self, most: int, deadline: Callable[[], float | None], *, now: Callable[[], float] = time.monotonic
+        self, most: int, deadline: Callable[[], float | None], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._deadline = deadline
-        self._now = now
+        self._clock = clock
         self._lock = threading.Lock()
         self._opened: weakref.WeakSet[Any] = weakref.WeakSet()
         super().__init__(pool_maxsize=most)
@@ -81,8 +80,8 @@ class Connections(requests.adapters.HTTPAdapter):
             timeout = connect, read = _shorter(connect, allowed[0]), _shorter(read, allowed[1])
         deadline = self._deadline()
         if deadline is not None:
-            left = deadline - self._now()
-            # The first limits the sending of the whole body too, during which the watch takes care of silence.
+            left = deadline - self._clock()
+            # The first limits the sending of the whole body too, during which the watch detects silence.
             timeout = _shorter(connect, max(left, LAST_CHANCE)), _shorter(read, patience(left))
         return super().send(request, stream, timeout, verify, cert, proxies)
 
@@ -103,10 +102,9 @@ class SilenceWatch:
     Without a deadline it does nothing and has no thread.
 
     Args:
-        sockets: returns the sockets that are open.
-        deadline: returns the monotonic seconds at which everything must be over, None for no such moment.
-        now: returns monotonic seconds, the clock of `deadline`.
-        clock: returns monotonic seconds.
+        sockets: Returns the sockets that are open.
+        deadline: Returns the monotonic seconds at which everything must be over, None for no such moment.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -114,12 +112,10 @@ class SilenceWatch:
         sockets: Callable[[], list[socket.socket]],
         deadline: Callable[[], float | None],
         *,
-        now: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sockets = sockets
         self._deadline = deadline
-        self._now = now
         self._clock = clock
         self._lock = threading.Lock()
         self._ended = threading.Event()  # one for each thread
@@ -149,7 +145,7 @@ class SilenceWatch:
         while not ended.wait(_LOOK):
             with self._lock:
                 deadline = self._deadline()
-                left = 0.0 if deadline is None else deadline - self._now()
+                left = 0.0 if deadline is None else deadline - self._clock()
                 if deadline is None or left < -LAST_CHANCE:
                     self._thread = None
                     break
@@ -194,7 +190,7 @@ def _bytes_moved(each: socket.socket) -> int | None:
 
 
 def _cut(each: socket.socket) -> None:
-    """Lets whoever waits for a socket wait no longer; the owner closes it."""
+    """Ends every wait on a socket; its owner closes it."""
     with contextlib.suppress(OSError):  # It is closed by now.
         each.shutdown(socket.SHUT_RDWR)
 

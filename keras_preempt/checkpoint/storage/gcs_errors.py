@@ -1,4 +1,4 @@
-"""What the storage client raises, in words that say what to do about it."""
+"""Errors of the storage client, explained: what failed, and what to do about it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,24 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
 
+ROLE = "roles/storage.objectUser"
+"""The narrowest predefined role that may create, read, list and delete objects."""
+
+_LOGIN = (
+    "Attach a service account to the machine, set GOOGLE_APPLICATION_CREDENTIALS to the file of a key, or run "
+    "`gcloud auth application-default login`."
+)
+
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+"""The statuses after which a request is tried again for as long as there is time."""
+
+_NO_SUCH_SERVER: Any = getattr(urllib3.exceptions, "NameResolutionError", ())  # since urllib3 2.0
+
+_CONNECTION = re.compile(r"\A\w+\(host='[^']*', port=\d+\): ")  # what urllib3 puts before a reason
+
 
 class EmptyAnswer(Exception):
-    """The service has answered with success and without what it should tell."""
+    """The service has reported success and left out what it should say."""
 
 
 FAILURES = (
@@ -32,24 +47,9 @@ FAILURES = (
 )
 """Everything that the client raises when a call fails."""
 
-ROLE = "roles/storage.objectUser"
-"""The narrowest predefined role that may create, read, list and delete objects."""
-
-_LOGIN = (
-    "Attach a service account to the machine, set GOOGLE_APPLICATION_CREDENTIALS to the file of a key, or run "
-    "`gcloud auth application-default login`."
-)
-
-
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
-"""The statuses after which a request is tried again for as long as there is time."""
-
-_NO_SUCH_SERVER: Any = getattr(urllib3.exceptions, "NameResolutionError", ())  # since urllib3 2.0
-_CONNECTION = re.compile(r"\A\w+\(host='[^']*', port=\d+\): ")  # what urllib3 puts before a reason
-
 
 def cause_of(error: BaseException) -> BaseException:
-    """Returns what a call failed of, when the error says only that its retries are used up."""
+    """Returns why a call failed, when the error says only that its retries are used up."""
     while isinstance(error, api.RetryError) and error.cause is not None:
         error = error.cause
     return error
@@ -74,7 +74,7 @@ def may_still_happen(error: BaseException) -> bool:
     error = cause_of(error)
     if not may_have_happened(error) or isinstance(error, DataCorruption):
         return False
-    # Those answers come from what stands before the service, and say nothing of the service itself.
+    # Those answers come from a proxy in front of the service, and say nothing about the service itself.
     return status_of(error) in (None, 408, 502, 504)
 
 
@@ -105,9 +105,9 @@ def explained(doing: str, url: str, endpoint: str) -> Iterator[None]:
     """Turns what the client raises into `StoreUnavailable`.
 
     Args:
-        doing: what is tried, such as "create 'run.json'".
-        url: the place, as the user names it.
-        endpoint: the server that is asked.
+        doing: What is tried, such as "create 'run.json'".
+        url: The place, as the user names it.
+        endpoint: The server that is asked.
     """
     try:
         yield
@@ -121,7 +121,7 @@ def unavailable(error: BaseException, doing: str, url: str, endpoint: str) -> St
     """Returns the error to raise; see `explained`."""
     error = cause_of(error)
     return StoreUnavailable(
-        f"Expected to {doing} in {url}. Received: {_received(error)}. {_cure(error, doing, url, endpoint)}"
+        f"Expected to {doing} in {url}. Received: {_received(error)}. {_cure(error, url, endpoint)}"
     )
 
 
@@ -155,7 +155,7 @@ def _reason(error: BaseException) -> BaseException:
     return reason if isinstance(reason, BaseException) else error
 
 
-def _cure(error: BaseException, doing: str, url: str, endpoint: str) -> str:
+def _cure(error: BaseException, url: str, endpoint: str) -> str:
     bucket = url.split("/")[2]
     if isinstance(error, auth.DefaultCredentialsError):
         return f"There are no Google Cloud credentials. {_LOGIN}"

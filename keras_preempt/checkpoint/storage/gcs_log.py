@@ -1,7 +1,7 @@
 """A log in a store whose files cannot be appended to: numbered segments, each a file of its own.
 
-What is written is handed over by a thread, so that nobody who logs waits for the network: at once if nothing
-was handed over in the last second, else when that second is over, with all that came in between.
+A thread hands the lines over, so that the caller never waits for the network: at once if nothing was handed over in
+the last second, else when that second is over, together with all that came in between.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
@@ -19,7 +18,7 @@ from keras_preempt.checkpoint.errors import (
     StoreUnavailable,
     WriteUncertain,
 )
-from keras_preempt.checkpoint.storage.store import FileInfo, Names
+from keras_preempt.checkpoint.storage.store import Store
 
 logger = logging.getLogger("keras_preempt")
 
@@ -33,36 +32,16 @@ LARGEST = 4 << 20
 """Bytes that are kept while the storage fails; what comes then is lost."""
 
 
-class SegmentStore(Protocol):
-    """What a log needs of a store."""
-
-    deadline: float | None
-
-    def create(self, name: str, data: bytes) -> FileInfo:
-        """See `Store.create`."""
-        ...
-
-    def read(self, name: str, *, limit: int) -> bytes:
-        """See `Store.read`."""
-        ...
-
-    def children(self, prefix: str) -> Names:
-        """See `Store.children`."""
-        ...
-
-
 class GcsLog:
     """The end of a log ``folder/name.jsonl``, whose segments are ``folder/name-0001.jsonl`` and so on.
 
     Args:
-        store: where the segments go.
-        name: the name of the log.
-        clock: returns monotonic seconds.
+        store: Where the segments go.
+        name: The name of the log.
+        clock: Returns monotonic seconds.
     """
 
-    def __init__(
-        self, store: SegmentStore, name: str, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, store: Store, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._name = name
         self._clock = clock
@@ -79,7 +58,7 @@ class GcsLog:
         """See `LineSink.write`; returns at once.
 
         Raises:
-            StoreUnavailable: the log is closed.
+            StoreUnavailable: The log is closed.
         """
         with self._changed:
             if self._closed:
@@ -100,7 +79,7 @@ class GcsLog:
         """Hands over what is left and ends the thread; within `PATIENCE` seconds, or by the deadline.
 
         Raises:
-            StoreUnavailable: something could not be handed over.
+            StoreUnavailable: Something could not be handed over.
         """
         with self._changed:
             if self._closed:
@@ -154,7 +133,7 @@ class GcsLog:
         return len(data)
 
     def _settle(self) -> int:
-        """Finds out what became of a segment that may be stored, or come to be: stored twice, its lines count twice.
+        """Finds out what became of a segment that may be stored by now: stored twice, its lines would count twice.
 
         Returns:
             How many bytes of the lines are in it.
@@ -167,7 +146,7 @@ class GcsLog:
         except AlreadyExists:
             if (
                 self._store.read(name, limit=LARGEST) != data
-            ):  # It is of somebody else who appends to the same log.
+            ):  # It belongs to another process that appends to the same log.
                 data = b""
         self._uncertain = None
         return len(data)
@@ -179,7 +158,7 @@ class GcsLog:
             self._number += 1
             try:
                 self._store.create(segment_name(self._name, self._number), data)
-            except AlreadyExists:  # somebody else appends to the same log
+            except AlreadyExists:  # another process appends to the same log
                 continue
             except WriteUncertain:
                 self._uncertain = data

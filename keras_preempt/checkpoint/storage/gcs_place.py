@@ -1,4 +1,4 @@
-"""Where in a bucket a store lies, and how its files' names and the names of objects go together."""
+"""A place in a bucket, and the names of the objects that hold its files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class GcsPlace:
         url: ``gs://bucket/prefix``; the prefix may be missing.
 
     Attributes:
-        url: the place as it was given.
-        bucket: the name of the bucket.
-        prefix: what the names of all objects begin with: empty, or ending with '/'.
+        url: The place as it was given.
+        bucket: The name of the bucket.
+        prefix: What the names of all objects begin with: empty, or ending with '/'.
 
     Raises:
         ValueError: `url` names no place in a bucket.
@@ -52,7 +52,7 @@ class GcsPlace:
         return self.prefix if prefix == "" else f"{self.object_of(prefix)}/"
 
     def name_of(self, target: str) -> str | None:
-        """Returns the name of an object's file; None for one that no store has written."""
+        """Returns the name of an object's file; None for an object that no store has written."""
         name = target[len(self.prefix) :]
         return name if is_safe(name) else None
 

@@ -1,7 +1,7 @@
 """A store in a directory of a local or shared POSIX file system.
 
 A file is written under a temporary name in its own folder, flushed to the disk, and then given its name by a
-hard link, which fails if the name is taken: so a name either leads to a complete file or to none, and two
+hard link, which fails if the name is taken: so a name leads either to a complete file or to none, and two
 writers cannot both win. The folder is flushed last, which makes the name itself survive a power cut.
 """
 
@@ -13,7 +13,6 @@ import io
 import os
 import shutil
 import stat
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -21,7 +20,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
-from keras_preempt.checkpoint.storage.local_writing import CountedFile, FileLog, Overlap, UnfinishedFile
+from keras_preempt.checkpoint.storage.local_writing import CountedFile, FileLog, Flushes, UnfinishedFile
+from keras_preempt.checkpoint.storage.overlap import Overlaps
 from keras_preempt.checkpoint.storage.posix_files import (
     flush_folder,
     make_folder,
@@ -33,11 +33,12 @@ from keras_preempt.checkpoint.storage.store import (
     TEMPORARY_PREFIX,
     FileInfo,
     FileInfos,
+    Moved,
     Names,
     Writer,
     check_name,
+    uncounted,
 )
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
 
 SMALLEST_FILE = 8 << 20
 """Bytes; flushing a smaller file costs more than writing the next one meanwhile saves."""
@@ -52,11 +53,11 @@ class LocalStore:
     Symbolic links inside the directory that lead out of it are refused; the directory itself may be one.
 
     Args:
-        path: the directory; '~' is expanded. It need not exist before `prepare`.
+        path: The directory; '~' is expanded. It need not exist before `prepare`.
 
     Attributes:
-        deadline: see `Store.deadline`.
-        look_again: see `Store.look_again`.
+        deadline: See `Store.deadline`.
+        look_again: See `Store.look_again`.
     """
 
     look_again = (0.01, 0.05)
@@ -64,7 +65,7 @@ class LocalStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._url = os.fspath(path)
         self._root = Path(os.path.realpath(os.path.expanduser(self._url)))
-        self._overlap = threading.local()
+        self._overlaps = Overlaps[Flushes]()
         self._prepared = False
         self.deadline: float | None = None
 
@@ -91,7 +92,7 @@ class LocalStore:
         """Makes the directory if need be, and writes and removes a small file in it.
 
         Raises:
-            StoreUnavailable: that is not possible.
+            StoreUnavailable: That is not possible.
         """
         try:
             make_folder(self._root)
@@ -144,11 +145,11 @@ class LocalStore:
     def _written(self, name: str, moved: Moved) -> Iterator[Writer]:
         target = self._resolve(name)
         self._check_still_there()
-        overlap: Overlap | None = getattr(self._overlap, "files", None)
+        overlap = self._overlaps.current
         if overlap is not None:
             overlap.wait_for_room()
         with self._explained(name):
-            if os.path.lexists(target):  # spares the writing of what could not get its name anyway
+            if os.path.lexists(target):  # saves writing a file that could not get its name anyway
                 raise AlreadyExists(name, self._url)
         file = UnfinishedFile(
             target,
@@ -163,31 +164,20 @@ class LocalStore:
             file.discard()
             raise
         if overlap is not None:
-            overlap.add(file)
+            overlap.flush(file)
             return
         file.finish()
         file.flush_folder()
 
-    @contextlib.contextmanager
-    def overlapped(self) -> Iterator[None]:
+    def overlapped(self) -> AbstractContextManager[None]:
         """See `Store.overlapped`: files are flushed to the disk while the next is written."""
-        outer = getattr(self._overlap, "files", None)
-        overlap = self._overlap.files = Overlap()
-        try:
-            yield
-        except BaseException:
-            overlap.abandon()
-            raise
-        else:
-            overlap.finish()
-        finally:
-            self._overlap.files = outer
+        return self._overlaps.block(Flushes())
 
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """See `Store.open`."""
         path = self._resolve(name)
         with self._explained(name):
-            # Not blocking, because opening a pipe that somebody put there would wait for ever.
+            # Not blocking, because opening a pipe with this name would wait for ever.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
@@ -213,7 +203,7 @@ class LocalStore:
                 name = f"{folder}/{entry.name}" if folder else entry.name
                 with contextlib.suppress(FileNotFoundError), self._explained(name, missing_is_error=False):
                     if entry.is_dir(follow_symlinks=False):
-                        # By its path: somebody else's folder may have a name that no file of ours could have.
+                        # By its path: a foreign folder may have a name that no file of ours could have.
                         pending.append((name, Path(entry.path)))
                     elif entry.is_file(follow_symlinks=False):
                         found.append(FileInfo(name, entry.stat(follow_symlinks=False).st_size))
@@ -247,7 +237,7 @@ class LocalStore:
         path = self._resolve(name)
         self._check_still_there()
         with self._explained(name):
-            # Not blocking, like `open`: a pipe that nobody reads from is an error at once.
+            # Not blocking, like `open`: a pipe without a reader is an error at once.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
             descriptor = open_in_folder(path, flags)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -259,7 +249,7 @@ class LocalStore:
         """See `Store.close`; there is nothing to end."""
 
     def _check_still_there(self) -> None:
-        """Makes sure that a directory that was there is not made anew: what it held would not come back."""
+        """Makes sure that a directory that has vanished is not made again: its content would not come back."""
         if self._prepared and not self._root.is_dir():
             raise StoreUnavailable(
                 f"Expected the directory {self._url}, which was there before. Received: nothing of that name. Put it "
@@ -291,7 +281,7 @@ class LocalStore:
         while folder != self._root:
             try:
                 folder.rmdir()
-            except OSError:  # not empty, or somebody else was faster
+            except OSError:  # not empty, or another process was faster
                 return
             folder = folder.parent
 

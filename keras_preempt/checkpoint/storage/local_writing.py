@@ -1,20 +1,20 @@
-"""Files of a local store while they are being written: nameless until they are durable, several at a time."""
+"""Files of a local store while they are being written: they get their names when they are durable."""
 
 from __future__ import annotations
 
 import io
 import os
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.direct_writing import Blocks, BlockWriter
+from keras_preempt.checkpoint.storage.overlap import Overlap
 from keras_preempt.checkpoint.storage.posix_files import flush_folder, give_name, open_temporary, write_all
-from keras_preempt.checkpoint.storage.store import Buffer
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+from keras_preempt.checkpoint.storage.store import Buffer, Moved, uncounted
 
 FLUSHES = 4
 """Files or blocks that are on their way to the disk at a time, while more is written."""
@@ -27,11 +27,11 @@ class UnfinishedFile:
     """A file under a temporary name in its own folder; implements `store.Writer`.
 
     Args:
-        target: its future path.
-        explained: around every call of the system.
-        taken: returns the error that says that somebody else has given the name to another file.
-        blocks: where its content is gathered, if it may be written later than it is handed over.
-        moved: told what was handed over; all but a few blocks of it is on its way to the disk.
+        target: Its future path.
+        explained: Around every call of the system.
+        taken: Returns the error for a name that another file has by now.
+        blocks: Where its content is gathered, if it may be written later.
+        moved: Called with how much was handed over; all but a few blocks of it are on their way to the disk.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class UnfinishedFile:
             flush_folder(self.target.parent)
 
     def discard(self) -> None:
-        """Leaves nothing of the file behind, instead of finishing it."""
+        """Removes the file instead of finishing it."""
         self._stop()
         os.close(self._descriptor)
         self._temporary.unlink(missing_ok=True)
@@ -97,8 +97,8 @@ class CountedFile(io.FileIO):
     """A file that is read in large pieces.
 
     Args:
-        descriptor: is closed with the file.
-        moved: told what was read.
+        descriptor: Is closed with the file.
+        moved: Called with how much was read.
     """
 
     def __init__(self, descriptor: int, moved: Moved) -> None:
@@ -116,9 +116,9 @@ class FileLog:
     """Appends to a descriptor that was opened for appending; implements `store.LineSink`.
 
     Args:
-        name: for messages.
-        descriptor: is closed with the log.
-        explained: around every call of the system.
+        name: For messages.
+        descriptor: Is closed with the log.
+        explained: Around every call of the system.
     """
 
     def __init__(self, name: str, descriptor: int, explained: Explained) -> None:
@@ -143,48 +143,31 @@ class FileLog:
             os.close(descriptor)
 
 
-class Overlap:
+class Flushes(Overlap):
     """The files that one thread has written and that are not durable yet.
 
     Attributes:
-        blocks: for their content.
+        blocks: For their content.
     """
 
     def __init__(self) -> None:
+        super().__init__(FLUSHES)
         self._pool = ThreadPoolExecutor(FLUSHES, thread_name_prefix="keras_preempt-flush")
-        self._flushing: dict[Future[None], UnfinishedFile] = {}
         self._folders: dict[Path, UnfinishedFile] = {}
         self.blocks = Blocks(self._pool)
 
-    def wait_for_room(self) -> None:
-        """Waits until one more file may be written; raises what one before has failed of."""
-        while True:
-            for future in [future for future in self._flushing if future.done()]:
-                del self._flushing[future]
-                future.result()
-            if len(self._flushing) < FLUSHES:
-                return
-            wait(self._flushing, return_when=FIRST_COMPLETED)
-
-    def add(self, file: UnfinishedFile) -> None:
+    def flush(self, file: UnfinishedFile) -> None:
         """Takes over a file that is completely written."""
         self._folders[file.target.parent] = file
-        self._flushing[self._pool.submit(file.finish)] = file
+        self.add(self._pool.submit(file.finish), file.discard)
 
     def finish(self) -> None:
-        """Returns when all are durable; raises what the first one has failed of."""
-        try:
-            for future in list(self._flushing):
-                future.result()
-            for file in self._folders.values():
-                file.flush_folder()
-        finally:
-            self.abandon()
+        """Returns when all files are durable, and their names too."""
+        super().finish()
+        for file in self._folders.values():
+            file.flush_folder()
 
     def abandon(self) -> None:
-        """Discards what is not being flushed yet, and waits for what is."""
-        for future, file in self._flushing.items():
-            if future.cancel():
-                file.discard()
-        self._flushing.clear()
+        """Discards the files that are not being flushed yet, and waits for the others."""
+        super().abandon()
         self._pool.shutdown()

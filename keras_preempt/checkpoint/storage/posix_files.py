@@ -1,4 +1,4 @@
-"""Durable files on a POSIX file system: what a local store does with paths."""
+"""Durable files on a POSIX file system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Buffer
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _LOCK_TIMEOUT = 5.0  # seconds; the lock is held for the time of a rename
 _LOCK_POLL = 0.01  # seconds
-_FOLDER_ATTEMPTS = 10  # times that a folder may vanish, emptied by somebody else, before a file is in it
+_FOLDER_ATTEMPTS = (
+    10  # times that a folder may vanish, because another process removes empty ones, before a file is in it
+)
 
 
 def write_all(descriptor: int, buffer: Buffer) -> None:
@@ -32,7 +34,7 @@ def open_temporary(folder: Path) -> tuple[int, Path]:
 
 
 def open_in_folder(path: Path, flags: int) -> int:
-    """Opens a file and makes its folder, which somebody who empties folders may remove in between."""
+    """Opens a file and makes its folder, which another process may remove in between while it is empty."""
     for _ in range(_FOLDER_ATTEMPTS - 1):
         make_folder(path.parent)
         with contextlib.suppress(FileNotFoundError):
@@ -57,7 +59,7 @@ def make_folder(folder: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Makes durable which names are in a folder."""
+    """Makes the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -90,7 +92,7 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 def _rename_under_lock(temporary: Path, target: Path) -> bool:
-    """The way without hard links: whoever creates the lock file may look and rename."""
+    """The way without hard links: the process that creates the lock file may look and rename."""
     lock = target.parent / f"{TEMPORARY_PREFIX}lock-{target.name}"
     deadline = time.monotonic() + _LOCK_TIMEOUT
     while True:

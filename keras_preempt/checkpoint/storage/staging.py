@@ -1,8 +1,8 @@
-"""A temporary directory of one worker process: files on their way to or from a bucket.
+"""The staging directory of a process: files on their way to or from a bucket.
 
-It is removed at every exit that Python survives. After one that it does not survive, the next process that
-uses the same root removes it. Who may remove what is decided by a lock that the system drops when the owner
-dies, however it dies; and a forked child, which inherits all of its parent's clean-up, owns nothing.
+It is removed at every exit that Python survives. After any other, the next process that uses the same root removes it.
+A lock decides which process may remove it: the system drops the lock when the owner dies, however it dies. A forked
+child, which inherits all of its parent's clean-up, owns nothing.
 """
 
 from __future__ import annotations
@@ -20,23 +20,29 @@ import weakref
 from pathlib import Path
 from typing import IO, Any
 
+import google_crc32c
+
 from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.storage.posix_files import write_all
+from keras_preempt.checkpoint.storage.store import Buffer
 
 logger = logging.getLogger("keras_preempt")
 
 _NAME = re.compile(r"keras-preempt-[a-z]+-[0-9]+-[0-9a-f]{16}")
-_ATTEMPTS = 100  # each lost one means that a sweeper came between making a directory and locking it
+_ATTEMPTS = 100  # each one that fails means that a sweeper came between making a directory and locking it
+
+_living: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class StagingDirectory:
     """A directory that belongs to this process alone, mode 0700, locked as long as the process lives.
 
     Args:
-        root: an existing directory on a local disk to make it in; None for the system's temporary directory.
-        purpose: a word for its name.
+        root: An existing directory on a local disk to make it in; None for the system's temporary directory.
+        purpose: A word for its name.
 
     Raises:
-        StoreUnavailable: it cannot be made there.
+        StoreUnavailable: It cannot be made there.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, *, purpose: str = "staging") -> None:
@@ -63,7 +69,7 @@ class StagingDirectory:
         """Makes sure that files of `size` bytes fit.
 
         Raises:
-            StoreUnavailable: they do not; the message says how much is free.
+            StoreUnavailable: They do not; the message says how much is free.
         """
         free = shutil.disk_usage(self._path).free
         if free < size:
@@ -106,7 +112,7 @@ def sweep(root: Path) -> list[Path]:
     with os.scandir(root) as entries:
         found = [entry for entry in entries if _NAME.fullmatch(entry.name)]
     for entry in found:
-        # Another sweeper may be faster, and what is not ours to remove is not ours to complain about.
+        # Another sweeper may be faster, and a directory that is not ours to remove is no error.
         with contextlib.suppress(OSError):
             if entry.is_symlink() or entry.stat(follow_symlinks=False).st_uid != os.geteuid():
                 continue
@@ -137,7 +143,7 @@ def _make(root: Path, purpose: str) -> tuple[Path, int]:
 
 
 def _try_lock(path: Path) -> int | None:
-    """Locks a directory for this process; None if somebody else holds it or it is no longer there.
+    """Locks a directory for this process; None if another process holds it or it is no longer there.
 
     The directory itself is locked, not a file in it: system cleaners leave a locked directory alone, and there
     is no moment at which it exists without the means to lock it.
@@ -161,7 +167,7 @@ def _remove(path: Path, lock: int, owner: int) -> None:
     if os.getpid() != owner:
         return
     try:
-        # Not an error at exit, where nobody could act on it: the next process sweeps what is left.
+        # Not an error at exit, where it would come too late: the next process sweeps what is left.
         shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(lock)
@@ -176,5 +182,36 @@ def _let_go_in_child() -> None:
     _living.clear()
 
 
-_living: weakref.WeakSet[Any] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+class StagedWriter:
+    """Writes all of each buffer to a staged file.
+
+    Args:
+        file: Where to, unbuffered.
+        name: The file that it becomes, for messages.
+
+    Attributes:
+        size: Bytes written.
+        crc32c: Their sum.
+    """
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file = file
+        self._name = name
+        self.size = 0
+        self.crc32c = 0
+
+    def write(self, buffer: Buffer) -> None:
+        """See `store.Writer`."""
+        data = buffer if isinstance(buffer, bytes) else bytes(buffer)  # the sum takes bytes alone
+        try:
+            write_all(self._file.fileno(), data)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Expected to stage {self._name!r} on local disk. Received: {error.strerror or error}. "
+                "Free some space there, or pass a directory on a larger disk as staging_dir."
+            ) from error
+        self.crc32c = int(google_crc32c.extend(self.crc32c, data))
+        self.size += len(data)

@@ -1,46 +1,58 @@
-"""What a checkpoint needs from storage, and how a place is named.
+"""The protocol of a store: what checkpoints need from storage.
 
 A `Store` holds immutable files under relative, '/'-separated names, like an object store: there are no
-folders to make, a file is there completely or not at all, and nothing is ever overwritten. The only thing
-that grows is a log.
+folders to make, a file is there completely or not at all, and nothing is ever overwritten. Only a log grows.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from keras_preempt.checkpoint.errors import UnsafeName
-from keras_preempt.checkpoint.storage.transfers import Moved, uncounted
+
+Moved = Callable[[int], None]
+"""Called with how many more bytes have gone to the storage or come from it: for pieces of about 1 MiB or more, from any
+thread, several at a time. A negative number means that so many have to be moved once more."""
+
+Shown = Callable[[str, int], AbstractContextManager[Moved]]
+"""Called with the task, such as "Reading step-00000012/00001-0000", and how many bytes that moves."""
 
 TEMPORARY_PREFIX = ".tmp-"
 """Names with a component that starts so are half-written files: never listed, never asked for."""
 
 _LONGEST_NAME = 1024  # bytes; the limit of Google Cloud Storage
 _LONGEST_COMPONENT = 255  # bytes; the limit of the usual Linux file systems
-_LOST_SLASH = re.compile(r"gs:/(?!/)", re.IGNORECASE)
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 Buffer = bytes | bytearray | memoryview
+
+
+def uncounted(count: int) -> None:
+    """Ignores how much was moved."""
+
+
+@contextmanager
+def silent(task: str, total: int) -> Iterator[Moved]:
+    """Shows nothing."""
+    yield uncounted
 
 
 def check_name(name: str) -> str:
     """Checks that a name stays below the directory that it is relative to.
 
-    Every name that reaches a store passes through here, so that one from an untrusted manifest can lead
-    nowhere else.
+    Every name that reaches a store passes through here, so that a name from an untrusted manifest cannot lead
+    anywhere else.
 
     Args:
-        name: components joined by '/', already in normal form.
+        name: Components joined by '/', already in normal form.
 
     Returns:
         `name`, unchanged.
 
     Raises:
-        UnsafeName: it is empty, absolute or not in normal form, contains '..', a backslash or a NUL, is
+        UnsafeName: It is empty, absolute or not in normal form, contains '..', a backslash or a NUL, is
             longer than storage allows, or is reserved for temporary files.
     """
     why = _unsafe(name)
@@ -87,7 +99,7 @@ Names = list[str]
 
 
 class Writer(Protocol):
-    """A file that is being written; it gets its name when the context manager that gave it ends cleanly."""
+    """A file that is being written; it gets its name when its context manager ends without an error."""
 
     def write(self, buffer: Buffer) -> None:
         """Appends all bytes of `buffer`."""
@@ -131,7 +143,7 @@ class Store(Protocol):
     def look_again(self) -> tuple[float, float]:
         """Seconds between two looks at what another process is to write: at first, and at the longest.
 
-        Whoever waits doubles the first up to the longest. A look may cost money and be counted against a quota.
+        A waiting caller doubles the first up to the longest. A look may cost money and count against a quota.
         """
         ...
 
@@ -146,7 +158,7 @@ class Store(Protocol):
         """Makes the place usable if need be and makes sure that it can be written to.
 
         Raises:
-            StoreUnavailable: it cannot; the message names the place and the cure.
+            StoreUnavailable: It cannot; the message names the place and the cure.
         """
         ...
 
@@ -154,7 +166,7 @@ class Store(Protocol):
         """Makes sure that files of `size` bytes find room on the disk that they are written or staged on.
 
         Raises:
-            StoreUnavailable: they do not; the message says how much is free.
+            StoreUnavailable: They do not; the message says how much is free.
         """
         ...
 
@@ -162,8 +174,8 @@ class Store(Protocol):
         """Returns the whole of a small file.
 
         Raises:
-            NotFound: there is no such file.
-            TooLarge: it is larger than `limit` bytes; raised before memory is taken for it.
+            NotFound: There is no such file.
+            TooLarge: It is larger than `limit` bytes; raised before memory is taken for it.
         """
         ...
 
@@ -171,15 +183,15 @@ class Store(Protocol):
         """Stores a small file: durable, and complete as soon as it is visible.
 
         Raises:
-            AlreadyExists: there is such a file; it is unchanged.
+            AlreadyExists: There is such a file; it is unchanged.
         """
         ...
 
     def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
         """Streams a file, which becomes durable and visible when the block ends without an exception.
 
-        After an exception nothing of it is left. Raises `AlreadyExists` like `create`. `moved` is told what has gone
-        to the storage, which may be later than it was written.
+        After an exception nothing of it is left. Raises `AlreadyExists` like `create`. `moved` is called with how much
+        has gone to the storage, which may be later than it was written.
         """
         ...
 
@@ -187,14 +199,14 @@ class Store(Protocol):
         """Lets files that this thread writes with `writer` become durable later: at the end of this block.
 
         Several are then on their way at once where the storage can do that. The block ends when all are durable;
-        it raises what writing one of them has failed of, if no `writer` in it has raised that already.
+        it raises the error of a file that failed, unless a `writer` in it has raised that already.
         """
         ...
 
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """Opens a file for reading from its beginning, with `readinto` too. Raises `NotFound`.
 
-        `moved` is told what has come from the storage, which may be earlier than it is read.
+        `moved` is called with how much has come from the storage, which may be earlier than it is read.
         """
         ...
 
@@ -223,52 +235,9 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends what the store keeps running or on local disk; a later call starts it again.
+        """Ends the store's threads and removes its files on local disk; a later call starts it again.
 
         Raises:
-            StoreUnavailable: lines of a log could not be handed over; all else is ended nevertheless.
+            StoreUnavailable: Lines of a log could not be handed over; everything else is ended nevertheless.
         """
         ...
-
-
-def open_store(url: str | os.PathLike[str], *, staging_dir: str | os.PathLike[str] | None = None) -> Store:
-    """Returns the store that a directory argument names; touches no storage.
-
-    Args:
-        url: a local or shared path, or ``gs://bucket/prefix``.
-        staging_dir: a directory on local disk for files on their way to or from a bucket; None for the
-            system's temporary directory.
-
-    Raises:
-        ValueError: it is empty, no path, no place in a bucket, or has a scheme that is not known.
-    """
-    if not isinstance(url, (str, os.PathLike)):
-        raise ValueError(
-            f"Expected a directory as str or os.PathLike. Received: {url!r} of type {type(url).__name__}. "
-            "Pass the path of a directory that all workers share."
-        )
-    place = os.fspath(url)
-    if not isinstance(place, str) or not place.strip() or "\0" in place:
-        raise ValueError(
-            f"Expected a non-empty directory. Received: {place!r}. "
-            "Pass the path of a directory that all workers share."
-        )
-    if _LOST_SLASH.match(place):  # else it would become a local directory named 'gs:'
-        raise ValueError(
-            f"Expected a path, or gs://bucket/prefix as a string. Received: {url!r}, in which a slash is missing. "
-            "pathlib takes it out: pass a bucket's place as a string."
-        )
-    # Imported below because they build on this module, and the client of a bucket only for a bucket.
-    scheme = _SCHEME.match(place)
-    if scheme is None:
-        from keras_preempt.checkpoint.storage.local import LocalStore
-
-        return LocalStore(place)
-    if scheme.group(1).lower() == "gs":
-        from keras_preempt.checkpoint.storage.gcs import GcsStore
-
-        return GcsStore(place, staging_dir=staging_dir)
-    raise ValueError(
-        f"Expected a local or shared path, or gs://bucket/prefix. Received: {place!r}, whose scheme "
-        f"{scheme.group(0)!r} is not known. Pass the path of a directory that all workers share."
-    )

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
-from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Store, open_store
+from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Store
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.cli.terminal import shown_size
 from keras_preempt.notices.platform import SCHEDULERS, Platform

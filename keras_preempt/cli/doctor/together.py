@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import asdict
 
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.doctor.finding import Finding, Findings
 from keras_preempt.cli.doctor.meeting import Meeting, job_of
 from keras_preempt.cluster import LocalCluster

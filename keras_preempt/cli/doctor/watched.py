@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.reader import committed
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.report import events
 
 _T = TypeVar("_T")

@@ -10,7 +10,8 @@ from typing import Any
 
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed, load
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.compare import Comparison, MemberState, combined, compare_states
 from keras_preempt.cli.drill.judge import NoVerdict
 from keras_preempt.cli.drill.runs import DrillRun

@@ -11,7 +11,7 @@ import click
 
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.reader import committed
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.strikes import Lost
 from keras_preempt.cluster import Incarnation, Outcome, SupervisorReport

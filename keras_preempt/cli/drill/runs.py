@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.storage.store import open_store
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.drill.judge import Judge, NoVerdict
 from keras_preempt.cli.drill.plan import FitSpan, Preemption, RunShape
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.backend.tensorflow.host_values import LARGE, assign, copies, views
-from keras_preempt.checkpoint.dtypes import dtype_of
+from keras_preempt.checkpoint.partition import dtype_of
 from keras_preempt.checkpoint.tensors import Array, empty
 
 TYPES = ["float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "uint8", "bool"]

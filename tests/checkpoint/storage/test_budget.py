@@ -40,7 +40,7 @@ class Service:
 
 def under_deadline(clock: Clock, seconds: float = 15.0) -> Budget:
     end = clock.time + seconds
-    return Budget(60, lambda: end, now=clock, clock=clock, wait=clock.wait)
+    return Budget(60, lambda: end, clock=clock, wait=clock.wait)
 
 
 def test_a_call_gets_its_usual_time_when_no_deadline_is_near() -> None:
@@ -56,13 +56,13 @@ def test_a_call_gets_its_usual_time_when_no_deadline_is_near() -> None:
 @pytest.mark.parametrize(("deadline", "seconds"), [(1015.0, 15.0), (9999.0, 60.0), (900.0, LAST_CHANCE)])
 def test_a_deadline_cuts_it_short_but_leaves_a_last_chance(deadline: float, seconds: float) -> None:
     clock = Clock()
-    assert Budget(60, lambda: deadline, now=clock, clock=clock).left == seconds
+    assert Budget(60, lambda: deadline, clock=clock).left == seconds
 
 
 def test_a_deadline_that_appears_in_the_middle_of_a_call_counts() -> None:
     clock = Clock()
     deadlines: list[float | None] = [None]
-    made = Budget(60, lambda: deadlines[0], now=clock, clock=clock)
+    made = Budget(60, lambda: deadlines[0], clock=clock)
     earlier = made.ending_before(2)
     clock.time += 5
     assert (made.left, earlier.left) == (55, 53)
@@ -146,7 +146,7 @@ def test_a_large_request_that_fails_at_once_is_not_hurried_at_the_end() -> None:
 def test_a_deadline_that_appears_between_two_tries_ends_them() -> None:
     clock = Clock()
     deadlines: list[float | None] = [None]
-    made = Budget(60, lambda: deadlines[0], now=clock, clock=clock, wait=clock.wait)
+    made = Budget(60, lambda: deadlines[0], clock=clock, wait=clock.wait)
     service = Service(clock, back_at=9999.0)
     told: list[Exception] = []
 

@@ -22,7 +22,7 @@ from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.reader import committed, load, verify
 from keras_preempt.checkpoint.retention import Retention, retain
-from keras_preempt.checkpoint.storage import budget, gcs_upload
+from keras_preempt.checkpoint.storage import budget, gcs_transfer
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.testing import FakeGcs, Faults
@@ -35,7 +35,7 @@ LARGE = (17 << 20) + 12345  # bytes: three chunks of an upload, four ranges of a
 def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
     monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
     monkeypatch.setattr(budget, "_LONGEST_DELAY", 0.05)
-    monkeypatch.setattr(gcs_upload, "CHUNK", 8 << 20)
+    monkeypatch.setattr(gcs_transfer, "CHUNK", 8 << 20)
     with FakeGcs(buckets=("bucket",)) as server:
         yield server
 
@@ -98,14 +98,14 @@ def test_what_is_damaged_on_the_way_up_is_refused_and_never_visible(
     assert [request for request in gcs.requests if request.method == "DELETE"] == []
 
 
-def test_a_write_whose_answer_was_lost_is_not_taken_for_somebody_elses(store: GcsStore, gcs: FakeGcs) -> None:
+def test_a_write_whose_answer_was_lost_is_recognised_as_our_own(store: GcsStore, gcs: FakeGcs) -> None:
     gcs.fail_next("lost-response", match="run/a")
     store.create("a", b"data")
     with pytest.raises(AlreadyExists):
         store.create("a", b"data")  # the same bytes, and yet not this call's
 
 
-def test_somebody_elses_file_is_not_taken_for_ours_after_a_failure(store: GcsStore, gcs: FakeGcs) -> None:
+def test_another_writers_file_is_not_taken_for_ours_after_a_failure(store: GcsStore, gcs: FakeGcs) -> None:
     gcs.client().bucket("bucket").blob("run/a").upload_from_string(b"data")
     gcs.fail_next("503", match="run/a")
     with pytest.raises(AlreadyExists):
@@ -318,7 +318,7 @@ def test_a_checkpoint_of_several_files_at_once_survives_a_bad_network(store: Gcs
     slice_ = Slice("kernel", "float32", array.shape, 0, array.size)
     part = write_part(store, directory, 0, [(slice_, array)], {}, {}, at(1))
     assert len(part.files) > 4
-    commit_parts(store, directory, 1, expected=(0,), writers=(0,))
+    commit_parts(store, directory, 1, members=1, writers=(0,))
     loaded = load(store, committed(store)[0], 0, 1)
     np.testing.assert_array_equal(loaded.tensors["kernel"], array)
     assert sum(request.fault is not None for request in gcs.requests) > 4

@@ -22,7 +22,7 @@ def _file_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         refuse_links(monkeypatch)
 
 
-def test_what_was_created_is_read_back(store: LocalStore) -> None:
+def test_a_created_file_is_read_back(store: LocalStore) -> None:
     assert store.create("a/b/c", b"data") == FileInfo("a/b/c", 4)
     assert store.read("a/b/c", limit=4) == b"data"
     assert store.stat("a/b/c") == FileInfo("a/b/c", 4)
@@ -183,7 +183,7 @@ def test_a_file_that_is_too_large_is_not_read(store: LocalStore) -> None:
         store.read("sparse", limit=1 << 20)
 
 
-def test_what_is_missing_is_not_found(store: LocalStore) -> None:
+def test_a_missing_file_is_not_found(store: LocalStore) -> None:
     store.create("file", b"")
     (store.path / "folder").mkdir()
     for name in ("a", "a/b", "file/b", "folder"):

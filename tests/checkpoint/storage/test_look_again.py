@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import commit, wait_for_commit
+from keras_preempt.checkpoint.commit import Attempt, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import CommitFailed
 from keras_preempt.checkpoint.layout import attempt_directory
 from keras_preempt.checkpoint.storage.gcs import GcsStore
@@ -44,19 +44,9 @@ def test_looks_at_a_bucket_are_spaced_out_up_to_its_longest_pause(waiting_for: s
         with pytest.raises(CommitFailed, match="none of workers 0, 1"):
             commit(
                 store,
-                DIRECTORY,
-                expected=[0, 1],
-                writers=[0],
+                Attempt(step=3, name=ATTEMPT, position={}, kind="preempted", members=2, writers=(0,)),
                 timeout=5.0,
                 optional_timeout=5.0,
-                incarnation=1,
-                step=3,
-                position={},
-                attempt=ATTEMPT,
-                kind="preempted",
-                finished=False,
-                reason="",
-                versions={},
                 clock=lambda: clock.now,
                 wait=clock.wait,
             )

@@ -50,7 +50,7 @@ def _end(child: subprocess.Popen[str], text: str = "\n") -> int:
     return child.returncode
 
 
-def test_it_is_private_and_its_own(tmp_path: Path) -> None:
+def test_a_staging_directory_is_private_and_not_shared(tmp_path: Path) -> None:
     with StagingDirectory(tmp_path) as one, StagingDirectory(tmp_path) as other:
         assert one.path != other.path
         assert one.path.parent == other.path.parent == tmp_path
@@ -61,7 +61,7 @@ def test_it_is_private_and_its_own(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_root_it_lies_in_the_systems_temporary_directory(
+def test_staging_uses_the_systems_temporary_directory_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -69,7 +69,7 @@ def test_without_a_root_it_lies_in_the_systems_temporary_directory(
         assert directory.path.parent == tmp_path
 
 
-def test_it_is_gone_after_an_exception_and_after_it_is_forgotten(tmp_path: Path) -> None:
+def test_a_staging_directory_is_removed_after_an_exception_or_when_collected(tmp_path: Path) -> None:
     def fail() -> None:
         with StagingDirectory(tmp_path) as directory:
             (directory.path / "file").write_bytes(b"x")
@@ -102,7 +102,9 @@ def test_removing_twice_is_no_error(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_it_is_gone_at_every_exit_that_python_survives(tmp_path: Path, then: str, code: int) -> None:
+def test_a_staging_directory_is_removed_at_every_exit_that_python_survives(
+    tmp_path: Path, then: str, code: int
+) -> None:
     child = _child(tmp_path, then)
     path = _told(child)
     assert _end(child) == code
@@ -111,7 +113,9 @@ def test_it_is_gone_at_every_exit_that_python_survives(tmp_path: Path, then: str
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_killed_process_leaves_is_removed_by_the_next_one(tmp_path: Path, how: int) -> None:
+def test_the_staging_directory_of_a_killed_process_is_removed_by_the_next_one(
+    tmp_path: Path, how: int
+) -> None:
     child = _child(tmp_path, "print(directory.path, flush=True); sys.stdin.read()")
     path = _told(child)
     child.send_signal(how)
@@ -121,7 +125,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_one(tmp_path: Path,
         assert list(tmp_path.iterdir()) == [directory.path]
 
 
-def test_a_live_neighbour_keeps_its_own(tmp_path: Path) -> None:
+def test_the_staging_directory_of_a_living_process_is_not_swept(tmp_path: Path) -> None:
     child = _child(tmp_path, "print(directory.path, flush=True); sys.stdin.readline()")
     path = _told(child)
     assert sweep(tmp_path) == []

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from keras_preempt.checkpoint.errors import UnsafeName
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import check_name, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import check_name
 
 HOSTILE = [
     "",

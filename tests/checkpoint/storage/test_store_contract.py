@@ -49,7 +49,7 @@ def _write(store: Store, name: str, *buffers: Any) -> None:
             writer.write(buffer)
 
 
-def test_what_was_created_is_read_back(store: Store) -> None:
+def test_a_created_file_is_read_back(store: Store) -> None:
     assert store.create("a/b/c", b"data") == FileInfo("a/b/c", 4)
     assert store.read("a/b/c", limit=4) == b"data"
     assert store.stat("a/b/c") == FileInfo("a/b/c", 4)
@@ -149,7 +149,7 @@ def test_a_file_that_is_too_large_is_not_read(store: Store) -> None:
         store.read("large", limit=99)
 
 
-def test_what_is_missing_is_not_found(store: Store) -> None:
+def test_a_missing_file_is_not_found(store: Store) -> None:
     store.create("folder/file", b"")
     for name in ("a", "a/b", "folder"):
         for operation in (store.open, store.stat, lambda name: store.read(name, limit=1)):
@@ -224,7 +224,7 @@ def test_preparing_again_leaves_nothing_behind(store: Store) -> None:
     assert store.list("") == []
 
 
-def test_too_little_space_is_said_with_what_is_needed(store: Store) -> None:
+def test_an_error_about_too_little_space_says_how_much_is_needed(store: Store) -> None:
     store.check_space(1)
     with pytest.raises(StoreUnavailable, match=r"Expected 1,000,000,000,000\.0 MB of free space.*Received"):
         store.check_space(10**18)

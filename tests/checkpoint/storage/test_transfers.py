@@ -11,12 +11,11 @@ import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.partition import Slice
-from keras_preempt.checkpoint.reader import committed, load, load_own, verify
-from keras_preempt.checkpoint.storage import budget, gcs_upload
+from keras_preempt.checkpoint.reader import Reading, committed, load, verify
+from keras_preempt.checkpoint.storage import budget, gcs_transfer
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.storage.transfers import Moved
+from keras_preempt.checkpoint.storage.store import Moved, Store
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.testing import FakeGcs
 from tests.checkpoint.builders import at, commit_parts
@@ -67,32 +66,31 @@ def save(store: Store, shown: Watched) -> int:
     mirrored = [(Slice("table", "uint32", table.shape, 0, table.size), table)]
     local = {"mean": np.ones(1000)}
     part = write_part(store, DIRECTORY, 0, mirrored, local, {}, at(3), shown=shown)
-    commit_parts(store, DIRECTORY, 3, expected=(0,), writers=(0,))
+    commit_parts(store, DIRECTORY, 3, members=1, writers=(0,))
     return sum(entry.size for entry in part.files)
 
 
-def test_what_is_saved_and_read_is_told_piece_by_piece(any_store: Store) -> None:
+def test_progress_of_saving_and_reading_is_reported_piece_by_piece(any_store: Store) -> None:
     saved = Watched()
     size = save(any_store, saved)
     assert saved.tasks == [f"Saving {DIRECTORY}"]
     assert saved.total == SIZE + 8000
     info = committed(any_store)[0]
-    read, verified, own = Watched(), Watched(), Watched()
+    read, verified, everyone = Watched(), Watched(), Watched()
     load(any_store, info, 0, 1, read)
     verify(any_store, info, verified)
-    load_own(any_store, info, own)
-    assert read.total == verified.total == size
-    assert own.total == sum(own.pieces) < 9000
-    for shown in (saved, read, verified):
+    Reading(any_store, info, everyone).load_all()
+    assert read.total == verified.total == everyone.total == size
+    for shown in (saved, read, verified, everyone):
         assert sum(shown.pieces) == size
         assert max(shown.pieces) <= 16 << 20
         assert len(shown.pieces) > 4
 
 
-def test_what_is_sent_again_is_told_once(
+def test_bytes_that_are_sent_again_count_once(
     gcs: FakeGcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs_upload, "CHUNK", 1 << 20)
+    monkeypatch.setattr(gcs_transfer, "CHUNK", 1 << 20)
     store = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client, connections=2)
     try:
         for fault in ("reset", "session-lost", "corrupted-upload"):

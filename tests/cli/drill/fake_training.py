@@ -18,12 +18,13 @@ import numpy as np
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import commit, wait_for_commit
+from keras_preempt.checkpoint.commit import Attempt, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import NotFound
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed, load
-from keras_preempt.checkpoint.storage.store import Store, open_store
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.report.events import EventLog, log_name
 from keras_preempt.training import drill_place
@@ -155,22 +156,16 @@ def save(*, finished: bool = False, restored: float = 0.0) -> None:
     )
     events.emit("save", attempt=attempt, step=step, seconds=0.0)
     if member == 0:
-        commit(
-            store,
-            directory,
-            expected=range(members),
-            writers=range(members),
-            timeout=30,
-            optional_timeout=30,
-            incarnation=incarnation,
+        saved = Attempt(
             step=step,
+            name=attempt,
             position=position,
-            attempt=attempt,
             kind="finished" if finished else "preemption",
+            members=members,
+            writers=tuple(range(members)),
             finished=finished,
-            reason="",
-            versions={},
         )
+        commit(store, saved, timeout=30, optional_timeout=30)
     else:
         assert wait_for_commit(store, directory, 30) is not None
 
