@@ -12,9 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.gallery import records
 from tests.gallery.catalogue import SCRIPTS
-from tests.gallery.drilled import drill
+from tests.gallery.drilled import drill, load_records, record_of, save_records
 
 
 def main() -> int:
@@ -42,7 +41,7 @@ def main() -> int:
             log.write_text(outcome.output, encoding="utf-8")
         if arguments.write and not problems:
             # Read and written at once: another process may drill the others.
-            records.save({**records.load(), script.name: records.record_of(outcome)})
+            save_records({**load_records(), script.name: record_of(outcome)})
     return int(failed)
 
 

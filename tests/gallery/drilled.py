@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from tests.gallery.catalogue import Identical, Script
 
 ROOT = Path(__file__).parents[2]
 IDENTICAL, DIFFERENT = 0, 1
+RECORDS = Path(__file__).with_name("verdicts.json")
 TIMEOUT = 1500.0
 _PROMISE = re.compile(r"After a preemption: (?:bit-identical|exact if)\b")
 _DENIAL = re.compile(r"\bNOT (?:exact|bit-identical)\b")
@@ -148,3 +151,37 @@ def _environment(fresh: bool) -> dict[str, str]:
         return quiet
     path = [str(ROOT), os.environ.get("PYTHONPATH", "")]  # The drill runs in a folder of its own.
     return {**quiet, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+# -- Records: verdicts.json, from which docs/gallery.md is written ----------------------------------------------
+
+
+class Record(TypedDict):
+    """What one drill came to: the verdict, and what the log said before the first step, each line once."""
+
+    verdict: str
+    said: list[str]
+
+
+def record_of(outcome: Outcome) -> Record:
+    """What is kept of an outcome."""
+    verdict = "identical" if outcome.status == IDENTICAL else "different"
+    return {"verdict": verdict, "said": _once(line for lines in outcome.said for line in lines)}
+
+
+def load_records() -> dict[str, Record]:
+    """Returns all records by the name of the script."""
+    if not RECORDS.exists():
+        return {}
+    found: dict[str, Record] = json.loads(RECORDS.read_text(encoding="utf-8"))
+    return found
+
+
+def save_records(records: dict[str, Record]) -> None:
+    """Writes all records, in the order of their names."""
+    text = json.dumps(records, indent=1, sort_keys=True, ensure_ascii=False)
+    RECORDS.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _once(lines: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(lines))
