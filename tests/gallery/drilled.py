@@ -65,7 +65,7 @@ class Outcome:
         return any(_DENIAL.search(line) for lines in self.said for line in lines)
 
     def problems(self, script: Script) -> list[str]:
-        """Returns the contradictions between the outcome, the verdict of the catalogue and the log; empty if there are none."""
+        """Returns what contradicts the verdict of the catalogue, or the log; empty if nothing does."""
         if self.status not in (IDENTICAL, DIFFERENT):
             return [f"no verdict: the drill ended with status {self.status}"]
         found = []

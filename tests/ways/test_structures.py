@@ -1,4 +1,4 @@
-"""Models with the structure of Keras' examples train the same with and without the callback, and resume as the table says."""
+"""Models with the structure of Keras' examples train as without the callback, and resume as the table says."""
 
 from __future__ import annotations
 

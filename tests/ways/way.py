@@ -67,7 +67,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class KerasFails:
-    """Keras itself cannot train this way, with or without this package; the test runs the job without the callback to show it.
+    """Keras itself cannot train this way, with or without this package; the test runs the job without it.
 
     Attributes:
         reason: What Keras does, as the end of "Keras itself fails: ...".
