@@ -140,7 +140,7 @@ def test_a_fit_passes_the_functions_of_the_page_in_its_order(
     ("run", "heading"), [("preempted", SIGTERM), ("preempted", SAVED), ("resumed", RESTORED)]
 )
 def test_the_way_has_no_gap(run: str, heading: str, recorded: dict[str, list[Call]]) -> None:
-    """Each function is called by a module that the page has named before, or from outside the package: a thread, Keras."""
+    """Each function is called by a module that the page has named before, or by a thread, or by Keras."""
     seen: set[str] = set()
     for number, (station, call) in enumerate(of(way(heading), recorded[run])):
         caller = call.caller.removeprefix(f"{PACKAGE}/")
