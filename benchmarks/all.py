@@ -16,10 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratios import FILE, Ratio, read
-from tables import conditions, table
+from figures import FILE, Ratio, conditions, read, table
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "docs"))
+
+from generated import replaced  # noqa: E402
+
 PAGE = HERE.parent / "docs" / "performance.md"
 BEGIN = "<!-- figures: written by benchmarks/all.py; do not edit -->"
 END = "<!-- figures: end -->"
@@ -88,13 +91,6 @@ def _block(script: str, text: str) -> str:
 
 def write_page(outcomes: Sequence[Outcome], where: str) -> None:
     """Puts the figures between the marks of the page."""
-    present = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = present.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise SystemExit(
-            f"Expected the lines {BEGIN!r} and {END!r} in {PAGE}. Received: a page without them."
-        )
     parts = [f"Measured with {where}.", _block("all.py", ratios_table(outcomes))]
     for outcome in outcomes:
         missed = (
@@ -103,7 +99,7 @@ def write_page(outcomes: Sequence[Outcome], where: str) -> None:
             else f"\n\nAn aim was missed, or a run failed: exit status {outcome.code}."
         )
         parts.append(f"### {outcome.script}\n\n{_block(outcome.script, outcome.output)}{missed}")
-    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(replaced(PAGE, BEGIN, END, "\n\n".join(parts)), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

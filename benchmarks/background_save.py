@@ -20,12 +20,9 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from aims import Aims
 from checkpointers import PLAN
-from ratios import tell
-from resident_memory import peak_of, touch
-from state import bytes_of, model_of
-from tables import conditions, table
+from figures import Aims, conditions, table, tell
+from state import bytes_of, model_of, peak_of, touch
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint import incarnations

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
+import subprocess
 import sys
 from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass
 from statistics import median
 
-from aims import Aims
+from figures import Aims, conditions, table, tell
 from gcs_requests import KINDS, count
-from gcs_ways import Ours, Way, server, ways
-from gcs_workers import Shared, save_together
-from ratios import tell
-from tables import conditions, table
+from gcs_ways import END_TIMEOUT, SCRIPTS, Ours, Way, server, ways
 
 WORKER_CONNECTIONS = 4
 
@@ -123,6 +124,60 @@ def share(size: int, options: argparse.Namespace, aims: Aims) -> None:
     print(f"Workers that save {size / 1e6:g} MB together, {WORKER_CONNECTIONS} connections each{limit}:")
     print(table(["workers", "fewest MB", "most MB", "off 1/N", "s to commit", "times as fast"], rows))
     print()
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One save by several workers.
+
+    Attributes:
+        bytes: what each worker uploaded.
+        seconds: from the moment at which all may begin to the commit.
+    """
+
+    bytes: tuple[int, ...]
+    seconds: float
+
+
+def save_together(workers: int, size: int, connections: int, folder: str) -> Shared:
+    """Lets worker processes save one state together.
+
+    Args:
+        workers: how many processes.
+        size: bytes of the state.
+        connections: how many each of them has.
+        folder: where to, in the bucket.
+
+    Raises:
+        RuntimeError: one of them failed.
+    """
+    with ExitStack() as stack:
+        processes = []
+        for worker in range(workers):
+            command = [sys.executable, str(SCRIPTS / "gcs_worker.py")]
+            command += [str(each) for each in (worker, workers, size, connections, folder)]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+            )
+            stack.callback(process.wait, END_TIMEOUT)
+            stack.enter_context(process)
+            stack.callback(process.terminate)
+            processes.append(process)
+        for process in processes:
+            _line(process)
+        for process in processes:
+            assert process.stdin is not None
+            print(file=process.stdin, flush=True)
+        told = [_line(process).split() for process in processes]
+    return Shared(tuple(int(sent) for sent, _ in told), float(told[0][1]))
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError("Expected a worker to save. Received: its end; see above.")
+    return line
 
 
 def count_requests(size: int) -> None:

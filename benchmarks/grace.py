@@ -21,9 +21,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from figures import conditions, table, tell
 from preemption import OURS, TENSORFLOW, Job, Preemption, PreemptionFailed, preempt
-from ratios import tell
-from tables import conditions, table
 
 AIM = 0.9
 """Part of a grace of 30 s that training gets, with steps of 50 ms."""

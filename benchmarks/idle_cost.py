@@ -27,6 +27,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from figures import Aims, conditions, table, tell
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # TensorFlow's handler asks this address whether it is on a Google machine, and on one without a GPU it would
 # only pass calls through: nothing listens here, so it does its work everywhere, and no network is asked.
@@ -35,9 +37,6 @@ os.environ["GCE_METADATA_IP"] = "127.0.0.1:9"
 import keras
 import numpy as np
 import tensorflow as tf
-from aims import Aims
-from ratios import tell
-from tables import conditions, table
 
 from keras_preempt import PreemptionCallback, PreemptionCheckpointHandler
 

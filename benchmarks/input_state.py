@@ -10,7 +10,7 @@ import argparse
 import time
 
 import tensorflow as tf
-from tables import conditions, table
+from figures import conditions, table
 
 from keras_preempt.backend.tensorflow.internals import iterator_state, shuffle_buffers
 

@@ -22,9 +22,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from figures import conditions, table, tell
 from preemption import OURS, TENSORFLOW, Job, Preemption, PreemptionFailed, preempt
-from ratios import tell
-from tables import conditions, table
 
 _QUANTITIES: tuple[tuple[str, Callable[[Preemption], float | None]], ...] = (
     ("notice -> heard", lambda run: run.heard),

@@ -24,9 +24,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ratios import tell
+from figures import conditions, table, tell
 from resumption import PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed, resume
-from tables import conditions, table
 
 
 def title(job: Job) -> str:

@@ -22,13 +22,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from aims import Aims, unsteady
 from checkpointers import Checkpointer, checkpointers, forget, remember
-from ratios import tell
-from resident_memory import peak_of, touch
+from figures import Aims, conditions, table, tell, unsteady
 from shared_save import share_out
-from state import bytes_of, model_of
-from tables import conditions, table
+from state import bytes_of, model_of, peak_of, touch
 
 _LIMIT = 600.0  # seconds for a process that measures memory
 _COLUMNS = ("save", "restore, cached", "restore, not cached")

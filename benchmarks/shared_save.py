@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tables import table
+from figures import table
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.storage.local import LocalStore

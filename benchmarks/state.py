@@ -1,8 +1,13 @@
-"""A Keras model whose variables come to a given size, for the benchmarks of saving."""
+"""What the benchmarks of saving measure with: a model of a given size, and how much memory a call takes (Linux)."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from pathlib import Path
+
 import keras
+import numpy as np
 
 _TABLE_SHARE = 4  # a quarter of the bytes is one embedding table, which a checkpoint has to cut
 
@@ -31,3 +36,27 @@ def bytes_of(model: keras.Model) -> int:
     return sum(
         variable.value.dtype.size * int(variable.value.shape.num_elements()) for variable in model.variables
     )
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    """Makes a call; returns by how many bytes the process was larger, at its largest during it, than before."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    before = _status("VmRSS")
+    call()
+    return max(_status("VmHWM") - before, 0)
+
+
+def touch(size: int) -> None:
+    """Uses so many bytes of memory and gives them back.
+
+    A virtual machine may have to fetch memory from its host that it has not used for seconds, which is slower than a
+    disk: whoever comes first would pay for it.
+    """
+    np.empty(size, np.uint8).fill(1)
+
+
+def _status(field: str) -> int:
+    match = re.search(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if match is None:
+        raise OSError(f"Expected {field} in /proc/self/status. Received: none. Run this on Linux.")
+    return int(match.group(1)) * 1024

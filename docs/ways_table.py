@@ -1,12 +1,10 @@
 """Writes the tables in docs/guarantees.md from the catalogue of ways to train, `tests/ways/catalogue`.
 
-Each row is a test: what is promised is what is held. Run `python docs/ways_table.py` after changing the catalogue;
-with `--check` nothing is written, and the exit status is 1 if the page is not what the catalogue gives.
+Each row is a test in `tests/ways`. Run `python docs/ways_table.py` after changing the catalogue.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 from pathlib import Path
@@ -14,11 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.ways.way import STRATEGIES, Exact, KerasFails, Refused, Verdict, Warned, Way  # noqa: E402
+from generated import main  # noqa: E402
 
-PAGE = Path(__file__).with_name("guarantees.md")
-BEGIN = "<!-- ways: written by docs/ways_table.py from tests/ways/catalogue; do not edit -->"
-END = "<!-- ways: end -->"
+from tests.ways.way import STRATEGIES, Exact, KerasFails, Refused, Verdict, Warned, Way  # noqa: E402
 
 #: The tables in their order: a heading, and the modules of the catalogue that it is made of.
 TABLES = {
@@ -60,30 +56,5 @@ def tables() -> str:
     return "\n\n".join(parts)
 
 
-def page(present: str) -> str:
-    """Returns the page with the tables between the two marks."""
-    before, begin, rest = present.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise SystemExit(
-            f"Expected the lines {BEGIN!r} and {END!r} in {PAGE}. Received: a page without them."
-        )
-    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Writes the page, or compares it; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only compare the page with the catalogue")
-    present = PAGE.read_text(encoding="utf-8")
-    if not parser.parse_args(arguments).check:
-        PAGE.write_text(page(present), encoding="utf-8")
-        return 0
-    if present == page(present):
-        return 0
-    print(f"{PAGE.name} is not what the catalogue gives: run python docs/ways_table.py", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__file__, "guarantees.md", "tests/ways/catalogue", tables))

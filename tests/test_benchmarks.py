@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.aims import Aims, unsteady
+from benchmarks.figures import Aims, unsteady
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

@@ -1,20 +1,23 @@
-"""Drills a script of the gallery as it is, and judges what the log said before the first step by what came out."""
+"""Drills a script of the gallery unchanged, and compares what the log said before the first step with the result."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from tests.gallery.catalogue import Identical, Script
 
 ROOT = Path(__file__).parents[2]
 IDENTICAL, DIFFERENT = 0, 1
+RECORDS = Path(__file__).with_name("verdicts.json")
 TIMEOUT = 1500.0
 _PROMISE = re.compile(r"After a preemption: (?:bit-identical|exact if)\b")
 _DENIAL = re.compile(r"\bNOT (?:exact|bit-identical)\b")
@@ -30,7 +33,7 @@ _WORKER = "[w0] "
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a drill came to.
+    """The result of a drill.
 
     Attributes:
         status: The exit status of the drill.
@@ -38,7 +41,7 @@ class Outcome:
             repeat itself for a fit that it has nothing new to say of.
         late: Promises and exceptions that came after the last fit had begun to train, in either run.
         verdict: The last line of the drill.
-        output: All that it printed.
+        output: Everything that it printed.
     """
 
     status: int
@@ -62,7 +65,7 @@ class Outcome:
         return any(_DENIAL.search(line) for lines in self.said for line in lines)
 
     def problems(self, script: Script) -> list[str]:
-        """Says what speaks against the verdict of the catalogue, or against the log; empty if nothing does."""
+        """Returns what contradicts the verdict of the catalogue, or the log; empty if nothing does."""
         if self.status not in (IDENTICAL, DIFFERENT):
             return [f"no verdict: the drill ended with status {self.status}"]
         found = []
@@ -148,3 +151,37 @@ def _environment(fresh: bool) -> dict[str, str]:
         return quiet
     path = [str(ROOT), os.environ.get("PYTHONPATH", "")]  # The drill runs in a folder of its own.
     return {**quiet, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+# -- Records: verdicts.json, from which docs/gallery.md is written ----------------------------------------------
+
+
+class Record(TypedDict):
+    """The result of one drill: the verdict, and what the log said before the first step, each line once."""
+
+    verdict: str
+    said: list[str]
+
+
+def record_of(outcome: Outcome) -> Record:
+    """Returns the part of an outcome that is recorded."""
+    verdict = "identical" if outcome.status == IDENTICAL else "different"
+    return {"verdict": verdict, "said": _once(line for lines in outcome.said for line in lines)}
+
+
+def load_records() -> dict[str, Record]:
+    """Returns all records by the name of the script."""
+    if not RECORDS.exists():
+        return {}
+    found: dict[str, Record] = json.loads(RECORDS.read_text(encoding="utf-8"))
+    return found
+
+
+def save_records(records: dict[str, Record]) -> None:
+    """Writes all records, in the order of their names."""
+    text = json.dumps(records, indent=1, sort_keys=True, ensure_ascii=False)
+    RECORDS.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _once(lines: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(lines))

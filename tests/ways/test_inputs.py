@@ -1,4 +1,4 @@
-"""However data is fed to fit, the row of docs/guarantees.md that names it is true."""
+"""Every kind of input resumes as its row in docs/guarantees.md says."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.ways.catalogue import inputs_augmented, inputs_python, inputs_tfdata
+from tests.ways.catalogue import basics, inputs_augmented, inputs_python, inputs_tfdata, shared_shuffles
 from tests.ways.drill import Job, parameters
 from tests.ways.way import Way
 
-WAYS = (*inputs_tfdata.WAYS, *inputs_augmented.WAYS, *inputs_python.WAYS)
+WAYS = (
+    *basics.WAYS,
+    *inputs_tfdata.WAYS,
+    *shared_shuffles.WAYS,
+    *inputs_augmented.WAYS,
+    *inputs_python.WAYS,
+)
 
 
 @pytest.mark.parametrize(("way", "strategy"), parameters(WAYS))

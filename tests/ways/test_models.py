@@ -1,4 +1,4 @@
-"""Models of every kind resume as the catalogue says."""
+"""Every kind of model, and every way to call `fit`, resumes as its row in docs/guarantees.md says."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.ways.catalogue import models, optimizers
+from tests.ways.catalogue import fits, models, optimizers, several_fits, tuning
 from tests.ways.drill import Job, parameters
 from tests.ways.way import Way
 
 
 @pytest.mark.parametrize(("way", "strategy"), parameters([*models.WAYS, *optimizers.WAYS]))
 def test_model(way: Way, strategy: str, tmp_path: Path) -> None:
+    Job(tmp_path, way, strategy).hold()
+
+
+@pytest.mark.parametrize(("way", "strategy"), parameters([*fits.WAYS, *several_fits.WAYS, *tuning.WAYS]))
+def test_fit(way: Way, strategy: str, tmp_path: Path) -> None:
     Job(tmp_path, way, strategy).hold()

@@ -1,21 +1,13 @@
-"""The table in docs/guarantees.md is what the catalogue and the short form give."""
+"""The short form of the tests names ways of the table in docs/guarantees.md."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.ways.drill import parameters
-from tests.ways.short_form import SHORT_FORM
+from tests.ways.drill import SHORT_FORM, parameters
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_the_table_is_current() -> None:
-    command = [sys.executable, str(ROOT / "docs" / "ways_table.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_way_of_the_short_form_is_in_the_table_and_is_run() -> None:
