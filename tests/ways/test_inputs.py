@@ -1,4 +1,4 @@
-"""However data is fed to `fit`, the row of docs/guarantees.md that names it is true."""
+"""However data is fed to `fit`, the row of docs/tested-combinations.md that names it is true."""
 
 from __future__ import annotations
 

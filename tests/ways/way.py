@@ -1,6 +1,6 @@
 """Ways in which people train, and what is promised for each.
 
-A `Way` is one row of the table in docs/guarantees.md and one test for each strategy: `tests.ways.drill` runs its
+A `Way` is one row of the table in docs/tested-combinations.md and one test for each strategy: `tests.ways.drill` runs its
 job undisturbed and preempted, and holds the result against the verdict. The table is written from the same objects
 (docs/ways_table.py), so it says what the tests show. Nothing here, and nothing at the top of a module of the
 catalogue, imports TensorFlow: the table is written without it.
