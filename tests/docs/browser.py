@@ -7,6 +7,7 @@ the messages are JSON, ended by a zero byte, on the browser's file descriptors 3
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import select
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -112,6 +114,13 @@ class Browser:
         answer = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
+
+    @contextlib.contextmanager
+    def without_scripts(self) -> Iterator[None]:
+        """Pages that are opened meanwhile run no scripts of their own."""
+        self._call("Emulation.setScriptExecutionDisabled", value=True)
+        yield
+        self._call("Emulation.setScriptExecutionDisabled", value=False)
 
     def wait_for(self, condition: str) -> None:
         """Waits until an expression of JavaScript is true in the page."""
