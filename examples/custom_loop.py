@@ -1,13 +1,13 @@
-"""Reads handwritten digits in a training loop of its own, which can be preempted at any moment.
+"""Reads handwritten digits in a custom training loop, which can be preempted at any moment.
 
 It runs on one device and on several workers::
 
     python examples/custom_loop.py runs/loop
     keras-preempt run --workers 2 -- python examples/custom_loop.py runs/loop
 
-Send it SIGTERM, start it again with the same arguments, and it goes on at the next step. Such a loop, written for
-`tf.distribute.experimental.PreemptionCheckpointHandler`, needs nothing but another import: with ``--tensorflow``
-this one is run by that class. ``--api`` takes one of the three ways in which TensorFlow documents it.
+Send it SIGTERM, start it again with the same arguments, and it continues with the next step. A loop written for
+`tf.distribute.experimental.PreemptionCheckpointHandler` needs only a different import: with ``--tensorflow``
+this one is run by that class. ``--api`` chooses one of the three ways in which TensorFlow documents it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Training:
             context = tf.distribute.get_replica_context()
             if context.num_replicas_in_sync > 1:
                 gradients = context.all_reduce("SUM", gradients)
-            # The sums are the same everywhere already.
+            # The sums are already the same on all replicas.
             self.optimizer.apply(gradients, variables)
             return loss
 
@@ -96,7 +96,7 @@ class Training:
     def run_epoch(self, api: str) -> float:
         """Trains what is left of an epoch."""
         epoch, done = int(self.epoch.numpy()), int(self.step_in_epoch.numpy())
-        # Another order of the batches in each epoch, and the same one when the rest of that epoch is trained.
+        # A new order of the batches in each epoch, and the same one when the rest of that epoch is trained.
         data = make_dataset().shuffle(STEPS, seed=epoch, reshuffle_each_iteration=False).skip(done)
         iterator = iter(self.strategy.experimental_distribute_dataset(data))
         loss = 0.0

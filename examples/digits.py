@@ -6,7 +6,7 @@ It runs unchanged on one device, on several devices of one machine, and on sever
     python examples/digits.py runs/digits --strategy mirrored --devices 2
     keras-preempt run --workers 2 -- python examples/digits.py runs/digits
 
-Send it SIGTERM, start it again with the same arguments, and it goes on at the next batch.
+Send it SIGTERM, start it again with the same arguments, and it continues with the next batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def make_strategy(name: str, devices: int) -> tf.distribute.Strategy:
-    if "TF_CONFIG" in os.environ:  # Several workers: the launcher has told each who it is.
+    if "TF_CONFIG" in os.environ:  # Several workers: the launcher has told each its number.
         return tf.distribute.MultiWorkerMirroredStrategy()
     if name == "auto":
         return tf.distribute.get_strategy()
@@ -58,7 +58,7 @@ def make_datasets(batch_size: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
     train = tf.data.Dataset.from_tensor_slices((images[held_out:], labels[held_out:]))
     validation = tf.data.Dataset.from_tensor_slices((images[:held_out], labels[:held_out]))
     # The seed makes the order repeatable, which a resume on several replicas needs; it also lets all
-    # workers shuffle alike, so that each can take its own share of every batch.
+    # workers shuffle in the same order, so that each can take its own share of every batch.
     train = train.shuffle(len(train), seed=1).batch(batch_size, drop_remainder=True)
     validation = validation.batch(batch_size, drop_remainder=True)
     by_element = tf.data.Options()

@@ -1,12 +1,12 @@
-"""Train on a Cloud TPU whose workers can be taken away, and go on in the same process when they are back.
+"""Trains on a Cloud TPU whose workers can be taken away, and continues in the same process when they are back.
 
     python examples/tpu_loop.py gs://bucket/runs/1 --tpu my-tpu
 
 One process, the coordinator, runs the program; the workers compute. When a worker is preempted, the callback saves a
 checkpoint and raises `Preempted`. The loop then waits for the workers to leave, connects to the new ones, builds the
-model again, and `fit` continues at the next batch.
+model again, and `fit` continues with the next batch.
 
-With ``--once`` the process exits instead, with status 42, for whoever starts it again: examples/tpu_vm does.
+With ``--once`` the process exits instead, with status 42, so that a script starts it again, as in examples/tpu_vm.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def train(
 
 def main(directory: str, tpu: str) -> None:
     while True:
-        # What was made for workers that are gone goes before others are connected; after that TensorFlow could no
-        # longer remove it. The names of the layers begin anew, too.
+        # Objects of workers that are gone are deleted before others are connected; after that TensorFlow could no
+        # longer remove them. The automatic names of layers start again, too.
         keras.utils.clear_session()
         strategy = connect(tpu)
         with PreemptionWatcher() as watcher:
@@ -67,7 +67,7 @@ def main(directory: str, tpu: str) -> None:
                 return
             except (
                 Exception
-            ) as error:  # Preempted, or what the loss of a worker looks like when it came too soon.
+            ) as error:  # Preempted, or the error that the loss of a worker causes if it comes first.
                 if watcher.preemption_message is None:
                     raise
                 print(f"{watcher.preemption_message} was preempted: {error}", flush=True)

@@ -1,7 +1,7 @@
 """Reads handwritten digits on a cluster: finds out who the other workers are, and trains as examples/digits.py does.
 
-Started by a Kubernetes JobSet, by Slurm's srun, by Vertex AI, or on machines that WORKERS names; each has a folder
-beside this file, with what starts it there and a README that says why::
+It is started by a Kubernetes JobSet, by Slurm's srun, by Vertex AI, or on machines that WORKERS names. Each of these
+has a folder beside this file, with the files that start it there and a README that explains them::
 
     python examples/train_on_cluster.py gs://bucket/runs/digits
 
@@ -56,8 +56,8 @@ def main() -> None:
     callback = PreemptionCallback(
         arguments.directory,
         save_every=arguments.save_every,
-        # SIGUSR1 is how Slurm says that the time of the job is over; elsewhere nobody sends it. Without a
-        # grace_period a signal means: save and leave at once, since it does not say how long there is.
+        # Slurm sends SIGUSR1 when the time of the job is over; other platforms do not send it. Without a
+        # grace_period a signal means: save and leave at once, since it does not say how much time is left.
         termination=TerminationConfig(signals=("SIGTERM", "SIGUSR1")),
     )
     first_worker = strategy.extended.should_checkpoint

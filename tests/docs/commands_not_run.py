@@ -1,4 +1,4 @@
-"""What can be said of commands that are not run: the program is one that is not here, and what they name is there."""
+"""Checks of commands that are not run: the program is known, and everything that they name exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tests.docs.commands import Command
 from tests.docs.pages import ROOT
 
-#: Programs that are not there to be run, or that run for minutes. A script of this repository may be named as well.
+#: Programs that are not installed here, or that run for minutes. A script of this repository may be named as well.
 PROGRAMS = ("apt-get", "docker", "gcloud", "kubectl", "make", "pip", "sbatch")
 
 _FILE = re.compile(r"(?:--[\w-]+=)?((?:[\w.-]+/)*(?:[\w-]+\.(?:py|yaml|sh|sbatch|toml|txt)|Dockerfile))")

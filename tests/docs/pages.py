@@ -1,12 +1,12 @@
-"""The pages of the documentation and the blocks of code in them, with what the comments above a block say of it.
+"""The pages of the documentation and the blocks of code in them, and the comments above each block.
 
 A comment directly above a block is not shown to readers, and tells `test_blocks` how it is run::
 
-    <!-- with: model, bucket -->             what stands around Python code or a command: see `preparations`
+    <!-- with: model, bucket -->             the surroundings of the code or command: see `preparations`
     <!-- file: train.py -->                  the code is this file, which commands and drills run
-    <!-- exit status: 137 -->                what the commands end with, if it is not 0
-    <!-- not run: needs a cluster -->        commands of a program that is not here, and why
-    <!-- serves: http://127.0.0.1:... -->    a program that runs until it is ended, and its first line
+    <!-- exit status: 137 -->                the exit status of the commands, if it is not 0
+    <!-- not run: needs a cluster -->        commands that cannot be run here, and why
+    <!-- serves: http://127.0.0.1:... -->    a program that runs until it is stopped, and its first line
     <!-- output of: digits drill -->         lines of what a test prints: see `shown`
     <!-- shown after: digits drill -->       a command with its output, or a listing of the directory
 """

@@ -1,4 +1,4 @@
-"""What stands around the blocks of the pages when they are run, by the names in `<!-- with: ... -->`.
+"""The surroundings of the blocks of the pages when they are run, by the names in `<!-- with: ... -->`.
 
 Each preparation is a generator of one yield: it gives the names that the block may use, and looks afterwards whether
 the block has done what its page says. It is run in a working directory of the block's own.

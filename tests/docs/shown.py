@@ -1,6 +1,6 @@
 """Compares what pages show as output with what is really printed and written.
 
-A page shows one run, and a test makes another: numbers, times and sizes stand for any, and a line `...` for any lines.
+A page shows one run, and a test makes another: a number, time or size matches any other, and a line `...` any lines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.docs.pages import Block, all_blocks
 
-#: Who makes what pages show, and holds it against them: a name for the comment above a block, and the test.
+#: The tests that make the output shown on pages and compare it, by the name in the comment above a block.
 SHOWN_BY = {
     "digits drill": "tests/test_example.py",
     "first page": "tests/docs/test_first_page.py",

@@ -1,4 +1,4 @@
-"""What the documentation names is there: variables, failpoints, events, messages, options, files, targets."""
+"""Everything that the documentation names exists: variables, failpoints, events, messages, options, files, targets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Drills scripts of the gallery: ``python -m tests.gallery [--write] [--logs FOLDER] [NAME ...]``.
 
-With ``--write`` what was seen goes to verdicts.json; write docs/gallery.md anew after that. A script that has a
-problem is not written. The exit status is 1 if one has.
+With ``--write`` the results are written to verdicts.json, except those of a script with a problem; run
+docs/gallery_table.py after that. The exit status is 1 if a script has a problem.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.gallery.drilled import drill, load_records, record_of, save_records
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gallery", description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of names of scripts; all if none is given")
-    parser.add_argument("--write", action="store_true", help="keep what was seen in verdicts.json")
+    parser.add_argument("--write", action="store_true", help="write the results to verdicts.json")
     parser.add_argument("--logs", type=Path, help="keep the output of each drill in this folder")
     arguments = parser.parse_args()
     chosen = [s for s in SCRIPTS if not arguments.names or any(name in s.name for name in arguments.names)]

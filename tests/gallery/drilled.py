@@ -1,4 +1,4 @@
-"""Drills a script of the gallery as it is, and judges what the log said before the first step by what came out."""
+"""Drills a script of the gallery unchanged, and compares what the log said before the first step with the result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WORKER = "[w0] "
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a drill came to.
+    """The result of a drill.
 
     Attributes:
         status: The exit status of the drill.
@@ -41,7 +41,7 @@ class Outcome:
             repeat itself for a fit that it has nothing new to say of.
         late: Promises and exceptions that came after the last fit had begun to train, in either run.
         verdict: The last line of the drill.
-        output: All that it printed.
+        output: Everything that it printed.
     """
 
     status: int
@@ -65,7 +65,7 @@ class Outcome:
         return any(_DENIAL.search(line) for lines in self.said for line in lines)
 
     def problems(self, script: Script) -> list[str]:
-        """Says what speaks against the verdict of the catalogue, or against the log; empty if nothing does."""
+        """Returns what contradicts the verdict of the catalogue, or the log; empty if nothing does."""
         if self.status not in (IDENTICAL, DIFFERENT):
             return [f"no verdict: the drill ended with status {self.status}"]
         found = []
@@ -157,14 +157,14 @@ def _environment(fresh: bool) -> dict[str, str]:
 
 
 class Record(TypedDict):
-    """What one drill came to: the verdict, and what the log said before the first step, each line once."""
+    """The result of one drill: the verdict, and what the log said before the first step, each line once."""
 
     verdict: str
     said: list[str]
 
 
 def record_of(outcome: Outcome) -> Record:
-    """What is kept of an outcome."""
+    """Returns the part of an outcome that is recorded."""
     verdict = "identical" if outcome.status == IDENTICAL else "different"
     return {"verdict": verdict, "said": _once(line for lines in outcome.said for line in lines)}
 

@@ -1,4 +1,4 @@
-"""Each script of the gallery, preempted: what the log said before the first step is what came out."""
+"""Each script of the gallery, preempted, gives the result that the log promised before the first step."""
 
 from __future__ import annotations
 

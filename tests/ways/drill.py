@@ -1,4 +1,4 @@
-"""Holds a way against its verdict, with real processes and real signals."""
+"""Checks a way against its verdict, with real processes and real signals."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Job:
         return self._folder / run / "run"
 
     def start(self, run: str, strike: str | None = None, plain: bool = False) -> ClusterResult:
-        """Runs one start to its end, whatever that is."""
+        """Runs one start to its end."""
         (self._folder / run).mkdir(exist_ok=True)
         arguments = [*self._arguments, str(self.output(run)), str(self.directory(run))]
         arguments += [self._strategy, self._place, *(["--plain"] if plain else [])]

@@ -42,7 +42,7 @@ class Counting(Subclassed):
 
 
 class Noisy(Subclassed):
-    """Its own train_step, with noise from a seed generator of its own, and its own metric.
+    """Its own train_step, with noise from its own seed generator, and its own metric.
 
     Args:
         from_global: Whether there is noise from Keras' global seed as well. Keras has one in each thread, and so none
@@ -89,7 +89,7 @@ class WithPlainVariables(Subclassed):
 
 
 class DrawsFromTensorFlow(Subclassed):
-    """Draws from an operation whose state nobody holds."""
+    """Draws from an operation whose state is not saved."""
 
     def train_step(self, data: Any) -> Any:
         x, y = data

@@ -1,4 +1,4 @@
-"""A callback that prints every step, and sends its own process a signal at one place."""
+"""A callback that prints every step, and sends its own process a signal at a chosen moment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The process of a way: ``run.py MODULE NAME OUTPUT DIRECTORY STRATEGY PLACE [--plain]``.
+"""The program that runs one way: ``run.py MODULE NAME OUTPUT DIRECTORY STRATEGY PLACE [--plain]``.
 
-Finds the way in the catalogue, calls its job, and leaves what the job keeps in ``OUTPUT.<worker>.npz`` and ``.json``
-for comparison, bit by bit.
+It finds the way in the catalogue, calls its job, and writes the results of the job to ``OUTPUT.<worker>.npz`` and
+``.json``, which are compared bit by bit.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Autoencoder(Structure):
 
 
 class Rivals(Structure):
-    """A GAN: networks that are built late, and an optimizer for each, passed to a compile of its own.
+    """A GAN: networks that are built late, and an optimizer for each, passed to its own compile.
 
     Args:
         penalty: Whether the judge trains twice a step and is held to a gradient of one, as a WGAN-GP's.
@@ -122,7 +122,7 @@ class Rivals(Structure):
 
 
 class Diffusion(Structure):
-    """Predicts noise; a second network follows the first as its moving average. Validated by a test_step of its own."""
+    """Predicts noise; a second network follows the first as its moving average. Validated by its own test_step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Diffusion(Structure):
 
 
 class Contrastive(Structure):
-    """SimCLR: batches of two parts, augmented twice, an encoder with an optimizer of its own and a linear probe."""
+    """SimCLR: batches of two parts, augmented twice, an encoder with its own optimizer and a linear probe."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whatever callbacks stand beside ours, and wherever ours stands: as if nothing had happened."""
+"""Training with other callbacks, in any order with ours, is the same with and without a preemption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs drawn at random, ended at random places, again and again: each ends as if nothing had happened.
+"""Jobs drawn at random, ended again and again at random places: each ends like an undisturbed run.
 
 ``KERAS_PREEMPT_CAMPAIGN=first:count`` chooses other seeds for the long form.
 """

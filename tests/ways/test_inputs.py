@@ -1,4 +1,4 @@
-"""However data is fed to `fit`, the row of docs/tested-combinations.md that names it is true."""
+"""Every kind of input resumes as its row in docs/tested-combinations.md says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models structured as those of Keras' examples train with the callback as without it, and resume as they train."""
+"""Models with the structure of Keras' examples train as without the callback, and resume as the table says."""
 
 from __future__ import annotations
 

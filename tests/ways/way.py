@@ -1,8 +1,8 @@
 """Ways in which people train, and what is promised for each.
 
-A `Way` is one row of the table in docs/tested-combinations.md and one test for each strategy: `tests.ways.drill` runs its
-job undisturbed and preempted, and holds the result against the verdict. The table is written from the same objects
-(docs/ways_table.py), so it says what the tests show. Nothing here, and nothing at the top of a module of the
+A `Way` is one row of the table in docs/tested-combinations.md and one test for each strategy: `tests.ways.drill` runs
+its job undisturbed and preempted, and compares the result with the verdict. The table is written from the same objects
+(docs/ways_table.py), so it says what the tests check. Nothing here, and nothing at the top of a module of the
 catalogue, imports TensorFlow: the table is written without it.
 """
 
@@ -31,7 +31,7 @@ class Exact:
     """The same bits as undisturbed; with a condition, which the job meets and another way breaks.
 
     Attributes:
-        condition: What the user has to see to, as the end of "exact if ...".
+        condition: What the user has to ensure, as the end of "exact if ...".
     """
 
     condition: str | None = None
@@ -67,7 +67,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class KerasFails:
-    """Keras itself cannot train so, with or without this package; the job is run plainly to show it.
+    """Keras itself cannot train this way, with or without this package; the test runs the job without it.
 
     Attributes:
         reason: What Keras does, as the end of "Keras itself fails: ...".

@@ -1,4 +1,4 @@
-"""The plainest jobs: what every other way is a variation of."""
+"""The simplest job, of which every other way is a variation."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ WAYS = (
     Way("csv-overwrite", "CSVLogger(append=False)", lambda run: _csv(run, append=False), EVERYWHERE),
     Way(
         "csv-elsewhere",
-        "CSVLogger, started again on a machine that has not its file",
+        "CSVLogger, started again on a machine without its file",
         _csv_on_another_machine,
         EVERYWHERE,
     ),
@@ -311,23 +311,23 @@ WAYS = (
     Way("terminate-on-nan", "TerminateOnNaN", _terminate_on_nan, EVERYWHERE),
     Way("history", "History", _history, EVERYWHERE),
     Way("remote-monitor", "RemoteMonitor", _remote_monitor, {ONE: Exact()}, needs=("requests",)),
-    Way("own", "a callback of your own with get_state and set_state", _users, EVERYWHERE),
+    Way("own", "your own callback with get_state and set_state", _users, EVERYWHERE),
     Way(
         "own-silent",
-        "a callback of your own without them",
+        "your own callback without them",
         _users_without_state,
-        dict.fromkeys(EVERYWHERE, Warned("it starts afresh", r"not kept over a restart: .*Counts")),
+        dict.fromkeys(EVERYWHERE, Warned("it starts from scratch", r"not kept over a restart: .*Counts")),
     ),
     Way(
         "own-swap",
-        "a callback of your own that changes the weights for the validation",
+        "your own callback that changes the weights for the validation",
         lambda run: _own_swap(run, says_so=True),
         dict.fromkeys(EVERYWHERE, Exact("it says changes_weights_in_validation = True")),
         strikes=("test_batch 3",),
     ),
     Way(
         "own-swap-unsaid",
-        "the same, without saying so, preempted in the first validation",
+        "the same without that attribute, preempted in the first validation",
         lambda run: _own_swap(run, says_so=False),
         dict.fromkeys(
             EVERYWHERE, Warned("what it changed is saved as the weights", r"changes_weights_in_validation")

@@ -1,4 +1,4 @@
-"""Jobs put together at random from models, optimizers, inputs and callbacks; a number gives always the same one."""
+"""Jobs composed at random of models, optimizers, inputs and callbacks; each number always gives the same job."""
 
 from __future__ import annotations
 
@@ -222,11 +222,11 @@ def _job(seed: int, run: Run) -> None:
     run.fit(model, *data, callbacks=_callbacks(run, drawn.callbacks), epochs=4, **arguments)
     if "csv" in drawn.callbacks:
         rows = own_path(run, "log.csv").read_text().splitlines()
-        # A kill before the first save begins again from nothing, with a warning that lost rows come twice.
+        # After a kill before the first save the job starts from scratch, with a warning that lost rows come twice.
         run.keep(csv=list(dict.fromkeys(rows)) if killed else rows)
     if (
         "tensorboard" in drawn.callbacks and not killed
-    ):  # After a kill the steps that are run again are told again.
+    ):  # After a kill the steps that are run again are recorded again.
         run.keep(points=points(own_path(run, "board")))
 
 

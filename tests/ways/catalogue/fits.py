@@ -111,7 +111,7 @@ WAYS = (
     ),
     Way(
         "validation-steps",
-        "`validation_steps` on data that goes on from validation to validation",
+        "`validation_steps` on data that continues from one validation to the next",
         lambda run: run.fit(model(run), dataset(), validation_data=dataset().repeat(), validation_steps=8),
         EVERYWHERE,
         strikes=("test_batch 10", "batch 3"),
@@ -122,7 +122,7 @@ WAYS = (
         _validation_generator,
         {
             ONE: Warned(
-                "each validation goes on where the one before left the generator, some batches ahead. Use a dataset",
+                "each validation continues where the one before left the generator, some batches ahead. Use a dataset",
                 "NOT exact.*each validation goes on",
             )
         },

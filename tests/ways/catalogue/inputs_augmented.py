@@ -110,7 +110,7 @@ WAYS = (
     ),
     Way(
         "random-dataset-alike",
-        "the same, alike in every epoch",
+        "the same augmentation in every epoch",
         job(_random_dataset_alike),
         on_all(Exact()),
     ),

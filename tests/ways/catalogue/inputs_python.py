@@ -188,7 +188,7 @@ WAYS = (
         _arrays_unseeded,
         on_all(
             Warned(
-                "they are shuffled in another order after a restart. Call `keras.utils.set_random_seed` first",
+                "they are shuffled in a different order after a restart. Call `keras.utils.set_random_seed` first",
                 "NOT exact.*have no seed",
             )
         ),
@@ -240,7 +240,7 @@ WAYS = (
         "generator",
         "a Python generator, with `steps_per_epoch`",
         generator(lambda: _generator(3), steps_per_epoch=STEPS),
-        {ONE: Exact("it yields the same after each start, as with a seeded random generator of its own")}
+        {ONE: Exact("it yields the same after each start, for example with its own seeded random generator")}
         | dict.fromkeys((MIRRORED, WORKERS), _SHARED),
     ),
     Way(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 STEPS, BATCH = basics.STEPS, basics.BATCH
 EVERYWHERE = (ONE, MIRRORED, WORKERS)
 
-GIVES_THE_SAME = "its Python code gives the same data each time that it is asked"
+GIVES_THE_SAME = "its Python code gives the same data whenever it is called"
 
 
 def slices() -> Any:
@@ -163,7 +163,7 @@ def _from_function(run: Run, **fit: Any) -> None:
 
 
 _SHUFFLES_UNSEEDED = Warned(
-    "a `shuffle` without a seed draws another order after a restart. Pass `seed=`, or call "
+    "a `shuffle` without a seed draws a different order after a restart. Pass `seed=`, or call "
     "`keras.utils.set_random_seed` first",
     "NOT exact.*have no seed",
 )
@@ -172,7 +172,7 @@ LENGTH = Warned(
     "do not. Use `assert_cardinality`, or `steps_per_epoch`",
     "NOT exact.*length of the training data is not known",
 )
-_TOLD = Exact("its length is told, by `assert_cardinality` or `steps_per_epoch`")
+_TOLD = Exact("its length is set, by `assert_cardinality` or `steps_per_epoch`")
 
 WAYS = (
     Way("several-shuffles", "tf.data, several seeded shuffles", job(_several_shuffles), on_all(Exact())),
@@ -220,7 +220,7 @@ WAYS = (
         "tf.data, `deterministic=False`",
         job(_any_order),
         on_all(
-            Warned("the order is another one each time. Leave it out", "NOT exact.*deterministic=False"),
+            Warned("the order differs each time. Leave it out", "NOT exact.*deterministic=False"),
         ),
     ),
     Way(

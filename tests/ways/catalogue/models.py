@@ -224,7 +224,7 @@ WAYS = (
     ),
     Way(
         "custom-train-step",
-        "a `train_step` of your own, with its own metric and random numbers",
+        "your own `train_step`, with its own metric and random numbers",
         _custom_train_step,
         EVERYWHERE,
     ),
@@ -237,7 +237,7 @@ WAYS = (
         EVERYWHERE,
         strikes=("batch 9", "test_batch 3"),
     ),
-    Way("own-metric", "a metric of your own whose result is its variable", _own_metric, EVERYWHERE),
+    Way("own-metric", "your own metric whose result is its variable", _own_metric, EVERYWHERE),
     Way(
         "plain-variables",
         "`tf.Variable` and `tf.random.Generator` attributes of a model",
@@ -251,7 +251,7 @@ WAYS = (
         dict.fromkeys(
             EVERYWHERE,
             Warned(
-                "its sequence begins anew in each process. Use `keras.random` with a `SeedGenerator`",
+                "its sequence restarts in each process. Use `keras.random` with a `SeedGenerator`",
                 r"NOT exact.*RandomStandardNormal in train_step.*keras\.random\.SeedGenerator",
             ),
         ),
@@ -269,7 +269,7 @@ WAYS = (
     ),
     Way(
         "own-optimizers",
-        "a GAN: optimizers of its own besides the one of `compile`",
+        "a GAN: its own optimizers besides the one of `compile`",
         _adversarial,
         EVERYWHERE,
     ),

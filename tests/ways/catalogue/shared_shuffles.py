@@ -1,4 +1,4 @@
-"""Training data whose shuffle something else goes through as well: each iterator of either gives both another order."""
+"""Training data whose shuffle is used elsewhere, too: each new iterator of either one changes the order of both."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _in_another_thread(run: Run) -> None:
 
 
 def _several_fits(run: Run) -> None:
-    """Three fits on one split of one shuffle; the second one has a model of its own."""
+    """Three fits on one split of one shuffle; the second one has its own model."""
     shuffled = _once(_whole())
     data, held_out = _batched(shuffled.skip(HELD_OUT)), _batched(shuffled.take(HELD_OUT))
     first, second = model(run), model(run)
@@ -184,7 +184,7 @@ WAYS = (
     ),
     Way(
         "split-steps-per-epoch",
-        "the same with `steps_per_epoch` that go on in the next epoch",
+        "the same with `steps_per_epoch` that continue in the next epoch",
         _split(_once, steps_per_epoch=3),
         EVERYWHERE,
         strikes=("batch 4", "test_batch 1", "batch 2", "test 0"),

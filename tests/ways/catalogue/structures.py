@@ -228,7 +228,7 @@ def _under_strategies(verdict: Verdict) -> dict[str, Verdict]:
 WAYS = (
     Way(
         "vae",
-        "a VAE: no `call()`, an own `train_step` over an encoder and a decoder",
+        "a VAE: no `call()`, its own `train_step` over an encoder and a decoder",
         _vae(),
         _under_strategies(_NO_CALL),
     ),
@@ -251,7 +251,7 @@ WAYS = (
     Way("vae-unknown-length", "the same on data of unknown length", _vae(data=_of_unknown_length), ALONE),
     Way(
         "gan",
-        "a GAN: networks built late, two optimizers in an own `compile`",
+        "a GAN: networks built late, two optimizers in its own `compile`",
         _gan(penalty=False),
         _under_strategies(_NO_CALL),
     ),

@@ -75,7 +75,7 @@ def _copied(run: Run) -> None:
 WAYS = (
     Way(
         "tuner",
-        "KerasTuner: the interrupted trial goes on where it was",
+        "KerasTuner: the interrupted trial continues where it was",
         lambda run: _search(run, own_data=True),
         {ONE: Exact("each trial has its own directory and dataset, and `HyperModel.build` sets the seed")},
         strikes=("batch 40",),
