@@ -9,7 +9,7 @@ const preemptionCost = (() => {
     { name: "workers", label: "Workers", value: 8, min: 1, step: 1 },
     { name: "state", label: "Size of a checkpoint, GB", value: 10, min: 0.001 },
     { name: "bandwidth", label: "Bandwidth to storage, GB/s", value: 0.5, min: 0.001 },
-    { name: "shared", label: "That bandwidth is of", choices: ["each worker (a bucket)", "all together (one disk)"] },
+    { name: "shared", label: "That bandwidth is of", choices: ["each worker", "all together"] },
     { name: "speed", label: "Steps a second", value: 2, min: 0.001 },
     { name: "interruptions", label: "Interruptions of a machine in a day", value: 1, min: 0 },
     { name: "noticed", label: "Of these with a notice, %", value: 90, min: 0, max: 100 },

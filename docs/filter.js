@@ -30,7 +30,7 @@
         if (verdict) cell.dataset.verdict = verdict[0];
       }
     }
-    const words = element("input", { type: "search", placeholder: "shuffle, BatchNormalization, LSTM …" });
+    const words = element("input", { type: "search", placeholder: "shuffle, GAN, LoRA …" });
     const column = select("any", columns);
     const verdict = select("any", VERDICTS.map(([name, , label]) => [name, label]));
     const found = element("output", {});

@@ -68,12 +68,14 @@ class Browser:
         os.close(commands_read)
         os.close(answers_write)
         self._session: str | None = None
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        while not (pages := self._pages()):
+            time.sleep(0.05)  # Chromium opens its window in a moment, and says nothing of it.
+        (target,) = pages
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network"):
             self._call(f"{domain}.enable")
         # Every page is opened by a new reader: no choice of a colour scheme is remembered.
-        self._call("Page.addScriptToEvaluateOnNewDocument", source="localStorage.clear()")
+        self._call("Page.addScriptToEvaluateOnNewDocument", source="Storage.prototype.getItem = () => null")
 
     def __enter__(self) -> Browser:
         return self
@@ -122,15 +124,20 @@ class Browser:
         yield
         self._call("Emulation.setScriptExecutionDisabled", value=False)
 
-    def wait_for(self, condition: str) -> None:
-        """Waits until an expression of JavaScript is true in the page."""
-        limit = time.monotonic() + self._timeout
-        while not self.run(f"new Promise(done => requestAnimationFrame(() => done(Boolean({condition}))))"):
-            assert time.monotonic() < limit, f"not true within {self._timeout} s: {condition}"
+    def wait_for(self, condition: str, timeout: float | None = None) -> None:
+        """Waits until an expression of JavaScript is true in the page, for at most so many seconds."""
+        timeout = self._timeout if timeout is None else timeout
+        limit = time.monotonic() + timeout
+        while not self.run(f"new Promise(done => setTimeout(() => done(Boolean({condition})), 20))"):
+            assert time.monotonic() < limit, f"not true within {timeout} s: {condition}"
 
     def screenshot(self, path: Path) -> None:
         """Writes what is seen of the page to a PNG file."""
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
+
+    def _pages(self) -> list[str]:
+        targets = self._call("Target.getTargets")["targetInfos"]
+        return [target["targetId"] for target in targets if target["type"] == "page"]
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1

@@ -110,6 +110,8 @@ def look_at(page: browser.Browser, address: str, path: str) -> list[str]:
         page.wait_for(scheme(dark))
         for width in WIDTHS:
             page.show(width, dark=dark)
+            with contextlib.suppress(AssertionError):  # The theme lays the page out again in its own time.
+                page.wait_for(f"innerWidth === {width} && !{PROBLEMS.strip()}.length", 5)
             wrong += [
                 f"/{path} at {width} px, {'dark' if dark else 'light'}: {each}" for each in page.run(PROBLEMS)
             ]
@@ -172,10 +174,10 @@ def test_the_filter_shows_the_rows_that_are_asked_for(page: browser.Browser, add
     shown = '[...document.querySelectorAll("tbody tr")].filter(row => row.checkVisibility()).map(row => row.innerText)'
     everything = page.run(shown)
     assert len(everything) > 100
-    _type(page, ".filter input", "batchnorm")
+    _type(page, ".filter input", "lora")
     some = page.run(shown)
-    assert 0 < len(some) < 20
-    assert all("batchnorm" in row.lower() for row in some)
+    assert 0 < len(some) < 10
+    assert all("lora" in row.lower() for row in some)
     assert f"{len(some)} of {len(everything)}" in page.run('document.querySelector(".filter output").value')
     _type(page, ".filter input", "")
     _type(page, ".filter label:nth-of-type(3) select", "refused")
@@ -207,6 +209,16 @@ def take_screenshots() -> None:
             page.open(f"{address}/{path}")
             page.wait_for(scheme(dark))
             page.screenshot(IMAGES / f"{name}.png")
+            _make_smaller(IMAGES / f"{name}.png")
+
+
+def _make_smaller(picture: Path) -> None:
+    """Keeps 96 colours, which are enough for text and a few shapes."""
+    from PIL import Image
+
+    with Image.open(picture) as opened:
+        smaller = opened.convert("RGB").quantize(96, dither=Image.Dither.NONE)
+    smaller.save(picture, optimize=True)
 
 
 def test_every_screenshot_is_kept() -> None:
