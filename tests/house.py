@@ -44,11 +44,13 @@ class Import:
         source: The module that imports, without the package's name: "training.fit". "" is the package itself.
         target: The module that is imported.
         line: The line in the source.
+        by_name: Whether the source has only the name of the target, as a string.
     """
 
     source: str
     target: str
     line: int
+    by_name: bool = False
 
     def __str__(self) -> str:
         return f"{self.source or '__init__'}, line {self.line}, imports {self.target or 'the package itself'}"
@@ -87,7 +89,7 @@ class House:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 for target in self._targets(node, source, path.stem == "__init__"):
                     if target != source:
-                        found.add(Import(source, target, node.lineno))
+                        found.add(Import(source, target, node.lineno, isinstance(node, ast.Constant)))
         return sorted(found, key=lambda each: (each.source, each.line, each.target))
 
     def _targets(self, node: ast.AST, source: str, is_folder: bool) -> Iterator[str]:
@@ -125,10 +127,15 @@ class House:
         return source == target or self._level.get(source, -1) < self._level.get(target, -1)
 
     def circle(self) -> list[str]:
-        """Modules of which each imports the next, and the last the first; empty if there is no such circle."""
+        """Modules of which each imports the next, and the last the first; empty if there is no such circle.
+
+        A module that has only the name of another one may be imported by it: so one is chosen of several that implement
+        what it asks for.
+        """
         graph: dict[str, set[str]] = {module: set() for module in self.modules}
         for each in self.imports:
-            graph[each.source].add(each.target)
+            if not each.by_name:
+                graph[each.source].add(each.target)
         try:
             TopologicalSorter(graph).prepare()
         except CycleError as error:

@@ -140,6 +140,12 @@ def test_a_circle_is_found(inside: str, tmp_path: Path) -> None:
     assert house.circle() in (["bottom", "bottom.one", "bottom"], ["bottom.one", "bottom", "bottom.one"])
 
 
+def test_a_module_may_be_imported_by_one_that_it_knows_by_name_alone(tmp_path: Path) -> None:
+    by_name = "import importlib\nimportlib.import_module('made_up.bottom.one')"
+    house = made_up(tmp_path, {"bottom/__init__": by_name, "bottom/one": "from made_up.bottom import name"})
+    assert house.circle() == []
+
+
 def test_a_long_file_is_named(tmp_path: Path) -> None:
     house = made_up(tmp_path, {"left": "\n" * MOST_LINES, "right": "\n" * (MOST_LINES + 1)})
     assert house.long_files() == [f"right: {MOST_LINES + 1} lines"]
