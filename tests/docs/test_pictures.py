@@ -15,6 +15,7 @@ from tests.docs.pages import ROOT
 
 DOCS = ROOT / "docs"
 DRAWN = {
+    "rooms_picture.py": ["rooms-dark.svg", "rooms-light.svg"],
     "alignment_picture.py": ["alignment-dark.svg", "alignment-light.svg"],
     "timeline_picture.py": [
         *("timeline-dark.svg", "timeline-light.svg"),
