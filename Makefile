@@ -50,9 +50,13 @@ docs: $(READY) ## Build the documentation into site/
 
 docs-check: $(READY) ## Check that the generated documentation is current
 	$(BIN)/python docs/alignment_diagram.py --check
-	$(BIN)/python docs/architecture_picture.py --check
+	$(BIN)/python docs/architecture_table.py --check
 	$(BIN)/python docs/ways_table.py --check
 	$(BIN)/python docs/gallery_table.py --check
+	$(BIN)/python docs/cost.py --check
+	$(BIN)/python docs/alignment_picture.py --check
+	$(BIN)/python docs/rooms_picture.py --check
+	$(BIN)/python docs/timeline_picture.py --check
 
 lock: $(READY) ## Renew constraints.txt, which says what `make setup` installs
 	$(BIN)/python -m pip install -qq --disable-pip-version-check 'uv>=0.9'

@@ -1,4 +1,4 @@
-"""Writes the diagram and the tables in docs/alignment.md from the table in `keras_preempt.agreement.alignment`.
+"""Writes the tables in docs/alignment.md from the table in `keras_preempt.agreement.alignment`.
 
 Run `python docs/alignment_diagram.py` after changing the table.
 """
@@ -12,15 +12,9 @@ from generated import main
 from keras_preempt.agreement.alignment import TRANSITIONS, Member, State
 
 
-def diagram_and_tables() -> str:
-    """Returns a Mermaid state diagram, and the states and the transitions as tables."""
-    diagram = ["```mermaid", "stateDiagram-v2", f"    [*] --> {State.LISTENING.value}"]
-    for row in TRANSITIONS:
-        suffix = " / next round" if row.next_round else ""
-        diagram.append(f"    {row.source.value} --> {row.target.value}: {row.event.value}{suffix}")
+def picture_and_tables() -> str:
+    """Returns the picture that docs/alignment_picture.py draws, and the states and the transitions as tables."""
     leaving = {row.source for row in TRANSITIONS if row.source is not row.target}
-    diagram += [f"    {state.value} --> [*]" for state in State if state not in leaving]
-    diagram.append("```")
     states = ["| state | attention | ends fit's alignment |", "|---|---|---|"]
     for state in State:
         attention = "on" if Member(0, state=state).attention else "off"
@@ -31,12 +25,13 @@ def diagram_and_tables() -> str:
         table.append(
             f"| {row.source.value} | {row.event.value} | {row.target.value} | {goes} | {row.meaning} |"
         )
-    parts = ["\n".join(diagram), "## States", "\n".join(states), "## Transitions", "\n".join(table)]
+    parts = [PICTURE, "## States", "\n".join(states), "## Transitions", "\n".join(table)]
     refused = "Any other event in a state raises `ProtocolError`."
     return "\n\n".join([*parts, refused])
 
 
+PICTURE = "![Seven states, and the transitions between them: the tables below list them](images/alignment-light.svg)"
 SOURCE = "the table in keras_preempt/agreement/alignment.py"
 
 if __name__ == "__main__":
-    sys.exit(main(__file__, "alignment.md", SOURCE, diagram_and_tables))
+    sys.exit(main(__file__, "alignment.md", SOURCE, picture_and_tables))

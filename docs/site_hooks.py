@@ -1,6 +1,7 @@
 """What MkDocs is told beside mkdocs.yml: pages and files that stand outside docs/ and that pages link to.
 
-The site has the pages of docs/ at its root, and every other file of the repository under its own path.
+The site has the pages of docs/ at its root, and every other file of the repository under its own path. The page of a
+file that is not Markdown shows the file itself, and the page of a folder's README also shows the folder's other files.
 """
 
 from __future__ import annotations
@@ -15,7 +16,27 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parent.parent
 
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
-_CODE = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "sh", ".sbatch": "sh", ".json": "json"}
+_CODE = {
+    **{".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "sh", ".sbatch": "sh", ".json": "json"},
+    **{"Dockerfile": "docker", ".service": "ini", ".ipynb": "json"},
+}
+_PLACEHOLDER = "YOUR-ORGANISATION"
+
+
+def on_config(config: Any) -> Any:
+    """Puts the licence and the repository into the footer, once mkdocs.yml has the repository's address."""
+    repository = address(config, "")
+    shown = f' · <a href="{repository}">Repository</a>' if repository else ""
+    config.copyright = f"Apache License 2.0{shown}"
+    return config
+
+
+def address(config: Any, path: str) -> str | None:
+    """Returns the address of a file in the repository, or None while mkdocs.yml has a placeholder for it."""
+    repository = str(config.extra["repository"]).rstrip("/")
+    if _PLACEHOLDER in repository:
+        return None
+    return f"{repository}/blob/main/{path}" if path else repository
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -25,9 +46,7 @@ def on_files(files: Files, config: Any) -> Files:
     while waiting:
         page = waiting.pop()
         if not page.startswith("docs/"):
-            text = (ROOT / page).read_text()
-            content = text if page.endswith(".md") else _shown(page, text)
-            files.append(File.generated(config, _site_path(page), content=content))
+            files.append(File.generated(config, _site_path(page), content=_content(page, config)))
         if not page.endswith(".md"):
             continue
         for target in linked_files(page):
@@ -71,6 +90,26 @@ def _site_path(path: str) -> str:
     return path if path.endswith(".md") else f"{path}.md"
 
 
-def _shown(target: str, text: str) -> str:
-    language = _CODE.get(Path(target).suffix, "text")
-    return f"# {target}\n\n````{language}\n{text}````\n"
+def _content(path: str, config: Any) -> str:
+    """Returns the page of a file outside docs/."""
+    if not path.endswith(".md"):
+        link = address(config, path)
+        note = f" [In the repository]({link})." if link else ""
+        return f"# {path}\n\nOne of the [examples]({_to_examples(path)}).{note}\n\n{_code(path)}"
+    content = (ROOT / path).read_text()
+    if os.path.basename(path) == "README.md":
+        others = sorted((ROOT / path).parent.iterdir())
+        names = [
+            str(each.relative_to(ROOT)) for each in others if each.is_file() and each.name != "README.md"
+        ]
+        content += "".join(f"\n## {os.path.basename(name)}\n\n{_code(name)}" for name in names)
+    return content
+
+
+def _to_examples(path: str) -> str:
+    return os.path.relpath("docs/examples.md", os.path.dirname(path))
+
+
+def _code(path: str) -> str:
+    language = _CODE.get(Path(path).suffix or Path(path).name, "text")
+    return f"````{language}\n{(ROOT / path).read_text()}````\n"

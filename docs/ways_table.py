@@ -1,4 +1,4 @@
-"""Writes the tables in docs/guarantees.md from the catalogue of ways to train, `tests/ways/catalogue`.
+"""Writes the tables in docs/tested-combinations.md from the catalogue of ways to train, `tests/ways/catalogue`.
 
 Each row is a test in `tests/ways`. Run `python docs/ways_table.py` after changing the catalogue.
 """
@@ -48,7 +48,7 @@ def tables() -> str:
     """Returns all tables as Markdown."""
     parts = []
     for heading, modules in TABLES.items():
-        lines = [f"### {heading}", "", "| | " + " | ".join(STRATEGIES.values()) + " |", "|---" * 4 + "|"]
+        lines = [f"## {heading}", "", "| | " + " | ".join(STRATEGIES.values()) + " |", "|---" * 4 + "|"]
         for way in ways(modules):
             cells = [words(way.verdicts.get(strategy)).replace("|", "\\|") for strategy in STRATEGIES]
             lines.append(f"| {way.shown.replace('|', chr(92) + '|')} | " + " | ".join(cells) + " |")
@@ -57,4 +57,4 @@ def tables() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(__file__, "guarantees.md", "tests/ways/catalogue", tables))
+    sys.exit(main(__file__, "tested-combinations.md", "tests/ways/catalogue", tables))

@@ -1,7 +1,7 @@
 """The order of the package's rooms, and its rules: found by reading the code, nothing is imported.
 
 A *room* is a name in the package's root: a folder, or a module. `ROOMS` is the one place that says how they are
-ordered; `tests/test_house.py` holds the package to it, and docs/architecture_picture.py draws it.
+ordered; `tests/test_house.py` holds the package to it, and docs/architecture_table.py draws it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ from tests.docs.commands import SHELLS, Command, commands_of
 from tests.docs.commands_not_run import assert_names_only_what_is_there
 from tests.docs.pages import NOTES, PAGES, ROOT, Block, all_blocks, blocks_of, files, name_of
 from tests.docs.shown import SHOWN_BY
-from tests.docs.test_generated import GENERATORS
 
 #: Run by `run_blocks`, where TensorFlow is imported already.
 LOOKING = ("clean", "doctor", "export", "inspect", "report")
@@ -147,28 +146,12 @@ def check_json(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(schema["required"]) == set(json.loads(Findings(1, 0).to_json(3, "none was made")))
 
 
-def check_mermaid(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A generated part has it; `test_generated` checks that it is current."""
-    page, _, line = block.where.partition(":")
-    before = "\n".join((ROOT / "docs" / page).read_text().splitlines()[: int(line)])
-    program = re.findall(
-        r"^<!-- [\w-]+: written by docs/(\w+\.py) from .*; do not edit -->$", before, re.MULTILINE
-    )
-    name = page.removesuffix(".md")
-    assert program, f"{block.where}: this block is not run: nothing generates it"
-    assert f"<!-- {name}: end -->" not in before, (
-        f"{block.where}: this block is not run: nothing generates it"
-    )
-    assert program[-1] in {script.name for script in GENERATORS}
-
-
 CHECKS: dict[str, Callable[[Block, pytest.MonkeyPatch], None]] = {
     "python": check_python,
     **dict.fromkeys(SHELLS, check_shell),
     "text": check_text,
     "json": check_json,
     "toml": check_toml,
-    "mermaid": check_mermaid,
 }
 
 

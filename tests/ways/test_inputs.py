@@ -1,4 +1,4 @@
-"""Every kind of input resumes as its row in docs/guarantees.md says."""
+"""Every kind of input resumes as its row in docs/tested-combinations.md says."""
 
 from __future__ import annotations
 

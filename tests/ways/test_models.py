@@ -1,4 +1,4 @@
-"""Every kind of model, and every way to call `fit`, resumes as its row in docs/guarantees.md says."""
+"""Every kind of model, and every way to call `fit`, resumes as its row in docs/tested-combinations.md says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short form of the tests names ways of the table in docs/guarantees.md."""
+"""The short form of the tests names ways of the table in docs/tested-combinations.md."""
 
 from __future__ import annotations
 

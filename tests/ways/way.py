@@ -1,7 +1,7 @@
 """Ways in which people train, and what is promised for each.
 
-A `Way` is one row of the table in docs/guarantees.md and one test for each strategy: `tests.ways.drill` runs its
-job undisturbed and preempted, and compares the result with the verdict. The table is written from the same objects
+A `Way` is one row of the table in docs/tested-combinations.md and one test for each strategy: `tests.ways.drill` runs
+its job undisturbed and preempted, and compares the result with the verdict. The table is written from the same objects
 (docs/ways_table.py), so it says what the tests check. Nothing here, and nothing at the top of a module of the
 catalogue, imports TensorFlow: the table is written without it.
 """

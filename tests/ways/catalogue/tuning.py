@@ -14,7 +14,7 @@ TRIALS = 3
 
 
 def _tuner(run: Run, ours_in_each_trial: bool, own_data: bool = True) -> Any:
-    """The recipe of docs/guarantees.md."""
+    """The recipe of docs/guarantees-in-detail.md."""
     import keras
     import keras_tuner
 

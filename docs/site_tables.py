@@ -1,0 +1,100 @@
+"""Tables of the site that can be read on a phone.
+
+Each cell is given the heading of its column, from which site.css makes cards where the screen is narrow. Code in a
+table is broken between words only: not after a hyphen or a slash.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from html.parser import HTMLParser
+from typing import Any
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Rewrites the tables of a page."""
+    reader = _Tables()
+    reader.feed(html)
+    reader.close()
+    return "".join(reader.written)
+
+
+class _Tables(HTMLParser):
+    """Writes all that it reads again, with more in its tables.
+
+    Attributes:
+        written: The page, in pieces.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=False)
+        self.written: list[str] = []
+        self._headings: list[str] | None = None  # None outside of tables.
+        self._column = 0
+        self._in_heading = False
+        self._code: list[str] | None = None  # What stands in the code of a cell so far; None outside of it.
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Writes a tag, with what is added to it."""
+        whole = self.get_starttag_text() or ""
+        if tag == "table" and ("class", "highlighttable") not in attrs:
+            self._headings = []
+        if self._headings is None:
+            self.written.append(whole)
+            return
+        if tag == "tr":
+            self._column = 0
+        elif tag == "th":
+            self._headings.append("")
+            self._in_heading = True
+        elif tag == "td":
+            if self._column < len(self._headings):
+                label = escape(self._headings[self._column].strip())
+                whole = f'<td data-label="{label}"{whole[3:]}'
+            self._column += 1
+        self._end_code()
+        self.written.append(whole)
+        if tag == "code":
+            self._code = []
+
+    def handle_endtag(self, tag: str) -> None:
+        """Writes the end of a tag."""
+        self._end_code()
+        if tag == "th":
+            self._in_heading = False
+        elif tag == "table":
+            self._headings = None
+        self.written.append(f"</{tag}>")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Writes a tag without content."""
+        self._write(self.get_starttag_text() or "")
+
+    def handle_data(self, data: str) -> None:
+        """Writes text."""
+        if self._in_heading and self._headings is not None:
+            self._headings[-1] += data
+        self._write(data)
+
+    def handle_entityref(self, name: str) -> None:
+        """Writes a character by its name."""
+        self._write(f"&{name};")
+
+    def handle_charref(self, name: str) -> None:
+        """Writes a character by its number."""
+        self._write(f"&#{name};")
+
+    def handle_comment(self, data: str) -> None:
+        """Writes a comment."""
+        self._write(f"<!--{data}-->")
+
+    def _write(self, piece: str) -> None:
+        (self.written if self._code is None else self._code).append(piece)
+
+    def _end_code(self) -> None:
+        if self._code is None:
+            return
+        words = "".join(self._code)
+        self._code = None
+        self.written.append(re.sub(r"\S*[-/.:=,](?=\S)\S*", r'<span class="word">\g<0></span>', words))

@@ -1,0 +1,156 @@
+"""The cost of preemptions on docs/cost.md: the formula is what a simulation gives, and JavaScript has the same one."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import math
+import shutil
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.docs import browser
+from tests.docs.pages import ROOT
+from tests.docs.preempted_job import simulate
+
+DOCS = ROOT / "docs"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+sys.path.insert(0, str(DOCS))
+try:
+    cost = load("cost")
+finally:
+    sys.path.remove(str(DOCS))
+Job = cost.Job
+
+# Taken away every quarter of an hour or so, so that a short simulation has many interruptions.
+ROUGH = {"interruptions": 12.0, "speed": 0.5, "restart": 60.0}
+JOBS = {
+    "some without a notice": Job(**ROUGH, noticed=0.7),
+    "all with a notice": Job(**ROUGH, noticed=1.0),
+    "none with a notice": Job(**ROUGH, noticed=0.0),
+    "one shared disk": Job(**ROUGH, noticed=0.5, shared=True, state=2e9),
+    "slow saves": Job(**ROUGH, noticed=0.2, slowdown=0.3, memory=0.5e9),
+    "long saves and restarts": Job(**ROUGH, noticed=0.0, state=60e9, bandwidth=0.1e9),
+    "one worker": Job(workers=1, interruptions=90.0, noticed=0.5, speed=0.5, restart=60.0),
+}
+
+jobs = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+
+
+def simulated(job: Any, interval: float) -> tuple[float, float]:
+    """The mean goodput of eight simulations, and its standard error."""
+    found = [simulate(job, interval, 400, seed) for seed in range(8)]
+    return statistics.mean(found), statistics.stdev(found) / math.sqrt(len(found))
+
+
+@jobs
+def test_the_goodput_is_that_of_a_simulation(job: Any) -> None:
+    best = cost.best_interval(job)
+    for interval in {min(best, 3600.0), 900.0, math.inf}:
+        mean, error = simulated(job, interval)
+        expected = cost.goodput(job, interval)
+        # Steps of two seconds are what the formula does not know.
+        assert mean == pytest.approx(expected, abs=4 * error + 0.005), f"save_every={interval:.0f} s"
+
+
+@pytest.mark.parametrize("name", [name for name, job in JOBS.items() if job.noticed < 1])
+def test_the_best_save_every_is_the_best_of_the_formula_and_of_the_simulation(name: str) -> None:
+    job = JOBS[name]
+    best = cost.best_interval(job)
+    others = [best * 1.1**power for power in range(-40, 41)]
+    possible = [interval for interval in others if interval >= job.write]
+    assert cost.goodput(job, best) >= max(cost.goodput(job, each) for each in possible) - 0.002
+    mean, _ = simulated(job, best)
+    for factor in (1 / 6, 6):
+        if best * factor >= job.write:
+            assert simulated(job, best * factor)[0] < mean
+
+
+def test_at_small_rates_the_best_save_every_is_youngs() -> None:
+    job = Job(interruptions=0.01, noticed=0.0)
+    young = math.sqrt(2 * job.pause / job.rate)
+    assert cost.best_interval(job) == pytest.approx(young, rel=0.02)
+
+
+def test_without_interruptions_only_the_saves_cost() -> None:
+    job = Job(interruptions=0.0)
+    assert cost.best_interval(job) == math.inf
+    assert cost.goodput(job, math.inf) == 1
+    assert cost.goodput(job, 9 * job.pause) == pytest.approx(0.9)
+
+
+# -- The calculator ----------------------------------------------------------------------------------------
+
+
+GRID = [
+    Job(
+        **dict(
+            zip(("workers", "state", "shared", "interruptions", "noticed", "slowdown"), values, strict=True)
+        )
+    )
+    for values in itertools.product(
+        (1, 64), (1e8, 4e10), (False, True), (0.0, 0.5, 20.0), (0.0, 0.9, 1.0), (0.0, 0.2)
+    )
+]
+_SCRIPT = """
+(() => { %s
+  const number = (value) => (Number.isFinite(value) ? value : "infinite");
+  return JSON.stringify(%s.map((job) => {
+    const found = preemptionCost.costs(job);
+    const all = [found.interval, found.goodput, found.without, found.write, found.away, found.pause];
+    return [...all.map(number), preemptionCost.duration(found.interval)];
+  }));
+})()
+"""
+
+
+def evaluated(expression: str) -> str:
+    """The value of an expression of JavaScript, by Node or else by Chromium."""
+    if node := shutil.which("node"):
+        done = subprocess.run(
+            [node, "-"],
+            input=f"console.log({expression.strip()})",
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+    if chromium := browser.find():
+        with browser.Browser(chromium) as page:
+            return str(page.run(expression))
+    pytest.skip("runs JavaScript: install node or chromium")
+
+
+def test_the_calculator_has_the_same_formula() -> None:
+    asked = [
+        {**asdict(job), **{name: getattr(job, name) / 1e9 for name in ("state", "bandwidth", "memory")}}
+        for job in GRID
+    ]
+    found = json.loads(evaluated(_SCRIPT % ((DOCS / "cost.js").read_text(), json.dumps(asked))))
+    assert len(found) == len(GRID)
+    for job, (interval, goodput, without, *others, duration) in zip(GRID, found, strict=True):
+        best = cost.best_interval(job)
+        assert float(str(interval).replace("infinite", "inf")) == pytest.approx(best, rel=1e-9), job
+        assert goodput == pytest.approx(cost.goodput(job, best), rel=1e-9, abs=1e-12), job
+        assert without == pytest.approx(cost.goodput(job, math.inf), rel=1e-9, abs=1e-12), job
+        assert others == pytest.approx([job.write, job.away, job.pause]), job
+        assert duration == cost.duration(best), job

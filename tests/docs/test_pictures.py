@@ -1,0 +1,84 @@
+"""The pictures that programs draw are current, and `make docs-check` notices where one is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+DOCS = ROOT / "docs"
+DRAWN = {
+    "rooms_picture.py": ["rooms-dark.svg", "rooms-light.svg"],
+    "alignment_picture.py": ["alignment-dark.svg", "alignment-light.svg"],
+    "timeline_picture.py": [
+        *("timeline-dark.svg", "timeline-light.svg"),
+        *("timeline-narrow-dark.svg", "timeline-narrow-light.svg"),
+    ],
+}
+
+scripts = pytest.mark.parametrize("script", DRAWN)
+
+
+def check(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(folder / script), "--check"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    """A copy of what the programs read and write."""
+    for file in ("pictures.py", "timeline_record.json", "index.md", *DRAWN):
+        shutil.copy(DOCS / file, tmp_path)
+    shutil.copytree(DOCS / "images", tmp_path / "images")
+    return tmp_path
+
+
+@scripts
+def test_the_pictures_are_current(script: str) -> None:
+    done = check(DOCS, script)
+    assert done.returncode == 0, done.stderr
+
+
+@scripts
+def test_a_picture_that_was_edited_or_is_missing_is_noticed(script: str, docs: Path) -> None:
+    edited, *_, missing = DRAWN[script]
+    (docs / "images" / edited).write_text("<svg/>")
+    (docs / "images" / missing).unlink()
+    done = check(docs, script)
+    assert done.returncode == 1
+    for name in (edited, missing):
+        assert f"docs/images/{name}" in done.stderr
+
+
+@scripts
+def test_make_checks_it(script: str) -> None:
+    assert f"docs/{script} --check" in (ROOT / "Makefile").read_text()
+
+
+def test_a_first_page_with_another_verdict_than_the_record_is_noticed(docs: Path) -> None:
+    page = docs / "index.md"
+    page.write_text(page.read_text().replace("56 tensors", "57 tensors"))
+    done = check(docs, "timeline_picture.py")
+    assert done.returncode == 1
+    assert "does not show the verdict of the record" in done.stderr
+
+
+def test_the_record_is_of_the_drill_of_make_demo_in_which_nothing_was_lost() -> None:
+    record = json.loads((DOCS / "timeline_record.json").read_text())
+    demo = (ROOT / "Makefile").read_text().partition("\ndemo:")[2].partition("\n\n")[0]
+    assert record["command"].partition(" --json")[0].removeprefix("keras-preempt ") in " ".join(demo.split())
+    drill = record["drill"]
+    assert (drill["verdict"], len(drill["preemptions"]), drill["steps_lost"]) == ("identical", 2, 0)
+    assert [start["first"] for start in record["starts"]] == [
+        0,
+        *(save["step"] for save in record["saves"][:-1]),
+    ]
+    assert record["saves"][-1]["step"] == drill["steps"]

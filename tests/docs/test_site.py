@@ -1,0 +1,177 @@
+"""The site without a browser: what its pages refer to, and what the hooks of the build put into them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+import keras_preempt
+from keras_preempt.testing import FakeGcs
+from tests.docs import site
+from tests.docs.pages import ROOT
+
+DOCS = ROOT / "docs"
+EXAMPLES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "examples").rglob("*")
+    if path.is_file() and "__pycache__" not in path.parts
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return site.build(tmp_path_factory.mktemp("built"))
+
+
+def hook(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class _Reader(HTMLParser):
+    """Collects what a browser would fetch for a page, and the text of its code blocks."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.classes: set[str] = set()
+        self.code: list[str] = []
+        self._depth = 0
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.classes |= set(values.get("class", "").split())
+        if tag == "link" and values.get("rel") not in ("canonical", "next", "prev", "edit"):
+            self.fetched.append(values.get("href", ""))
+        elif tag in ("script", "img", "source", "iframe", "audio", "video", "embed", "input"):
+            self.fetched += [values.get("src", ""), *values.get("srcset", "").split()]
+        self.fetched += _addresses(values.get("style", ""))
+        if tag == "pre":
+            self.code.append("")
+            self._depth += 1
+
+    def handle_endtag(self, tag: str) -> None:
+        self._depth -= tag == "pre"
+
+    def handle_data(self, data: str) -> None:
+        if self._depth:
+            self.code[-1] += data
+
+
+def _addresses(style: str) -> list[str]:
+    return re.findall(r"""(?:url\(|@import\s+)\s*["']?([^"')]+)""", style)
+
+
+def test_no_page_refers_to_another_host_for_scripts_styles_fonts_or_images(built: Path) -> None:
+    fetched = {}
+    for page in built.rglob("*.html"):
+        read = _Reader(page.read_text())
+        fetched[page] = read.fetched
+        # For this class the theme fetches a library that draws diagrams.
+        assert "mermaid" not in read.classes, page
+    for style in built.rglob("*.css"):
+        fetched[style] = _addresses(style.read_text())
+    assert sum(map(len, fetched.values())) > 300
+    elsewhere = {
+        str(page.relative_to(built)): address
+        for page, addresses in fetched.items()
+        for address in addresses
+        if re.match(r"(\w+:)?//", address)
+    }
+    assert not elsewhere
+
+
+@pytest.mark.parametrize("script", ["cost.js", "filter.js"])
+def test_scripts_of_the_site_ask_nobody_for_anything(script: str) -> None:
+    code = (DOCS / script).read_text()
+    assert not re.search(r"//\w|https?:|fetch\(|XMLHttpRequest|WebSocket|\bimport\b", code.replace("// ", ""))
+
+
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if not path.endswith(".md")])
+def test_every_example_is_shown_on_a_page_as_the_file_is(path: str, built: Path) -> None:
+    assert f"](../{path})" in (DOCS / "examples.md").read_text()
+    assert (ROOT / path).read_text().strip() in [
+        code.strip() for code in _Reader((built / path / "index.html").read_text()).code
+    ]
+    readme = built / Path(path).parent / "index.html"
+    if f"{Path(path).parent}/README.md" in EXAMPLES:
+        shown = [code.strip() for code in _Reader(readme.read_text()).code]
+        assert (ROOT / path).read_text().strip() in shown
+
+
+def test_every_folder_of_examples_is_on_the_page_of_the_examples() -> None:
+    for path in EXAMPLES:
+        if path.endswith("README.md"):
+            assert f"](../{path})" in (DOCS / "examples.md").read_text()
+
+
+def test_examples_of_docstrings_are_shown_as_code(built: Path) -> None:
+    page = (built / "api" / "index.html").read_text()
+    assert "<blockquote" not in page, "as Markdown takes lines that begin with >>>"
+    shown = [code.partition("\n")[0] for code in _Reader(page).code]
+    for public in (keras_preempt.PreemptionCallback, keras_preempt.TerminationConfig, FakeGcs):
+        example = re.search(r"Example:\n +(.*)\n", public.__doc__ or "")
+        assert example is not None
+        assert example[1] in shown
+
+
+def test_pages_link_to_the_repository_once_its_address_is_known() -> None:
+    hooks = hook("site_hooks")
+
+    def config(address: str) -> SimpleNamespace:
+        return SimpleNamespace(extra={"repository": address}, copyright=None)
+
+    unknown = config("https://github.com/YOUR-ORGANISATION/keras-preempt")
+    assert hooks.address(unknown, "examples/digits.py") is None
+    assert "href" not in hooks.on_config(unknown).copyright
+    known = config("https://example.org/keras-preempt/")
+    assert (
+        hooks.address(known, "examples/digits.py")
+        == "https://example.org/keras-preempt/blob/main/examples/digits.py"
+    )
+    assert 'href="https://example.org/keras-preempt"' in hooks.on_config(known).copyright
+
+
+def test_the_repositorys_address_is_in_one_place() -> None:
+    files = [*ROOT.glob("*.*"), *DOCS.glob("*.md"), *(ROOT / "examples").rglob("*")]
+    named = [
+        path.name
+        for path in files
+        if path.is_file() and re.search(r"github\.com/[\w-]+/keras-preempt", path.read_text())
+    ]
+    assert named == ["mkdocs.yml"]
+
+
+def test_a_picture_is_shown_in_the_readers_scheme_and_width(built: Path) -> None:
+    page = (built / "index.html").read_text()
+    for scheme in ("light", "dark"):
+        assert f'src="images/timeline-{scheme}.svg#only-{scheme}"' in page
+        assert f'media="(max-width: 600px)" srcset="images/timeline-narrow-{scheme}.svg"' in page
+    report = (built / "report" / "index.html").read_text()
+    assert 'src="../images/report-dark.png#only-dark"' in report
+
+
+TABLE = (
+    "<p><code>a-b</code></p><table><thead><tr><th>when</th><th>what &amp; <code>why</code></th></tr></thead>"
+    '<tbody><tr><td>now</td><td class="x"><code>--save-every 10min</code> &lt;br&gt;<br><a href="#">x</a></td></tr>'
+    "<tr><td>a</td><td>b</td></tr></tbody></table><!-- end --><p>&#182;</p>"
+)
+
+
+def test_cells_know_their_column_and_code_in_tables_is_broken_between_words_only() -> None:
+    written = hook("site_tables").on_page_content(TABLE, None, None, None)
+    assert '<td data-label="when">now</td><td data-label="what why" class="x">' in written.replace("  ", " ")
+    assert '<code><span class="word">--save-every</span> 10min</code>' in written
+    assert "<p><code>a-b</code></p>" in written, "outside of tables nothing is changed"
+    plain = re.sub(r' data-label="[^"]*"|<span class="word">|</span>', "", written)
+    assert plain == TABLE
