@@ -11,10 +11,8 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
-import tensorflow as tf
-
-from keras_preempt.backend.keras.internals import InputFeed
-from keras_preempt.backend.tensorflow.internals import Ingredient, ingredients, pipelines_of
+from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.seam import Ingredient, backend
 from keras_preempt.state import py_dataset
 
 _DRAWS = re.compile(r"Random(?!Dataset)|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial")
@@ -55,9 +53,8 @@ def promise(feed: InputFeed, validation: object = None) -> InputPromise:
         feed: The training data.
         validation: The `validation_data` of the fit, as it was passed; it is drawn afresh in each validation.
     """
-    several = not isinstance(feed.dataset, tf.data.Dataset)
-    parts = [part for pipeline in pipelines_of(feed.dataset) for part in ingredients(pipeline)]
-    validated = [part for pipeline in pipelines_of(validation) for part in ingredients(pipeline)]
+    several = feed.is_shared
+    parts, validated = _ingredients(feed.dataset), _ingredients(validation)
     found = [
         *_doubts(parts, "training data"),
         *_doubts_of_source(feed, several),
@@ -89,8 +86,12 @@ def _in_python(parts: Sequence[Ingredient]) -> bool:
 
 def has_python_code(feed: InputFeed) -> bool:
     """Whether Python code makes the training data, as far as can be seen; where nothing can be, it is said so."""
-    pipelines = pipelines_of(feed.dataset)
-    return not pipelines or _in_python([part for pipeline in pipelines for part in ingredients(pipeline)])
+    return not feed.pipelines or _in_python(_ingredients(feed.dataset))
+
+
+def _ingredients(data: object) -> list[Ingredient]:
+    datasets = backend().datasets
+    return [part for pipeline in datasets.pipelines_of(data) for part in datasets.ingredients(pipeline)]
 
 
 _STATELESS = (

@@ -21,17 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.backend.keras.internals import InputFeed
-from keras_preempt.backend.tensorflow.internals import (
-    iterator_state,
-    keeps_every_shuffle,
-    never_has_state,
-    pipelines_of,
-    reshuffles_while_drawn,
-    restore_iterator,
-    shuffle_buffers,
-)
-from keras_preempt.backend.tensorflow.reshuffling import keeps_an_order
+from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.report.progress import progress
 from keras_preempt.state import py_dataset, randomness
@@ -68,8 +59,9 @@ def watch(feed: InputFeed, shuffles: Shuffles | None = None) -> None:
         feed: The input of the fit.
         shuffles: Those of the fit, if it is to be known how far they were when an iterator was made.
     """
-    if not never_has_state(feed.dataset):
-        feed.look = iterator_state
+    datasets = backend().datasets
+    if not datasets.never_has_state(feed.dataset):
+        feed.look = datasets.iterator_state
     if shuffles is not None:
         feed.note = shuffles.counts
 
@@ -92,15 +84,16 @@ def capture(
         captured["epoch"] = epoch
     if feed.live is None or feed.untouched is None:
         return captured
-    state = None if (left_out := _too_much(feed)) else iterator_state(feed.live)
+    datasets = backend().datasets
+    state = None if (left_out := _too_much(feed)) else datasets.iterator_state(feed.live)
     if state is not None and len(state) > STATE_LIMIT:
         left_out = f"it has {_size(len(state))}"
-    if left_out is None and (state is None or keeps_every_shuffle(state, feed.dataset)):
+    if left_out is None and (state is None or datasets.keeps_every_shuffle(state, feed.dataset)):
         if state is None:
             return captured
         captured["way"] = "state"
         arrays[_STATE] = np.frombuffer(state, np.uint8)
-    elif keeps_every_shuffle(feed.untouched, feed.dataset):
+    elif datasets.keeps_every_shuffle(feed.untouched, feed.dataset):
         captured["way"] = "new"
     if left_out is not None:
         logger.info("The state of the input's iterator is left out of the checkpoint: %s.", left_out)
@@ -111,7 +104,7 @@ def capture(
 
 def _too_much(feed: InputFeed) -> str | None:
     """Says why the state is not even asked for: TensorFlow tells its size only by writing all of it."""
-    buffers = list(shuffle_buffers(feed.dataset))
+    buffers = list(backend().datasets.shuffle_buffers(feed.dataset))
     elements = sum(count for count, _ in buffers)
     size = sum(count * (UNKNOWN_ELEMENT if each is None else each) for count, each in buffers)
     if elements <= ELEMENT_LIMIT and size <= STATE_LIMIT:
@@ -163,10 +156,10 @@ def restore(
         feed.untouched = arrays[_UNTOUCHED].tobytes()
         if captured["way"] == "state":
             state = arrays[_STATE].tobytes()
-            restore_iterator(live, state)
+            backend().datasets.restore_iterator(live, state)
             how = f"from the iterator's saved state, {_size(len(state))}"
         else:
-            restore_iterator(live, feed.untouched)
+            backend().datasets.restore_iterator(live, feed.untouched)
             draws = drawn if batch is not None or position["current"] or _needs_all(feed, known=known) else 0
             _draw(live, [draws], required, lambda: live)
             how = f"from the state of the epoch's new iterator and {_again(draws, began)}"
@@ -217,7 +210,7 @@ def is_drawing(captured: Mapping[str, Any], *, batch: int | None) -> bool:
 
 
 def _check_sharing(feed: InputFeed, made_before: int) -> None:
-    shuffles = any(any(shuffle_buffers(pipeline)) for pipeline in pipelines_of(feed.dataset))
+    shuffles = any(any(backend().datasets.shuffle_buffers(pipeline)) for pipeline in feed.pipelines)
     if made_before != feed.made_before and shuffles:
         logger.warning(
             "NOT exact: earlier fits had gone through the dataset %d times when this one was saved, and %d times now, "
@@ -250,13 +243,13 @@ def draw_again(
             _draw(following(), list(draws), 0, following)
         feed.noted = list(made_at)
     else:
-        matters = feed.is_generator or any(map(reshuffles_while_drawn, pipelines_of(feed.dataset)))
+        matters = feed.is_generator or any(map(backend().datasets.reshuffles_while_drawn, feed.pipelines))
         _draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
     feed.begin_with(draws)
 
 
 def _validation_needs_all(feed: InputFeed) -> bool:
-    return feed.is_generator or any(map(keeps_an_order, pipelines_of(feed.dataset)))
+    return feed.is_generator or any(map(backend().reshuffling.keeps_an_order, feed.pipelines))
 
 
 def _needs_all(feed: InputFeed, *, known: bool) -> bool:
@@ -269,8 +262,8 @@ def _needs_all(feed: InputFeed, *, known: bool) -> bool:
     # What Keras makes of arrays draws its order in a random operation, of which this is not known.
     if feed.undistributed is None or has_python_code(feed):
         return True
-    depends = keeps_an_order if known else reshuffles_while_drawn
-    return any(map(depends, pipelines_of(feed.dataset)))
+    depends = backend().reshuffling.keeps_an_order if known else backend().datasets.reshuffles_while_drawn
+    return any(map(depends, feed.pipelines))
 
 
 def _draw(live: Any, draws: Sequence[int], required: int, following: Callable[[], Any]) -> Any:

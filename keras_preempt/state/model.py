@@ -15,18 +15,18 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from keras_preempt.backend.keras import internals as keras_internals
-from keras_preempt.backend.keras.own_optimizers import own_optimizers
-from keras_preempt.backend.tensorflow import host_values
-from keras_preempt.backend.tensorflow.replica_branches import gradient_accumulators
-from keras_preempt.checkpoint.dtypes import NAMES
+from keras_preempt.backend.keras.model_parts import (
+    global_seed_state,
+    gradient_accumulators,
+    is_seed_state,
+    own_optimizers,
+)
+from keras_preempt.backend.seam import Runs, backend
+from keras_preempt.checkpoint.dtypes import NAMES, dtype_of
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state import attributes
-from keras_preempt.state.handover import Handover
+from keras_preempt.state.handover import Handover, Waiting
 from keras_preempt.state.regroup import Rule, rule_of
-from keras_preempt.state.waiting import Waiting
 
 _GLOBAL_SEED = "keras/global_seed"
 
@@ -59,12 +59,13 @@ class ModelState:
     def __init__(
         self,
         model: keras.Model,
-        strategy: tf.distribute.Strategy,
+        strategy: Any,
         *,
         complete: bool = True,
-        changed: Iterable[tf.Variable] = (),
+        changed: Iterable[Any] = (),
     ) -> None:
         self._changed = list(changed)
+        self._variables = backend().variables
         self._model = model
         self._strategy = strategy
         self.complete = complete
@@ -100,17 +101,17 @@ class ModelState:
         }
         kept_equal -= self._accumulators
         keras_own = {id(variable.value) for _, variables in groups for variable in variables}
-        plain = [v for v in attributes.plain_variables(model) if id(v.value) not in keras_own]
+        plain = [v for v in self._variables.plain_variables(model) if id(v.value) not in keras_own]
         groups.append(("attributes", plain))
-        seed = keras_internals.global_seed_state()
+        seed = global_seed_state()
         held = {
-            id(part.handle)
+            self._variables.identity(part)
             for variables in (*(variables for _, variables in groups), [] if seed is None else [seed])
             for each in variables
             for part in self._components(each)
         }
-        elsewhere = [variable for variable in self._changed if id(variable.handle) not in held]
-        groups.append((ELSEWHERE, [attributes.PlainVariable(v.name, v) for v in elsewhere]))
+        elsewhere = [variable for variable in self._changed if self._variables.identity(variable) not in held]
+        groups.append((ELSEWHERE, [self._variables.named(variable) for variable in elsewhere]))
         for group, variables in groups:
             for variable in variables:
                 if id(variable) in seen:
@@ -118,14 +119,14 @@ class ModelState:
                 seen.add(id(variable))
                 _check_dtype(variable)
                 name = self._unique(f"{group}/{variable.path}")
-                alone = strategy.num_replicas_in_sync == 1
+                alone = backend().replicas(strategy) == 1
                 # How many bytes strings take is known from their values alone: they cannot be shared out ahead.
                 can_be_shared = variable.dtype != "string" and (alone or id(variable) in kept_equal)
                 kind = self.mirrored if can_be_shared else self.local
                 kind[name] = variable
                 # A layer may count in a validation too; what is trained stays as it is there.
                 counts = id(variable) not in kept_equal and 4 * math.prod(variable.shape) <= SMALL
-                if group == "metrics" or counts or keras_internals.is_seed_state(variable):
+                if group == "metrics" or counts or is_seed_state(variable):
                     self._small.add(name)
         self._real = {**self.mirrored, **self.local}
         self._small |= {name for name in self._handover.names if name.startswith("metrics/")}
@@ -140,7 +141,7 @@ class ModelState:
         return unique
 
     def capture_mirrored(
-        self, names: Iterable[str] | None = None, *, copy: bool = False, runs: host_values.Runs | None = None
+        self, names: Iterable[str] | None = None, *, copy: bool = False, runs: Runs | None = None
     ) -> dict[str, Array]:
         """Returns this worker's values of those mirrored variables, or of all, shaped like the variables.
 
@@ -151,7 +152,7 @@ class ModelState:
         """
         names = self.mirrored if names is None else names
         components = {name: self._components(self.mirrored[name])[0] for name in names}
-        return host_values.copies(components, runs or {}) if copy else host_values.views(components)
+        return self._read(components, copy=copy, runs=runs)
 
     def capture_local(self, *, copy: bool = False) -> dict[str, Array]:
         """Returns every replica's value of every local variable, as "name@replica"."""
@@ -160,7 +161,7 @@ class ModelState:
             for name, variable in self._local_now().items()
             for index, component in enumerate(self._components(variable))
         }
-        return host_values.copies(components, {}) if copy else host_values.views(components)
+        return self._read(components, copy=copy)
 
     def capture_changed_by_validation(self, *, weights: bool = False) -> dict[str, Array]:
         """Returns the metrics, seeds and small counters, named like `capture_mirrored` and `capture_local` name them.
@@ -177,7 +178,7 @@ class ModelState:
             else:
                 for index, component in enumerate(self._components(local[name])):
                     components[f"{name}@{index}"] = component
-        return host_values.copies(components, {})
+        return self._read(components, copy=True)
 
     def sample(self) -> dict[str, Array]:
         """Returns the values of a few small weights, enough to see whether somebody has changed the weights."""
@@ -200,6 +201,7 @@ class ModelState:
         Values whose variables do not exist yet wait for them, and are handed over before these are first used.
         The arrays must not be changed any more: variables may go on reading them.
         """
+        backend().before_capture(self._model)
         if self._handover.keep(mirrored, local, self._real):
             self._find()
             awaited = set(self.waiting)
@@ -207,14 +209,14 @@ class ModelState:
             self._handover.watch(there, self.look_again)
         for name, variable in self.mirrored.items():
             if name in mirrored and not isinstance(variable, Waiting):
-                host_values.assign(self._components(variable), mirrored[name])
+                self._variables.assign(self._components(variable), mirrored[name])
         # Made only where the checkpoint has it: making it draws from Python's random numbers.
         has_seed = any(name.startswith(f"{_GLOBAL_SEED}@") for name in local)
         for name, variable in self._local_now(create_seed=has_seed).items():
             for index, component in enumerate(self._components(variable)):
                 key = f"{name}@{index}"
                 if key in local and not isinstance(variable, Waiting):
-                    host_values.assign([component], local[key])
+                    self._variables.assign([component], local[key])
 
     @property
     def waiting(self) -> list[str]:
@@ -245,13 +247,17 @@ class ModelState:
             self._find()
 
     def holds(self, handle: Any) -> bool:
-        """Whether a resource is the state of one of these variables, which a save has.
+        """Whether a resource holds the state of one of these variables, which a save has.
 
         Args:
-            handle: The handle of a `tf.Variable`; of a replica's own where there are several.
+            handle: The resource, as `backend.seam.Variables.identity` means it.
         """
         variables = [variable for variable in self._real.values() if not isinstance(variable, Waiting)]
-        return any(component.handle is handle for each in variables for component in self._components(each))
+        return any(
+            self._variables.identity(part) == id(handle)
+            for each in variables
+            for part in self._components(each)
+        )
 
     def wait_no_more(self) -> None:
         """Gives up what waits for variables."""
@@ -276,8 +282,8 @@ class ModelState:
             if id(variable) in self._accumulators
             else rule_of(
                 str(getattr(variable, "aggregation", "none")),
-                tf.as_dtype(variable.dtype).as_numpy_dtype,
-                seed=keras_internals.is_seed_state(variable),
+                object if variable.dtype == "string" else dtype_of(variable.dtype),
+                seed=is_seed_state(variable),
             )
             for name, variable in named.items()
         }
@@ -303,13 +309,19 @@ class ModelState:
 
     def _local_now(self, *, create_seed: bool = False) -> dict[str, Any]:
         """The local variables, with Keras' global seed if it exists by now."""
-        seed = keras_internals.global_seed_state(create=create_seed)
+        seed = global_seed_state(create=create_seed)
         return self.local if seed is None else {**self.local, _GLOBAL_SEED: seed}
+
+    def _read(
+        self, components: Mapping[str, Any], *, copy: bool, runs: Runs | None = None
+    ) -> dict[str, Array]:
+        backend().before_capture(self._model)
+        return self._variables.copies(components, runs or {}) if copy else self._variables.views(components)
 
     def _components(self, variable: Any) -> tuple[Any, ...]:
         if isinstance(variable, Waiting):
-            return variable.components
-        return tuple(self._strategy.experimental_local_results(variable.value))
+            return tuple(variable.values)
+        return self._variables.parts(self._strategy, variable)
 
 
 def _check_dtype(variable: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preempt.backend.keras.internals import InputFeed
+from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain, randomness
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
-import tensorflow as tf
 
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain
 
@@ -43,7 +42,7 @@ def change_later(logs: Any) -> bool:
         return any(change_later(value) for value in logs.values())
     if isinstance(logs, (list, tuple)):
         return any(change_later(value) for value in logs)
-    return isinstance(logs, (tf.Variable, keras.Variable))
+    return backend().variables.is_variable(logs)
 
 
 def flat(logs: Any) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def _values(logs: Any) -> Any:
         return {name: _values(value) for name, value in logs.items()}
     if isinstance(logs, (list, tuple)):
         return type(logs)([_values(value) for value in logs]) if type(logs) in (list, tuple) else logs
-    if isinstance(logs, (tf.Tensor, tf.Variable, keras.Variable)):
+    if backend().variables.is_tensor(logs):
         return np.asarray(logs)[()]  # A number, where it is one: it then stands in the JSON.
     return logs
 
@@ -72,4 +71,4 @@ def _tensors(logs: Any) -> Any:
         return {name: _tensors(value) for name, value in logs.items()}
     if isinstance(logs, (list, tuple)):
         return type(logs)([_tensors(value) for value in logs])
-    return tf.convert_to_tensor(logs) if isinstance(logs, (np.ndarray, np.generic)) else logs
+    return backend().variables.to_tensor(logs) if isinstance(logs, (np.ndarray, np.generic)) else logs

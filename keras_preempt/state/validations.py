@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from keras_preempt.backend.keras.internals import InputFeed
+from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.state import inputs
 from keras_preempt.state.shuffles import Counts, Shuffles
 

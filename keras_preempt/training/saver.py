@@ -8,12 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import keras
-import numpy as np
-import tensorflow as tf
-
 from keras_preempt.agreement.alignment import Plan, Position
 from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
@@ -351,7 +348,7 @@ class Saver:
             finished=save.finished,
             reason=f"called by {plan.kind.value}",
             specs=save.specs,
-            versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
+            versions=backend().versions(),
             gone=lambda: self._peers.gone,
             wait=pause,
         )

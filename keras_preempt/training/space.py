@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import tensorflow as tf
-
+from keras_preempt.checkpoint.dtypes import dtype_of
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.state.model import ModelState
@@ -47,4 +46,9 @@ def check(store: Store, model_state: ModelState, members: int, replicas: int) ->
 
 def size_of(signature: Iterable[Mapping[str, Any]]) -> int:
     """Bytes of the values of variables, as `ModelState.signature` describes them."""
-    return sum(int(tf.as_dtype(v["dtype"]).size) * math.prod(v["shape"]) for v in signature)
+    return sum(_item_size(v["dtype"]) * math.prod(v["shape"]) for v in signature)
+
+
+def _item_size(dtype: str) -> int:
+    # How long strings are is known from their values alone: counted is what points to one.
+    return 8 if dtype == "string" else dtype_of(dtype).itemsize

@@ -6,6 +6,8 @@ They write it into a temporary directory of their own, which is there only while
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,9 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_preempt.backend.tensorflow.loop_order import CallOrder
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
-from keras_preempt.training import loop_save_fn as handler_save_fn
-from keras_preempt.training.loop_order import CallOrder
 
 TENSORFLOWS_COUNT = "checkpointed_runs"
 """Under this name TensorFlow's handler keeps its count, so that each finds what the other has saved."""
@@ -23,6 +24,12 @@ TENSORFLOWS_COUNT = "checkpointed_runs"
 OUR_COUNT = "keras_preempt_runs"
 
 _CHECK_INTERVAL = 1  # its place among the arguments of tf.train.CheckpointManager.save
+
+_TENSORFLOWS = (tf.train.Checkpoint, tf.train.CheckpointManager)
+
+_WAITS = ("wait_until_finished", "result", "sync", "join")
+"""Methods that return when what runs in the background is over: of futures (`concurrent.futures`, Orbax), of
+checkpointers (Orbax), of TensorFlow's checkpoints and managers, and of threads and processes."""
 
 
 class RunCount(tf.train.experimental.PythonState):
@@ -80,7 +87,7 @@ class LoopCheckpoints:
         save_fn: Callable[..., object] | None,
         staging_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        handler_save_fn.check(save_fn)
+        check_save_fn(save_fn)
         self._save_fn = save_fn
         self._staging_dir = staging_dir
         if isinstance(given, tf.train.CheckpointManager):
@@ -142,7 +149,7 @@ class LoopCheckpoints:
         """
         self._variable.assign(self.count.runs)
         if self._save_fn is not None:
-            handler_save_fn.wait(self._save_fn, self._save_fn(*args, **kwargs))
+            wait_for_save(self._save_fn, self._save_fn(*args, **kwargs))
             self._manager.sync()  # It may have written this checkpoint, in the background.
             return "through save_fn"
         if self._writes_there:
@@ -159,7 +166,7 @@ def _save(manager: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str
         wanted.setdefault("check_interval", False)
     path = manager.save(*args, **wanted)
     manager.sync()  # With CheckpointOptions(enable_async=True) it is being written still.
-    handler_save_fn.check_written(path)
+    check_written(path)
     return str(path)
 
 
@@ -174,3 +181,83 @@ def _attached(checkpoint: Any, name: str, make: Callable[[], Any]) -> Any:
 
 def _make_variable() -> Any:
     return tf.Variable(0, dtype=tf.int64, trainable=False, name=TENSORFLOWS_COUNT)
+
+
+def check_save_fn(save_fn: Callable[..., object] | None) -> None:
+    """Refuses what cannot be called as a function is.
+
+    Raises:
+        ValueError: It is a coroutine function.
+    """
+    if inspect.iscoroutinefunction(save_fn):
+        raise ValueError(
+            f"Expected save_fn to save when it is called. Received: {save_fn!r}, a coroutine function, which then "
+            "does nothing. Call it through asyncio.run."
+        )
+
+
+def wait_for_save(save_fn: Callable[..., object], returned: object) -> None:
+    """Waits until a save is complete.
+
+    Args:
+        save_fn: What has saved. Of a method of a checkpointer, that is waited for as well.
+        returned: What it has returned: what is to be waited for, or several of that in a list or tuple. Anything else
+            says nothing.
+
+    Raises:
+        Exception: What the save has raised in the background.
+        TypeError: It was not begun: it is a coroutine.
+        ChildProcessError: It was made by a process that has failed.
+        FileNotFoundError: TensorFlow was to write it in the background, and has not.
+    """
+    if inspect.isawaitable(returned) and not hasattr(returned, "result"):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        raise TypeError(
+            f"Expected save_fn to save when it is called. Received: {returned!r}, which nobody awaits. Call it "
+            "through asyncio.run."
+        )
+    for each in returned if isinstance(returned, (list, tuple)) else [returned]:
+        _wait_for(each)
+    while isinstance(save_fn, functools.partial):
+        save_fn = save_fn.func
+    if inspect.ismethod(save_fn):
+        owner = save_fn.__self__
+        # Of an object that nobody has named, only what can mean nothing else is called.
+        if isinstance(owner, _TENSORFLOWS) or hasattr(owner, "wait_until_finished"):
+            _wait_for(owner)
+        if isinstance(owner, tf.train.CheckpointManager) and isinstance(returned, str):
+            check_written(returned)
+
+
+def check_written(path: str | None) -> None:
+    """Makes sure that a checkpoint of TensorFlow's is there.
+
+    What has failed in the background is raised nowhere: TensorFlow's `sync` waits for it, and says nothing.
+
+    Raises:
+        FileNotFoundError: It is not.
+    """
+    if path is not None and not tf.io.gfile.exists(f"{path}.index"):  # This file is written last.
+        raise FileNotFoundError(
+            f"Expected the checkpoint {path} to be written in the background. Received: no {path}.index. Look for "
+            "TensorFlow's own message about it, and whether the directory can be written to."
+        )
+
+
+def _wait_for(one: Any) -> None:
+    if one is None or isinstance(one, (str, bytes, type)):
+        return
+    for name in _WAITS:
+        method = getattr(one, name, None)
+        if callable(method):
+            method()
+            break
+    if isinstance(one, tf.train.CheckpointManager) and one.latest_checkpoint is None:
+        raise FileNotFoundError(
+            f"Expected a checkpoint in {one.directory}. Received: none, after a save. Look for TensorFlow's own "
+            "message about it."
+        )
+    code = getattr(one, "exitcode", None)
+    if code:
+        raise ChildProcessError(f"Expected the process that saves to end well. Received: exit status {code}.")

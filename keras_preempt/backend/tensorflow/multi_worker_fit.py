@@ -18,7 +18,8 @@ from typing import Any
 
 import keras
 
-from keras_preempt.backend.keras.internals import REPAIRS, KerasInternalsError, Repair
+from keras_preempt.backend.keras.names import KerasInternalsError
+from keras_preempt.backend.tensorflow.repairs import REPAIRS, Repair
 
 #: The methods that a defect breaks; `predict` averages nothing and loops in Python.
 _GUARDED_METHODS = ("fit", "evaluate", "train_on_batch", "test_on_batch")

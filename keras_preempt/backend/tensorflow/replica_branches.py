@@ -20,13 +20,25 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_preempt.backend.keras.code_reading import code_of
-from keras_preempt.backend.tensorflow.strategies import is_mirrored
+from keras_preempt.backend.keras.names import code_of
 
 _NAMESPACE, _BRANCH = "ops", "cond"
 """What Keras branches with: an attribute of a global name of the module."""
 
 _MEETINGS = {"merge_call", "maybe_merge_call"}
+
+
+def is_mirrored(strategy: Any) -> bool:
+    """Whether each replica of the strategy is a thread that holds its own copy of every variable.
+
+    Other strategies (TPUStrategy above all) run their replicas in another way and are left to Keras.
+    """
+    return isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy))
+
+
+def has_several_mirrored_replicas(strategy: Any) -> bool:
+    """Whether the strategy is mirrored and has several replicas."""
+    return is_mirrored(strategy) and bool(strategy.num_replicas_in_sync > 1)
 
 
 def branches_in_replicas(apply_gradients: Callable[..., Any]) -> bool:
@@ -72,14 +84,6 @@ def branches_in_optimizer(model: Any) -> bool:
     """Whether the optimizer of a compiled model branches under a strategy with which it cannot."""
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     return optimizer is not None and is_mirrored(model.distribute_strategy) and _branches(optimizer)
-
-
-def gradient_accumulators(optimizer: Any) -> list[Any]:
-    """Returns the variables in which a built optimizer adds up gradients: each replica those of its own samples."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if not getattr(inner, "gradient_accumulation_steps", None) or not inner.built:
-        return []
-    return [variable for variable in inner._accumulated_gradients if variable is not None]
 
 
 def _branches(optimizer: Any) -> bool:

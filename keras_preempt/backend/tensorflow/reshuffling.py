@@ -15,13 +15,16 @@ Verified with TensorFlow 2.16.1 to 2.21.0; `tests/backend/tensorflow/test_canari
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
+
+from keras_preempt.backend.tensorflow.datasets import IGNORE_STATE, pipelines_of
 
 _COUNT = "epoch_num_random_samples"
 """The key of the count in the state of an iterator."""
@@ -31,9 +34,6 @@ _PER_ITERATOR = 2
 
 _MOST_NAMES = 4000
 """Names that are tried; more would take seconds. A shuffle inside a function takes a name at each call of it."""
-
-_IGNORE_STATE = 1
-"""TensorFlow's external_state_policy: the probe draws nothing, so that no other state is lost."""
 
 _SETTLED = (
     "CacheDataset",
@@ -135,6 +135,29 @@ def keeps_an_order(dataset: Any) -> bool:
     return any(map(keeps_an_order, dataset._inputs()))
 
 
+def watch_iterators(shuffles: Collection[int], told: Callable[[], None]) -> Callable[[], None]:
+    """Calls a function before each iterator over certain shuffles is made, in whatever thread.
+
+    Args:
+        shuffles: Identities (`id`) of the shuffled datasets.
+        told: What is called.
+
+    Returns:
+        A function that ends it.
+    """
+    kinds = [_definer(kind) for kind in (tf.data.Dataset, tf.distribute.DistributedDataset)]
+    kinds += [_definer(_distributed())]
+    before: dict[Any, Any] = {kind: vars(kind)["__iter__"] for kind in kinds}
+    for kind, original in before.items():
+        kind.__iter__ = _observed(original, shuffles, told)
+
+    def end() -> None:
+        for kind, original in before.items():
+            kind.__iter__ = original
+
+    return end
+
+
 def _sources(dataset: Any, settled: bool) -> Iterator[tuple[Any, bool]]:
     name = type(dataset).__name__
     if (name == "_ShuffleDataset" and dataset._reshuffle_each_iteration is not False) or (
@@ -220,7 +243,7 @@ def _on_generator(dataset: Any, name: str) -> Any:
 def _generator_of(shuffled: Any) -> str:
     """The name of the seed generator of a shuffle of nothing."""
     serialized = tf.raw_ops.DatasetToGraphV2(
-        input_dataset=tf.data.experimental.to_variant(shuffled), external_state_policy=_IGNORE_STATE
+        input_dataset=tf.data.experimental.to_variant(shuffled), external_state_policy=IGNORE_STATE
     )
     graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
     names = [
@@ -235,7 +258,7 @@ def _generator_of(shuffled: Any) -> str:
 
 
 def _state(probe: Any) -> bytes:
-    saved = tf.raw_ops.SerializeIterator(resource_handle=probe, external_state_policy=_IGNORE_STATE)
+    saved = tf.raw_ops.SerializeIterator(resource_handle=probe, external_state_policy=IGNORE_STATE)
     return bytes(tf.io.serialize_tensor(saved).numpy())
 
 
@@ -307,3 +330,26 @@ def _values(part: Any, count: int) -> list[Any]:
         compressed=compressed, output_types=[tf.int64] * count, output_shapes=[[]] * count
     )
     return list(values)
+
+
+def _observed(
+    original: Callable[[Any], Any], shuffles: Collection[int], told: Callable[[], None]
+) -> Callable[[Any], Any]:
+    @functools.wraps(original)
+    def make(self: Any) -> Any:
+        if any(id(shuffle) in shuffles for each in pipelines_of(self) for shuffle, _ in sources(each)):
+            told()
+        return original(self)
+
+    return make
+
+
+def _definer(kind: type) -> Any:
+    """The class that defines how iterators of a class are made."""
+    return next(each for each in kind.__mro__ if "__iter__" in vars(each))
+
+
+def _distributed() -> type:
+    from tensorflow.python.distribute import input_lib
+
+    return input_lib.DistributedDataset  # type: ignore[no-any-return]

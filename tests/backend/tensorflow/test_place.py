@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.place import Place, place
+from keras_preempt.backend.place import Place
+from keras_preempt.backend.tensorflow.place import place
 
 
 class Workers(tf.distribute.MultiWorkerMirroredStrategy):

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow import internals, iterators_made, reshuffling
+from keras_preempt.backend import versions
+from keras_preempt.backend.tensorflow import iterators_made, reshuffling
 from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, keeps_an_order, reshuffling_of, sources
 from keras_preempt.state.shuffles import Shuffles
 
@@ -21,7 +22,9 @@ N = 32
 
 
 def _changed(what: str) -> str:
-    return f"{what} (TensorFlow {tf.__version__} installed, {', '.join(internals.VERIFIED)} verified)"
+    return (
+        f"{what} (TensorFlow {tf.__version__} installed, {', '.join(versions.VERIFIED_TENSORFLOW)} verified)"
+    )
 
 
 def shuffled(seed: int = 7, buffer: int = N) -> tf.data.Dataset:

@@ -18,7 +18,6 @@ from typing import Any
 import tensorflow as tf
 
 from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations, resource_of
-from keras_preempt.backend.tensorflow.iterator_spec import iterator_spec
 
 logger = logging.getLogger("keras_preempt")
 
@@ -37,6 +36,17 @@ _CHANGES = re.compile(
 )
 _GENERATOR = re.compile(r"Rng\w+|Stateful(?!PartitionedCall)\w+")
 _PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
+
+_KEPT = (
+    "_input_workers",
+    "_element_spec",
+    "_strategy",
+    "_options",
+    "_cardinality",
+    "_enable_get_next_as_optional",
+    "_replica_order",
+)
+"""Attributes that a distributed dataset hands to its iterators, in the order in which their type takes them."""
 
 
 class TracedStep:
@@ -209,3 +219,31 @@ def stateful_random_operations(traced: TracedStep) -> list[RandomOperation]:
             )
         )
     return found
+
+
+def iterator_spec(dataset: Any) -> tf.TypeSpec | None:
+    """Returns the type of the iterators that `iter(dataset)` makes, without making one.
+
+    Each iterator that is made advances the reshuffling of its dataset, so one made only to look at would change the
+    data.
+
+    Args:
+        dataset: A `tf.data.Dataset`, or one as a strategy distributes it.
+
+    Returns:
+        The type; None for a dataset of another kind, or of a TensorFlow that keeps other attributes.
+    """
+    if isinstance(dataset, tf.data.Dataset):
+        return tf.data.IteratorSpec(dataset.element_spec)
+    kind = _distributed_spec()
+    if kind is None or not all(hasattr(dataset, name) for name in _KEPT):
+        return None
+    return kind(*(getattr(dataset, name) for name in _KEPT))
+
+
+def _distributed_spec() -> Any:
+    try:
+        from tensorflow.python.distribute import input_lib
+    except ImportError:
+        return None
+    return getattr(input_lib, "DistributedIteratorSpec", None)
