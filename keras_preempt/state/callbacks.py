@@ -33,7 +33,7 @@ from keras_preempt.state import plain
 logger = logging.getLogger("keras_preempt")
 
 CHANGES_WEIGHTS = "changes_weights_in_validation"
-"""Set to True on a callback of the user's that puts other weights into the model for a validation."""
+"""The attribute that is True on a user's callback which puts other weights into the model for a validation."""
 
 _ROWS = "rows"
 
@@ -44,7 +44,7 @@ _OF_OTHER_LIBRARIES: dict[str, tuple[str, ...]] = {
     "keras_tuner.SaveBestEpoch": ("best_value",),
     "keras_tuner.TunerCallback": (),
 }
-"""Which attributes of callbacks of libraries on top of Keras are their state; by library and class."""
+"""The attributes that are the state of callbacks of libraries on top of Keras, by library and class."""
 
 
 def refuse_rivals(callbacks: Iterable[keras.callbacks.Callback]) -> None:
@@ -69,8 +69,8 @@ class CallbackStates:
         callbacks: The callbacks of the fit, without this package's own.
 
     Attributes:
-        unsaved: Names of the callbacks whose state cannot be kept, if they have any. A class derived from one
-            of Keras' own is among them: what it adds is not known.
+        unsaved: Names of the callbacks whose state, if they have any, cannot be saved. A class derived from one of
+            Keras' own is among them: what it adds is not known.
         change_weights: Whether one of them puts other weights into the model for a validation.
     """
 
@@ -138,13 +138,13 @@ class CallbackStates:
         }
 
     def flush(self) -> None:
-        """Writes out what callbacks hold back, before the process ends without the end of training."""
+        """Writes what callbacks have buffered, before the process ends without the end of training."""
         for callback in self._named.values():
             if isinstance(callback, keras.callbacks.TensorBoard):
                 flush_summaries(callback)
 
     def begin_again_without_state(self) -> None:
-        """Training begins from nothing although it had begun before: rows of the steps that were lost may be there."""
+        """Warns of rows of lost steps: training begins from nothing although it had begun before."""
         for callback in self._named.values():
             if isinstance(callback, keras.callbacks.CSVLogger) and callback.append and _has_rows(callback):
                 logger.warning(
@@ -154,7 +154,7 @@ class CallbackStates:
                 )
 
     def restore_files(self, states: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Makes the files of callbacks what they were, for those to go on at their end."""
+        """Makes the files of callbacks what they were, so that these can continue at their end."""
         for name, callback in self._named.items():
             if not isinstance(callback, keras.callbacks.CSVLogger) or _speaks(callback) or name not in states:
                 continue

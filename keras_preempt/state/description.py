@@ -1,4 +1,4 @@
-"""What makes a checkpoint directory belong to a run: its model, its optimizer, its input."""
+"""The identity of a run, to which a checkpoint directory belongs: its model, its optimizer, its input."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def describe(
     """Returns the identity that `checkpoint.identity` keeps in run.json and compares at every start.
 
     `epochs` is not part of it: a finished run may be given more. The setup is kept as well, but another number of
-    workers or replicas is no other run. Of a model that makes variables only while it trains, those are described that
-    exist, and the description says that it is not complete.
+    workers or replicas is still the same run. Of a model that makes variables only while it trains, the existing ones
+    are described, and the description says that it is not complete.
 
     Args:
         model: The model that is fitted.
@@ -34,7 +34,7 @@ def describe(
         setup: What it trains on.
         begun_after: How the fit before this one in the directory ended; None if there was none.
     """
-    # What the model does not hold is no part of what it is.
+    # Variables that the model does not hold are not part of it.
     variables = [v for v in model_state.signature() if not v["name"].startswith(f"{ELSEWHERE}/")]
     return {
         "format": FORMAT,

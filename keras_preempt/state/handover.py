@@ -1,7 +1,8 @@
-"""Restored values whose variables do not exist yet, as those of a model that makes its variables while it trains.
+"""Restored values whose variables do not exist yet, and their handover to those variables.
 
-They are handed over by name as the variables come into being. Until then they stand in for them, so that a checkpoint
-which is written in between is as whole as the one that was restored.
+A model may make its variables only while it trains. Its restored values are handed over by name as the variables come
+into being. Until then they stand in for them, so a checkpoint that is written in between is as whole as the one that
+was restored.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from keras_preempt.backend.seam import FirstUse, backend
 from keras_preempt.checkpoint.tensors import Array
 
 GROUPS = ("model/", "optimizer/", "metrics/", "attributes/", "step/")
-"""How the names of variables begin; what else a checkpoint holds are no variables."""
+"""How the names of variables begin. Everything else in a checkpoint is not a variable."""
 
 _COUNTED = re.compile(r"(.*?)(?:#[0-9]+)?\Z", re.DOTALL)
 _REPLICA = re.compile(r"(.*)@([0-9]+)\Z", re.DOTALL)
@@ -34,7 +35,7 @@ class Waiting:
         values: Its value; of one that can differ between replicas, that of each replica of this worker.
         shape: Its shape.
         dtype: The name of its dtype.
-        aggregation: What is done where replicas differ: nothing is known.
+        aggregation: How replicas that differ are combined: not known.
     """
 
     aggregation = "none"
@@ -84,11 +85,11 @@ def base(name: str) -> str:
 class Handover:
     """The restored values of one model that wait for their variables, and are handed over as these come into being.
 
-    Variables of one path are told apart by their order in the model, which is known when all of them are there: until
-    then none of them is handed its value, and one that is used before is an error.
+    Variables of one path are told apart by their order in the model, which is known only when all of them exist. Until
+    then none of them is given its value, and using one of them is an error.
 
     Args:
-        components: Returns the variables of each replica of this worker behind a variable.
+        components: Returns the parts of a variable on this worker.
 
     Attributes:
         mirrored: Stand-ins for mirrored variables, by name.
@@ -104,7 +105,7 @@ class Handover:
 
     @property
     def names(self) -> list[str]:
-        """What waits."""
+        """The names of the values that wait."""
         return [*self.mirrored, *self.local]
 
     def keep(
@@ -130,8 +131,8 @@ class Handover:
         """Has `look` called with each variable that comes into being, before it is used.
 
         Args:
-            real: The variables that exist; those whose values wait are told too.
-            look: See `FirstUse`.
+            real: The variables that exist and whose values do not wait.
+            look: See `backend.seam.Backend.watch_first_use`.
         """
         if self._first_use is None:
             self._first_use = backend().watch_first_use(real, look)
@@ -164,7 +165,7 @@ class Handover:
         return bool(ready)
 
     def drop(self, group: str) -> None:
-        """Gives up the values whose names begin with a group's: their variables will begin as they are made."""
+        """Gives up the values of a group: their variables will begin as they are made."""
         for kind in (self.mirrored, self.local):
             for name in [name for name in kind if name.startswith(group)]:
                 del kind[name]
@@ -181,7 +182,7 @@ class Handover:
             backend().variables.assign([component], waiting.values[number if several else 0])
 
     def end(self) -> None:
-        """Watches no more. Can be called twice."""
+        """Stops watching. Can be called twice."""
         if self._first_use is not None:
             self._first_use.stop()
             self._first_use = None

@@ -1,10 +1,10 @@
 """The variables of a training run, as each worker holds them.
 
-Two kinds. *Mirrored* variables (weights that train, optimizer slots) are kept equal on every replica by
-the strategy: any worker can write any part of them. *Local* ones (metrics, seeds, BatchNormalization's
-moving statistics, the gradients that a replica has accumulated and everything else that the strategy does not
-provably keep equal) can differ between replicas, so that each worker keeps the value of each of its own. Reading
-a local component is never a collective; reading such a variable through the strategy can be.
+There are two kinds. *Mirrored* variables (weights that train, optimizer slots) are kept equal on every replica by the
+strategy: any worker can write any part of them. *Local* ones (metrics, seeds, BatchNormalization's moving statistics,
+the gradients that a replica has accumulated, and everything else that the strategy does not provably keep equal) can
+differ between replicas, so each worker saves the value of each of its own. Reading a replica's part of a local variable
+is never a collective; reading the variable through the strategy can be.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from keras_preempt.state.regroup import Rule, rule_of
 _GLOBAL_SEED = "keras/global_seed"
 
 ELSEWHERE = "step"
-"""Group of the variables that a step changes and the model does not hold, as an optimizer's in a global variable."""
+"""The group of variables that a step changes and the model does not hold, such as a global optimizer's."""
 
 SMALL = 1024
-"""Bytes up to which a variable is restored twice: when fit begins, and when the callbacks of the resumed epoch
-have had their say."""
+"""Bytes up to which a variable is restored twice: when fit begins, and after the callbacks of the resumed epoch."""
 
 _SAMPLED = 8
 
@@ -47,7 +46,7 @@ class ModelState:
         model: The model.
         strategy: The strategy that it trains under.
         complete: Whether all of its variables exist by now.
-        changed: Variables that its training step changes. Those that the model does not hold are kept as well.
+        changed: Variables that its training step changes. Those that the model does not hold are saved as well.
 
     Attributes:
         mirrored: Variables that every replica holds alike, by name.
@@ -124,7 +123,7 @@ class ModelState:
                 can_be_shared = variable.dtype != "string" and (alone or id(variable) in kept_equal)
                 kind = self.mirrored if can_be_shared else self.local
                 kind[name] = variable
-                # A layer may count in a validation too; what is trained stays as it is there.
+                # A layer may count in a validation too; what is trained does not change there.
                 counts = id(variable) not in kept_equal and 4 * math.prod(variable.shape) <= SMALL
                 if group == "metrics" or counts or is_seed_state(variable):
                     self._small.add(name)
@@ -146,9 +145,9 @@ class ModelState:
         """Returns this worker's values of those mirrored variables, or of all, shaped like the variables.
 
         Args:
-            names: Which.
+            names: The names of the variables; None for all.
             copy: Whether they must outlive the next assignment to the variables.
-            runs: Which elements of them are needed, where not all are; the others can be anything in a copy.
+            runs: Which elements of them are needed; None for all. The others can be anything in a copy.
         """
         names = self.mirrored if names is None else names
         components = {name: self._components(self.mirrored[name])[0] for name in names}
@@ -167,7 +166,7 @@ class ModelState:
         """Returns the metrics, seeds and small counters, named like `capture_mirrored` and `capture_local` name them.
 
         Args:
-            weights: Whether weights are changed as well; then all variables are returned.
+            weights: Whether the validation changes weights as well; then all variables are returned.
         """
         components: dict[str, Any] = {}
         local = self._local_now()
@@ -196,10 +195,10 @@ class ModelState:
         return all(present[name].tobytes() == value.tobytes() for name, value in sample.items())
 
     def restore(self, mirrored: Mapping[str, Array], local: Mapping[str, Array]) -> None:
-        """Assigns the captured values, replica by replica. Names that are not captured are left alone.
+        """Assigns the captured values, replica by replica. Variables without a captured value are left alone.
 
-        Values whose variables do not exist yet wait for them, and are handed over before these are first used.
-        The arrays must not be changed any more: variables may go on reading them.
+        Values whose variables do not exist yet wait for them, and are handed over before these are first used. The
+        arrays must not be changed any more: variables may continue to read them.
         """
         backend().before_capture(self._model)
         if self._handover.keep(mirrored, local, self._real):
@@ -210,7 +209,7 @@ class ModelState:
         for name, variable in self.mirrored.items():
             if name in mirrored and not isinstance(variable, Waiting):
                 self._variables.assign(self._components(variable), mirrored[name])
-        # Made only where the checkpoint has it: making it draws from Python's random numbers.
+        # Made only if the checkpoint has it: making it draws from Python's random numbers.
         has_seed = any(name.startswith(f"{_GLOBAL_SEED}@") for name in local)
         for name, variable in self._local_now(create_seed=has_seed).items():
             for index, component in enumerate(self._components(variable)):
@@ -224,7 +223,7 @@ class ModelState:
         return self._handover.names
 
     def look_again(self, used: Any = None) -> bool:
-        """Finds the variables that have come into being since, and hands restored values over to them.
+        """Finds the variables that have come into being, and hands restored values over to them.
 
         Args:
             used: A variable that is about to be used for the first time.
@@ -241,7 +240,7 @@ class ModelState:
         return any(each is used for each in self._real.values())
 
     def metrics_are_reset(self) -> None:
-        """Keras resets the metrics now, but not those that it has yet to make: what waits for these is dropped."""
+        """Drops the values that wait for metrics: Keras resets the metrics now, but not those it has yet to make."""
         if self.waiting:
             self._handover.drop("metrics/")
             self._find()
@@ -260,7 +259,7 @@ class ModelState:
         )
 
     def wait_no_more(self) -> None:
-        """Gives up what waits for variables."""
+        """Gives up the values that wait for variables."""
         self._handover.end()
 
     def small(self, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -275,7 +274,7 @@ class ModelState:
         }
 
     def rules(self) -> dict[str, Rule]:
-        """What is to become of each variable where there are other replicas than those that saved it, by name."""
+        """Returns how each variable is converted to another number of replicas than saved it, by name."""
         named = {**self.mirrored, **self.local}
         rules = {
             name: Rule.TOTAL
@@ -290,16 +289,16 @@ class ModelState:
         return {**rules, _GLOBAL_SEED: Rule.OWN}
 
     def replicas_here(self, name: str) -> int:
-        """How many values of a local variable this worker holds."""
+        """Returns how many values of a local variable this worker holds."""
         return len(self._components(self.local[name])) if name in self.local else 1
 
     def mirrored_weights(self) -> list[int]:
-        """Numbers of those of `model.weights` that are mirrored."""
+        """Returns the indices of those of `model.weights` that are mirrored."""
         mirrored = {id(variable) for variable in self.mirrored.values()}
         return [number for number, weight in enumerate(self._model.weights) if id(weight) in mirrored]
 
     def signature(self, *, mirrored_only: bool = False) -> list[dict[str, Any]]:
-        """Name, shape and dtype of the variables: the identity of model and optimizer."""
+        """Returns name, shape and dtype of the variables: the identity of model and optimizer."""
         return [
             {"name": name, "shape": [int(n) for n in variable.shape], "dtype": str(variable.dtype)}
             for name, variable in (
@@ -325,7 +324,7 @@ class ModelState:
 
 
 def _check_dtype(variable: Any) -> None:
-    """Refuses now, and not at the first save, what a checkpoint cannot hold."""
+    """Refuses a variable that a checkpoint cannot hold, now and not at the first save."""
     if variable.dtype not in (*NAMES, "string"):
         raise ValueError(
             f"Expected variables of the types string, {', '.join(NAMES)}. Received: {variable.path!r} of type "

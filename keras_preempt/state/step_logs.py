@@ -1,8 +1,8 @@
 """The logs of a training step, as the step returned them: nested, and in tensors.
 
 Keras compares their keys with those of the model's metrics to tell whether an epoch has the logs of its last step or
-the results of its metrics, which on several replicas are other numbers. What callbacks are given is flattened, and
-says no more which of them it was.
+the results of its metrics, which on several replicas are other numbers. The logs that callbacks get are flattened and
+no longer show that.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ def encode(logs: Any, arrays: dict[str, Array], path: str = "logs") -> Any:
         path: How their names begin.
 
     Raises:
-        TypeError: There is something else among them than numbers, tensors, strings and structures of these.
+        TypeError: They hold something other than numbers, tensors, strings and structures of these.
     """
     return plain.encode(_values(logs), arrays, path)
 
 
 def decode(encoded: Any, arrays: Mapping[str, Array]) -> Any:
-    """Returns the logs, in tensors where they were."""
+    """Returns the logs, with tensors where there were some."""
     return _tensors(plain.decode(encoded, arrays))
 
 
 def change_later(logs: Any) -> bool:
-    """Whether there is a variable among logs, as of a metric that returns its own: a validation goes on changing it."""
+    """Whether logs hold a variable, as a metric may return: a validation changes it later."""
     if isinstance(logs, Mapping):
         return any(change_later(value) for value in logs.values())
     if isinstance(logs, (list, tuple)):
@@ -46,7 +46,7 @@ def change_later(logs: Any) -> bool:
 
 
 def flat(logs: Any) -> dict[str, Any]:
-    """Returns logs as callbacks are given them: those in dictionaries within beside the others, numbers as floats."""
+    """Returns logs as callbacks get them: inner dictionaries are flattened, and numbers are floats."""
     found: dict[str, Any] = {}
     for name, value in logs.items() if isinstance(logs, Mapping) else ():
         if isinstance(value, Mapping):
@@ -62,7 +62,7 @@ def _values(logs: Any) -> Any:
     if isinstance(logs, (list, tuple)):
         return type(logs)([_values(value) for value in logs]) if type(logs) in (list, tuple) else logs
     if backend().variables.is_tensor(logs):
-        return np.asarray(logs)[()]  # A number, where it is one: it then stands in the JSON.
+        return np.asarray(logs)[()]  # A number becomes one of NumPy, which goes into the JSON.
     return logs
 
 

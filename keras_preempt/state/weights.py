@@ -1,4 +1,4 @@
-"""`load_weights`: the weights of a run, in a model of one's own, without its training."""
+"""`load_weights`: gives a model the weights of a run, without the rest of its training state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Above `backend/` nothing names a backend, and a backend that this package does not know is refused in one sentence."""
+"""Above `backend/` nothing names a backend, and a backend that this package does not work with is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from keras_preempt.backend import seam
 PACKAGE = Path(keras_preempt.__file__).parent
 MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 ABOVE = [module for module in MODULES if not module.startswith("backend/")]
-SHARED = [module for module in MODULES if module.startswith(("backend/keras/", "backend/place", "backend/hung"))]
+SHARED = [
+    module for module in MODULES if module.startswith(("backend/keras/", "backend/place", "backend/hung"))
+]
 
 NAMES_ONE = {
     "__init__.py": "names the homes of WorkerLost and enable_multi_worker_fit, which are TensorFlow's",
@@ -28,7 +30,9 @@ NAMES_ONE = {
 }
 """Modules that name a backend, and why."""
 
-_OF_A_BACKEND = re.compile(r"(tensorflow|jax|jaxlib|torch|keras_preempt\.backend\.(tensorflow|jax|torch))(\.|\Z)")
+_OF_A_BACKEND = re.compile(
+    r"(tensorflow|jax|jaxlib|torch|keras_preempt\.backend\.(tensorflow|jax|torch))(\.|\Z)"
+)
 
 
 def _named(source: str) -> list[str]:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
 from keras_preempt.backend.keras import names
+from keras_preempt.backend.tensorflow import datasets
 from keras_preempt.backend.tensorflow.datasets import shuffle_buffers
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
 from keras_preempt.state import inputs
@@ -157,7 +158,7 @@ def test_replayed_to_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_s
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As under a strategy with several replicas, whose iterators TensorFlow cannot save.
-    monkeypatch.setattr(inputs, "iterator_state", lambda iterator: None)
+    monkeypatch.setattr(datasets, "iterator_state", lambda iterator: None)
     check_everywhere(name, 1)
 
 
@@ -292,7 +293,7 @@ def test_a_buffer_that_would_cost_the_grace_period_is_not_even_written(
     def write(iterator: Any) -> bytes:
         raise AssertionError("the buffer was written")
 
-    monkeypatch.setattr(inputs, "iterator_state", write)
+    monkeypatch.setattr(datasets, "iterator_state", write)
     ways: set[str] = set()
     run(iterator, 1, 1, lambda *_: ways.add(captured(feed)[0]["way"]))
     assert ways == {"new"}

@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.backend import requirements, versions
-from keras_preempt.backend.keras import names
+from keras_preempt.backend.keras import model_parts, names
 from keras_preempt.backend.keras.names import PrivateName
-from keras_preempt.backend.tensorflow import repairs, replica_branches
+from keras_preempt.backend.tensorflow import repairs
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
@@ -80,10 +80,10 @@ def test_whether_an_optimizer_branches_in_each_replica_can_be_told() -> None:
 
 def test_an_optimizer_keeps_what_it_accumulates_in_variables_of_its_own() -> None:
     optimizer = keras.optimizers.SGD(gradient_accumulation_steps=2)
-    assert replica_branches.gradient_accumulators(optimizer) == []
+    assert model_parts.gradient_accumulators(optimizer) == []
     weight = keras.Variable([1.0, 2.0])
     optimizer.build([weight])
-    (accumulator,) = replica_branches.gradient_accumulators(optimizer)
+    (accumulator,) = model_parts.gradient_accumulators(optimizer)
     optimizer.apply([keras.ops.convert_to_tensor([3.0, 4.0])])
     assert any(accumulator is variable for variable in optimizer.variables), _changed(
         "BaseOptimizer._accumulated_gradients holds no variables of the optimizer"
@@ -96,7 +96,7 @@ def test_an_optimizer_keeps_what_it_accumulates_in_variables_of_its_own() -> Non
 def test_a_loss_scale_optimizer_names_the_one_that_accumulates() -> None:
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(gradient_accumulation_steps=2))
     optimizer.build([keras.Variable([1.0])])
-    assert len(replica_branches.gradient_accumulators(optimizer)) == 1, _changed(
+    assert len(model_parts.gradient_accumulators(optimizer)) == 1, _changed(
         "LossScaleOptimizer.inner_optimizer is no longer the optimizer that accumulates"
     )
 

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.backend import versions
-from keras_preempt.backend.tensorflow import iterators_made, reshuffling
+from keras_preempt.backend.tensorflow import reshuffling
 from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, keeps_an_order, reshuffling_of, sources
 from keras_preempt.state.shuffles import Shuffles
 
@@ -230,7 +230,7 @@ def _in_thread(data: tf.data.Dataset) -> None:
 def test_whoever_makes_an_iterator_of_a_watched_shuffle_is_noticed(go_through: Callable[[Any], Any]) -> None:
     data, other = shuffled(), shuffled()
     made: list[str] = []
-    end = iterators_made.watch({id(data)}, lambda: made.append("made"))
+    end = reshuffling.watch_iterators({id(data)}, lambda: made.append("made"))
     try:
         go_through(other)
         assert not made
