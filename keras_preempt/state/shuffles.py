@@ -2,7 +2,8 @@
 
 A shuffle gives each new iterator another order, whoever makes it: the training, the validation on another part of the
 same data, a callback that predicts, another fit. What counts is therefore not which iterators were made, but how far
-each shuffle had come when the iterator was made that training continues with, and how far it has come now. Both are read, saved, and set again after a restart; see `keras_preempt.backend.seam.Reshuffling`.
+each shuffle had come when the iterator was made that training continues with, and how far it has come now. Both are
+read, saved, and set again after a restart; see `keras_preempt.backend.seam.Reshuffling`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The checkpoints of a custom loop: TensorFlow's own format, written by one worker where all can read it.
+"""The checkpoints of a custom loop, in TensorFlow's own format, written by one worker where all can read them.
 
-Saving is collective for some variables, so every worker has to save; what the others write is of no use to anyone.
-They write it into a temporary directory of their own, which is there only while they do.
+Saving is collective for some variables, so every worker has to save. What the others write is not needed: it goes into
+a temporary directory of their own, which they then remove.
+
+A user's `save_fn` may save instead, and may do so in the background; its end is waited for.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from keras_preempt.backend.tensorflow.loop_order import CallOrder
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
 
 TENSORFLOWS_COUNT = "checkpointed_runs"
-"""Under this name TensorFlow's handler keeps its count, so that each finds what the other has saved."""
+"""The name under which TensorFlow's handler keeps its count, so that each handler finds what the other has saved."""
 
 OUR_COUNT = "keras_preempt_runs"
 
-_CHECK_INTERVAL = 1  # its place among the arguments of tf.train.CheckpointManager.save
+_CHECK_INTERVAL = 1  # Its position among the arguments of tf.train.CheckpointManager.save.
 
 _TENSORFLOWS = (tf.train.Checkpoint, tf.train.CheckpointManager)
 
@@ -35,13 +37,13 @@ checkpointers (Orbax), of TensorFlow's checkpoints and managers, and of threads 
 class RunCount(tf.train.experimental.PythonState):
     """How many calls a loop has made, over all its restarts.
 
-    It is asked whenever its checkpoint is saved, also by the user's own saves. A variable would have to be written
-    at every step to be right in those.
+    TensorFlow asks for it whenever its checkpoint is saved, also by the user. A variable would have to be written at
+    every step to be right in the user's saves.
 
     Attributes:
         runs: That number.
-        written: What it was when it was last written into a checkpoint; None as long as it was not.
-        restored: Whether a checkpoint had it.
+        written: The number in the checkpoint that was written last; None if none was.
+        restored: Whether the restored checkpoint had it.
     """
 
     def __init__(self) -> None:
@@ -68,7 +70,7 @@ class LoopCheckpoints:
         directory: Where the checkpoints are, for a `tf.train.Checkpoint`; all workers must be able to read it.
         chief: Whether this worker's checkpoints are those that stay.
         save_fn: Saves in place of the manager, if not None.
-        staging_dir: Where the other workers make their temporary directories; None for the system's place.
+        staging_dir: Where the other workers make their temporary directories; None for the system's own.
 
     Attributes:
         count: The number of calls that goes with the state.
@@ -105,7 +107,7 @@ class LoopCheckpoints:
                 "Expected checkpoint_or_checkpoint_manager to be a tf.train.Checkpoint or a "
                 f"tf.train.CheckpointManager. Received: {given!r}."
             )
-        # Now and not when there is no time left; and it sweeps away what killed processes have left here.
+        # Now and not when there is no time left; it also removes what killed processes have left there.
         StagingDirectory(staging_dir).remove()
         checkpoint = self._manager.checkpoint
         self.count: RunCount = _attached(checkpoint, OUR_COUNT, RunCount)
@@ -125,12 +127,12 @@ class LoopCheckpoints:
         return path
 
     def call_order(self) -> CallOrder:
-        """What tells whether calls come before the steps; to be made when the state is restored."""
+        """Finds out whether calls come before the steps; to be called when the state is restored."""
         checkpoint = self._manager.checkpoint
         return CallOrder(checkpoint, (self._variable, checkpoint.save_counter))
 
     def size(self) -> int:
-        """Bytes of the latest checkpoint; 0 if there is none yet, or if it is in a bucket."""
+        """Returns the bytes of the latest checkpoint; 0 if there is none yet, or if it is in a bucket."""
         path = self._manager.latest_checkpoint
         if path is None:
             return 0
@@ -138,7 +140,7 @@ class LoopCheckpoints:
         return sum(file.stat().st_size for file in latest.parent.glob(f"{latest.name}.*"))
 
     def save(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Saves now, and returns when that is complete; every worker has to.
+        """Saves now, and returns when the save is complete. Every worker has to call it.
 
         Args:
             args: For `tf.train.CheckpointManager.save`, or for save_fn.
@@ -162,16 +164,16 @@ class LoopCheckpoints:
 def _save(manager: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     wanted = dict(kwargs)
     if len(args) <= _CHECK_INTERVAL:
-        # A notice cannot wait for the interval at which the user saves while nothing happens.
+        # A notice cannot wait for the interval of the user's regular saves.
         wanted.setdefault("check_interval", False)
     path = manager.save(*args, **wanted)
-    manager.sync()  # With CheckpointOptions(enable_async=True) it is being written still.
+    manager.sync()  # With CheckpointOptions(enable_async=True) it is still being written.
     check_written(path)
     return str(path)
 
 
 def _attached(checkpoint: Any, name: str, make: Callable[[], Any]) -> Any:
-    """What the checkpoint holds under this name, also from an earlier handler; makes it if there is nothing."""
+    """Returns what the checkpoint holds under this name, also from an earlier handler; makes it if there is nothing."""
     found = getattr(checkpoint, name, None)
     if found is None:
         found = make()
@@ -184,7 +186,7 @@ def _make_variable() -> Any:
 
 
 def check_save_fn(save_fn: Callable[..., object] | None) -> None:
-    """Refuses what cannot be called as a function is.
+    """Refuses what cannot be called as a plain function.
 
     Raises:
         ValueError: It is a coroutine function.
@@ -200,14 +202,13 @@ def wait_for_save(save_fn: Callable[..., object], returned: object) -> None:
     """Waits until a save is complete.
 
     Args:
-        save_fn: What has saved. Of a method of a checkpointer, that is waited for as well.
-        returned: What it has returned: what is to be waited for, or several of that in a list or tuple. Anything else
-            says nothing.
+        save_fn: What has saved. If it is a method of a checkpointer, that is waited for as well.
+        returned: What it has returned: something to wait for, or a list or tuple of such. Anything else is ignored.
 
     Raises:
         Exception: What the save has raised in the background.
-        TypeError: It was not begun: it is a coroutine.
-        ChildProcessError: It was made by a process that has failed.
+        TypeError: It has not begun: it is a coroutine.
+        ChildProcessError: The process that saves has failed.
         FileNotFoundError: TensorFlow was to write it in the background, and has not.
     """
     if inspect.isawaitable(returned) and not hasattr(returned, "result"):
@@ -223,7 +224,7 @@ def wait_for_save(save_fn: Callable[..., object], returned: object) -> None:
         save_fn = save_fn.func
     if inspect.ismethod(save_fn):
         owner = save_fn.__self__
-        # Of an object that nobody has named, only what can mean nothing else is called.
+        # Of an object that save_fn did not return, only methods with one possible meaning are called.
         if isinstance(owner, _TENSORFLOWS) or hasattr(owner, "wait_until_finished"):
             _wait_for(owner)
         if isinstance(owner, tf.train.CheckpointManager) and isinstance(returned, str):
@@ -233,7 +234,7 @@ def wait_for_save(save_fn: Callable[..., object], returned: object) -> None:
 def check_written(path: str | None) -> None:
     """Makes sure that a checkpoint of TensorFlow's is there.
 
-    What has failed in the background is raised nowhere: TensorFlow's `sync` waits for it, and says nothing.
+    A failure in the background is raised nowhere: TensorFlow's `sync` waits, and does not report it.
 
     Raises:
         FileNotFoundError: It is not.

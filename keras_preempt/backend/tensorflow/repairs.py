@@ -6,8 +6,8 @@ its defect without running an operation, and wraps the function that has it so t
 behaviour.
 
 Verified with Keras 3.8.0 to 3.15.1; what older ones of them do differently says so where it is used.
-`tests/backend/keras/test_canaries.py` has one test for each private name. Importing this module starts nothing in
-TensorFlow: `MultiWorkerMirroredStrategy` must be made before the first operation runs.
+`tests/backend/tensorflow/test_repairs_canaries.py` has one test for each private name. Importing this module starts
+nothing in TensorFlow: `MultiWorkerMirroredStrategy` must be made before the first operation runs.
 """
 
 from __future__ import annotations
