@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -63,28 +64,23 @@ class Variables(Protocol):
         """Returns a NumPy value as a tensor of the same dtype."""
 
 
-class Ingredient(Protocol):
-    """A part of an input pipeline, or an operation of a function in it."""
+@dataclass(frozen=True)
+class Ingredient:
+    """A dataset of an input pipeline, or an operation of a function in it.
 
-    @property
-    def name(self) -> str:
-        """The backend's name for it, such as "ShuffleDataset" or "RandomUniform"."""
+    Attributes:
+        name: The backend's name for it, such as "ShuffleDataset", "RandomUniform" or "EagerPyFunc".
+        function: The user's function that it is part of; empty for a dataset of the pipeline itself.
+        seeded: Whether it has a seed; None if it takes none.
+        ordered: Whether it hands out its elements in a fixed order.
+        parallel: Whether the function is called for several elements at a time.
+    """
 
-    @property
-    def function(self) -> str:
-        """The user's function that it is part of; empty for a part of the pipeline itself."""
-
-    @property
-    def seeded(self) -> bool | None:
-        """Whether it has a seed; None if it takes none."""
-
-    @property
-    def ordered(self) -> bool:
-        """Whether it hands out its elements in a fixed order."""
-
-    @property
-    def parallel(self) -> bool:
-        """Whether the function is called for several elements at a time."""
+    name: str
+    function: str
+    seeded: bool | None
+    ordered: bool
+    parallel: bool = False
 
 
 class Datasets(Protocol):

@@ -155,12 +155,7 @@ class ModelState:
 
     def capture_local(self, *, copy: bool = False) -> dict[str, Array]:
         """Returns every replica's value of every local variable, as "name@replica"."""
-        components = {
-            f"{name}@{index}": component
-            for name, variable in self._local_now().items()
-            for index, component in enumerate(self._components(variable))
-        }
-        return self._read(components, copy=copy)
+        return self._read(self._by_replica(self._local_now()), copy=copy)
 
     def capture_changed_by_validation(self, *, weights: bool = False) -> dict[str, Array]:
         """Returns the metrics, seeds and small counters, named like `capture_mirrored` and `capture_local` name them.
@@ -168,16 +163,13 @@ class ModelState:
         Args:
             weights: Whether the validation changes weights as well; then all variables are returned.
         """
-        components: dict[str, Any] = {}
-        local = self._local_now()
-        names = {*self._small, *(local.keys() - self.local.keys())}
-        for name in {*self.mirrored, *local} if weights else names:
-            if name in self.mirrored:
-                components[name] = self._components(self.mirrored[name])[0]
-            else:
-                for index, component in enumerate(self._components(local[name])):
-                    components[f"{name}@{index}"] = component
-        return self._read(components, copy=True)
+        mirrored, local = self.mirrored, self._local_now()
+        if not weights:
+            later = local.keys() - self.local.keys()
+            mirrored = {name: mirrored[name] for name in mirrored.keys() & self._small}
+            local = {name: local[name] for name in local.keys() & {*self._small, *later}}
+        components = {name: self._components(variable)[0] for name, variable in mirrored.items()}
+        return self._read({**components, **self._by_replica(local)}, copy=True)
 
     def sample(self) -> dict[str, Array]:
         """Returns the values of a few small weights, enough to see whether somebody has changed the weights."""
@@ -211,11 +203,11 @@ class ModelState:
                 self._variables.assign(self._components(variable), mirrored[name])
         # Made only if the checkpoint has it: making it draws from Python's random numbers.
         has_seed = any(name.startswith(f"{_GLOBAL_SEED}@") for name in local)
-        for name, variable in self._local_now(create_seed=has_seed).items():
-            for index, component in enumerate(self._components(variable)):
-                key = f"{name}@{index}"
-                if key in local and not isinstance(variable, Waiting):
-                    self._variables.assign([component], local[key])
+        now = self._local_now(create_seed=has_seed)
+        real = {name: variable for name, variable in now.items() if not isinstance(variable, Waiting)}
+        for key, part in self._by_replica(real).items():
+            if key in local:
+                self._variables.assign([part], local[key])
 
     @property
     def waiting(self) -> list[str]:
@@ -316,6 +308,14 @@ class ModelState:
     ) -> dict[str, Array]:
         backend().before_capture(self._model)
         return self._variables.copies(components, runs or {}) if copy else self._variables.views(components)
+
+    def _by_replica(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the parts of variables as "name@replica"."""
+        return {
+            f"{name}@{index}": part
+            for name, variable in variables.items()
+            for index, part in enumerate(self._components(variable))
+        }
 
     def _components(self, variable: Any) -> tuple[Any, ...]:
         if isinstance(variable, Waiting):

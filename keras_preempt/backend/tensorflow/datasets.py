@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from keras_preempt.backend.seam import Ingredient
 from keras_preempt.backend.versions import UnsupportedTensorFlow
 
 IGNORE_STATE = 1
@@ -122,25 +122,6 @@ def _shuffles_of(dataset: Any) -> Iterator[Any]:
         yield dataset
     for upstream in dataset._inputs():
         yield from _shuffles_of(upstream)
-
-
-@dataclass(frozen=True)
-class Ingredient:
-    """A dataset of an input pipeline, or an operation of a function in it.
-
-    Attributes:
-        name: TensorFlow's name for it, such as "ShuffleDataset", "RandomUniform" or "EagerPyFunc".
-        function: The user's function that it is part of; empty for a dataset of the pipeline itself.
-        seeded: Whether it has a seed; None if it takes none.
-        ordered: Whether it hands out its elements in a fixed order.
-        parallel: Whether the function is called for several elements at a time.
-    """
-
-    name: str
-    function: str
-    seeded: bool | None
-    ordered: bool
-    parallel: bool = False
 
 
 def pipelines_of(distributed: Any) -> list[Any]:
