@@ -81,4 +81,4 @@ class Place:
     task: str = ""
     jobs: Jobs = ()
     workers: RemoteWorkers = NO_WORKERS
-    joins: bool = field(default=False, compare=False)
+    joins: bool = False
