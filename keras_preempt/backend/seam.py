@@ -1,9 +1,10 @@
 """What the rest of this package needs of the backend that Keras runs on, and the choice of one.
 
-A backend is a folder beside this module with a class that satisfies `Backend`. Everything above `backend/` calls it
-through `backend()` and names no other module of it. Opaque to everything above, and passed from one of these functions
-to another, are a *strategy* (how a model's replicas share its training), a *part* (what stands behind a variable on one
-replica of this worker), a *pipeline* (what batches come from) and its *iterators*.
+A backend is a folder beside this module with a class that satisfies `Backend`. Everything above `backend/` reaches it
+through `backend()` and names no backend; `backend/keras/`, `place` and `hung_on_loss` belong to none. Four things pass
+through these functions that only a backend understands: a *strategy* (how a model's replicas share its training), a
+*part* (what stands behind a variable on one replica of this worker), a *pipeline* (what batches come from) and its
+*iterators*.
 """
 
 from __future__ import annotations

@@ -15,11 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt.backend.keras.model_parts import attributes, layers_of
+from keras_preempt.backend.seam import Runs
 from keras_preempt.checkpoint.partition import elements
 from keras_preempt.checkpoint.tensors import ALIGNMENT, Array, empty
-
-Runs = Mapping[str, tuple[int, int]]
-"""The first element and the one after the last of each flattened tensor, by name."""
 
 LARGE = 1 << 20
 """Bytes from which a copy is worth avoiding, or dividing among threads."""
