@@ -19,9 +19,6 @@ import tensorflow as tf
 from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost, CoordinationTimeout
 from keras_preempt.backend.versions import UnsupportedTensorFlow
 
-DEADLINE_ERROR = tf.errors.DeadlineExceededError
-SERVICE_ERRORS: tuple[type[Exception], ...] = (tf.errors.OpError,)
-
 ANSWER_TIMEOUT = 15.0
 """Seconds that a call may take which only waits for its answer. A frozen process gives none, and by then the heartbeat,
 which takes 10 s, has failed as well: training cannot continue."""
@@ -32,7 +29,7 @@ _Answer = TypeVar("_Answer")
 class CoordinationKeys:
     """The write-once keys of TensorFlow's coordination service, as it offers them to Python.
 
-    Every call may raise one of `SERVICE_ERRORS`; without a coordination service in this process that is
+    Every call may raise a `tf.errors.OpError`; without a coordination service in this process it is a
     FailedPreconditionError.
     """
 
@@ -141,7 +138,7 @@ class ServiceCoordinator:
         """See `Coordinator.put_if_absent`."""
         try:
             return self._answered(lambda: self._keys.insert(key, value))
-        except SERVICE_ERRORS as error:
+        except tf.errors.OpError as error:
             raise CoordinationLost(f"Could not insert {key!r}: {error}") from error
 
     def wait_for(self, key: str, timeout: float | None) -> str:
@@ -150,16 +147,16 @@ class ServiceCoordinator:
             raise CoordinationTimeout(f"No time was left to wait for {key!r}.")
         try:
             return self._keys.get(key, timeout)
-        except DEADLINE_ERROR as error:
+        except tf.errors.DeadlineExceededError as error:
             raise CoordinationTimeout(f"The key {key!r} did not appear within {timeout} s.") from error
-        except SERVICE_ERRORS as error:
+        except tf.errors.OpError as error:
             raise CoordinationLost(f"Could not read {key!r}: {error}") from error
 
     def delete(self, prefix: str) -> None:
         """See `Coordinator.delete`."""
         try:
             self._answered(lambda: self._keys.delete(prefix))
-        except SERVICE_ERRORS as error:
+        except tf.errors.OpError as error:
             raise CoordinationLost(f"Could not delete {prefix!r}: {error}") from error
 
     def gone(self) -> frozenset[int]:
@@ -174,7 +171,7 @@ class ServiceCoordinator:
         """See `Coordinator.report_error`."""
         try:
             self._answered(lambda: self._keys.report_error(message, code))
-        except SERVICE_ERRORS as error:
+        except tf.errors.OpError as error:
             raise CoordinationLost(f"Could not report the error {message!r}: {error}") from error
 
     def _answered(self, call: Callable[[], _Answer]) -> _Answer:

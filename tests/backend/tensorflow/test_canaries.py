@@ -129,8 +129,8 @@ def test_where_the_op_is_linked_it_is_called_and_its_error_is_the_one(
 
 
 def test_errors_of_the_service_are_told_from_its_timeouts() -> None:
-    assert issubclass(coordination.DEADLINE_ERROR, coordination.SERVICE_ERRORS)
-    assert issubclass(tf.errors.UnavailableError, coordination.SERVICE_ERRORS)
+    assert issubclass(tf.errors.DeadlineExceededError, tf.errors.OpError)
+    assert issubclass(tf.errors.UnavailableError, tf.errors.OpError)
 
 
 @pytest.mark.parametrize("method", METHODS)
