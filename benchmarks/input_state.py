@@ -12,7 +12,7 @@ import time
 import tensorflow as tf
 from figures import conditions, table
 
-from keras_preempt.backend.tensorflow.internals import iterator_state, shuffle_buffers
+from keras_preempt.backend.tensorflow.datasets import iterator_state, shuffle_buffers
 
 BUFFERS = ((1_000, 8), (20_000, 8), (50_000, 8), (1_000, 64 * 1024), (10_000, 12 * 1024))
 """Elements of a buffer, and bytes of an element."""

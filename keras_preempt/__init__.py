@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keras_preempt.backend.tensorflow.errors import WorkerLost
     from keras_preempt.backend.tensorflow.multi_worker_fit import MultiWorkerFit, enable_multi_worker_fit
-    from keras_preempt.backend.tensorflow.worker_lost import WorkerLost
     from keras_preempt.callback import PreemptionCallback
     from keras_preempt.handler import PreemptionCheckpointHandler
     from keras_preempt.notices.termination import Preempted, TerminationConfig
@@ -39,7 +39,7 @@ _HOMES = {
     "PreemptionWatcher": "keras_preempt.notices.watcher",
     "PreemptionCheckpointHandler": "keras_preempt.handler",
     "TerminationConfig": "keras_preempt.notices.termination",
-    "WorkerLost": "keras_preempt.backend.tensorflow.worker_lost",
+    "WorkerLost": "keras_preempt.backend.tensorflow.errors",
     "enable_multi_worker_fit": "keras_preempt.backend.tensorflow.multi_worker_fit",
     "load_weights": "keras_preempt.state.weights",
 }

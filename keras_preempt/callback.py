@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import keras
 
-from keras_preempt.backend.keras.own_optimizers import steps_done
-from keras_preempt.backend.tensorflow.multi_worker_fit import enable_multi_worker_fit
+from keras_preempt.backend.keras.model_parts import steps_done
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.notices.termination import TerminationConfig, check_no_arguments
@@ -50,6 +50,7 @@ class PreemptionCallback(keras.callbacks.Callback):
 
     Raises:
         ValueError: An argument is not what it should be.
+        ImportError: Keras does not run on TensorFlow, or one of them is too old.
 
     Example:
         >>> model.fit(dataset, epochs=10, callbacks=[PreemptionCallback("gs://bucket/runs/1")])
@@ -66,6 +67,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         staging_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
+        backend()  # Refuses, before anything else is done, a backend on which this package does not work.
         log.show()
         tell_uncaught_loss()
         if staging_dir is not None and not _is_local_path(staging_dir):
@@ -87,7 +89,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         self._epoch = 0
         self._epoch_ended = self._test_began = 0.0
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.
-        weakref.finalize(self, enable_multi_worker_fit().undo)
+        weakref.finalize(self, backend().repair().undo)
         self._repaired_for: weakref.ref[keras.Model] | None = None
 
     def __deepcopy__(self, memo: object) -> NoReturn:
@@ -103,7 +105,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         super().set_model(model)
         if self._repaired_for is None or self._repaired_for() is not model:
             self._repaired_for = weakref.ref(model)
-            weakref.finalize(model, enable_multi_worker_fit().undo)
+            weakref.finalize(model, backend().repair().undo)
 
     # -- Hooks of fit. The hot ones add one and test a flag; nothing else while nothing happens. -------
 

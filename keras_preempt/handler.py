@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.internals import task_preempted_by
+from keras_preempt.backend.tensorflow.errors import task_preempted_by
 from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints
 from keras_preempt.notices.termination import Preempted, TerminationConfig
 from keras_preempt.process import log

@@ -18,9 +18,9 @@ import keras_preempt
 from keras_preempt import Preempted, PreemptionCheckpointHandler, TerminationConfig
 from keras_preempt import handler as handler_module
 from keras_preempt.agreement.local import LocalCoordinator
-from keras_preempt.backend.tensorflow import internals
-from keras_preempt.backend.tensorflow.place import Place
-from keras_preempt.backend.tensorflow.remote_workers import RemoteWorkers
+from keras_preempt.backend import place
+from keras_preempt.backend.place import Place, RemoteWorkers
+from keras_preempt.backend.tensorflow import errors
 from keras_preempt.notices.signals import EndsWith
 from keras_preempt.testing import FakeMetadata
 
@@ -265,7 +265,7 @@ def on_remote_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def preemption_of(task: str) -> tf.errors.AbortedError:
     """As TensorFlow's op raises it."""
     return tf.errors.AbortedError(
-        None, None, f"Task {task} was preempted.", {internals.WORKER_PREEMPTION: task.encode()}
+        None, None, f"Task {task} was preempted.", {errors.WORKER_PREEMPTION: task.encode()}
     )
 
 
@@ -306,14 +306,14 @@ def test_tensorflows_op_is_asked_before_each_run_where_it_is_linked(
         if len(asked) == 3:
             raise preemption_of("/job:worker/task:0")
 
-    monkeypatch.setattr(internals, "_check_op", [op])
+    monkeypatch.setattr(errors, "_check_op", [op])
     handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, leaves())
     for number in range(2):
         handler.run(ran.append, number)
     with pytest.raises(Preempted):
         handler.run(ran.append, 2)
     assert ran == [0, 1]
-    assert set(asked) == {internals.PREEMPTION_NOTICE_KEY}
+    assert set(asked) == {place.PREEMPTION_NOTICE_KEY}
     assert (tmp_path / "ckpt-1.index").exists()
 
 

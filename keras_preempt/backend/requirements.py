@@ -1,6 +1,6 @@
-"""What must be installed and set before anything of this package can train, and which versions were verified.
+"""Checks that what is installed can train under this package, and tells of versions that are not verified.
 
-docs/versions.md says what "verified" means; ``make versions`` does it again at both ends.
+docs/versions.md says what "verified" means; ``make versions`` verifies both ends of the range again.
 """
 
 from __future__ import annotations
@@ -10,21 +10,15 @@ from importlib.util import find_spec
 
 from packaging.version import Version
 
+from keras_preempt.backend.versions import (
+    NEWEST_KERAS,
+    NEWEST_TENSORFLOW,
+    OLDEST_KERAS,
+    OLDEST_TENSORFLOW,
+)
 from keras_preempt.process import log
 
 logger = logging.getLogger("keras_preempt")
-
-OLDEST_KERAS = "3.8.0"
-"""Keras before 3.7 cannot begin an epoch midway; 3.7 cannot make a random seed under a strategy."""
-
-NEWEST_KERAS = "3.15.1"
-"""A newer one works for as long as it has the private names of `backend.keras`."""
-
-OLDEST_TENSORFLOW = "2.16.1"
-"""The first that is installed with Keras 3."""
-
-NEWEST_TENSORFLOW = "2.21.0"
-"""A newer one works for as long as it has the private names of `backend.tensorflow`."""
 
 _told: set[str] = set()
 
@@ -32,10 +26,10 @@ _told: set[str] = set()
 def check() -> None:
     """Checks that TensorFlow is installed, that Keras runs on it, and that neither is too old.
 
-    Tells once in a process, as a warning in the log, of a version that is newer than the verified ones.
+    Warns once per process in the log of a version that is newer than the verified ones.
 
     Raises:
-        ImportError: One of them is not so; the message says what to install or to set.
+        ImportError: One of these does not hold; the message says what to install or to set.
     """
     if find_spec("tensorflow") is None:
         raise ImportError(
@@ -71,6 +65,15 @@ def check() -> None:
         )
 
 
+def changed_names() -> list[str]:
+    """Returns the private names that the installed Keras lacks or has changed, as far as that shows before a fit."""
+    # Here, since what needs no TensorFlow works without it.
+    from keras_preempt.backend.keras import names, running_fit
+    from keras_preempt.backend.tensorflow import repairs
+
+    return [*names.changed_functions(repairs.FUNCTIONS), *names.missing(), *running_fit.changed_variables()]
+
+
 def _check_not_older(package: str, installed: str, oldest: str) -> None:
     if Version(installed) < Version(oldest):
         raise ImportError(
@@ -80,11 +83,7 @@ def _check_not_older(package: str, installed: str, oldest: str) -> None:
 
 
 def _look() -> str:
-    from keras_preempt.backend.keras import (
-        internals as keras_internals,  # Here, since what needs no TensorFlow is to work without it.
-    )
-
-    if changed := keras_internals.changed_names():
+    if changed := changed_names():
         return (
             f"Changed in it: {', '.join(changed)}. What needs these will say so; install keras=={NEWEST_KERAS}, or a "
             "newer keras-preempt."

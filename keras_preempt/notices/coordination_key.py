@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
-from keras_preempt.backend.tensorflow.internals import PREEMPTION_NOTICE_KEY
+from keras_preempt.backend.place import PREEMPTION_NOTICE_KEY
 from keras_preempt.notices.notice import Notice
 
 SOURCE = "coordination key"
@@ -29,6 +29,20 @@ def task_named_by(notice: Notice) -> str | None:
 def notice_of(task: str) -> Notice:
     """A notice, received now, that a task such as "/job:worker/task:1" is about to be ended."""
     return Notice(SOURCE, f"{_REASON}{task}", time.time())
+
+
+def announcement(workers: int, notice: Notice, left: str) -> str:
+    """Returns what a notice to a remote worker, or to the coordinator of some, means, in words.
+
+    Args:
+        workers: How many remote workers there are.
+        notice: The notice.
+        left: How much time is left, such as " in 30 s".
+    """
+    task = task_named_by(notice)
+    who = f"the coordinator of {workers} remote worker(s)" if task is None else f"remote worker {task}"
+    saves = "The coordinator saves when the execution in flight is over."
+    return f"{notice.reason}: {who} is about to be ended{left}. {saves}"
 
 
 def names_member(notice: Notice, task: str) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import weakref
 from types import TracebackType
 
-from keras_preempt.backend.tensorflow import internals
-from keras_preempt.backend.tensorflow.remote_workers import connected
-from keras_preempt.backend.tensorflow.service import ServiceCoordinator
+from keras_preempt.agreement.coordinator import CoordinationLost
+from keras_preempt.backend.seam import backend
 from keras_preempt.notices import Notice
 from keras_preempt.notices.coordination_key import CoordinationKeyNotices, task_named_by
 from keras_preempt.notices.detection import KnownOnce
@@ -43,15 +42,18 @@ class PreemptionWatcher:
     def __init__(self) -> None:
         log.show()
         self._detection = KnownOnce()
-        self._workers = connected()
+        self._workers = backend().remote_workers()
         self._heard = _Heard()
         self._stop: weakref.finalize[[], PreemptionWatcher] | None = None
-        if internals.CoordinationKeys().available():
-            source = CoordinationKeyNotices(ServiceCoordinator(0, 1), self._heard)
-            source.start()
-            # Also when the watcher is forgotten, and before the interpreter ends: a thread that is in a wait of
-            # TensorFlow's then can take the process down.
-            self._stop = weakref.finalize(self, source.stop)
+        try:
+            keys = backend().notice_keys()
+        except CoordinationLost:  # There is no coordination service.
+            return
+        source = CoordinationKeyNotices(keys, self._heard)
+        source.start()
+        # Also when the watcher is forgotten, and before the interpreter ends: a thread that waits in TensorFlow then
+        # can take the process down.
+        self._stop = weakref.finalize(self, source.stop)
 
     def __enter__(self) -> PreemptionWatcher:
         return self
@@ -78,7 +80,7 @@ class PreemptionWatcher:
         Raises:
             tf.errors.AbortedError: "Task ... was preempted.", as from TensorFlow's op CheckPreemption.
         """
-        internals.check_preemption(self._heard.task)
+        backend().errors.check_preemption(self._heard.task)
 
     def block_until_worker_exit(self, timeout: float | None = None) -> bool:
         """Waits until the workers are gone, so that the program does not reconnect to them only to lose them again.

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from keras_preempt.backend.keras import internals as keras_internals
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.storage.opening import open_store
 
@@ -31,7 +30,7 @@ PATIENCE = 10.0
 
 _MOMENT = 1.0  # seconds
 
-_FAILURES = (CheckpointError, OSError, RuntimeError, tf.errors.OpError)
+_FAILURES = (CheckpointError, OSError, RuntimeError)
 
 
 class Points:
@@ -61,7 +60,7 @@ class Points:
         self._writers: list[Any] = []
         try:
             self._writers += [
-                keras_internals.train_summaries(callback)
+                backend().summary_writer(callback)
                 for callback in callbacks
                 if isinstance(callback, keras.callbacks.TensorBoard)
             ]
@@ -145,10 +144,7 @@ class Points:
         try:
             with self._lock:
                 for writer in () if self._over else self._writers:
-                    # The end of the block writes them out: the process may be about to end.
-                    with writer.as_default(), tf.summary.record_if(True):
-                        for name, value in values.items():
-                            tf.summary.scalar(name, value, step=step)
+                    backend().write_points(writer, values, step)
         except _FAILURES as error:
             self._give_up(error)
 

@@ -1,8 +1,8 @@
 """The architecture of a model beside its checkpoints, so that its weights can be exported without its program.
 
-`models/00007.json` has the model as `keras.Model.to_json` describes it, of the start of that number; a later start
-writes one only if its own differs. It is data: a restore does not use it, and of what it names only Keras' own classes
-are ever made.
+`models/00007.json` has the model of the start with that number as `keras.Model.to_json` describes it; a later start
+writes another one only if its model differs. It is data: a restore does not use it, and only classes of Keras itself
+are ever made from it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from keras_preempt.state.weights import named_variables
 logger = logging.getLogger("keras_preempt")
 
 LARGEST = 16 << 20
-"""Bytes of a description; a larger one is not kept."""
+"""The most bytes of a description that is kept."""
 
-_DEEPEST = 200  # levels of a description that are looked through
+_DEEPEST = 200  # Levels of a description that are searched.
 
 
 class NoArchitecture(CheckpointError):
@@ -41,7 +41,7 @@ class NoArchitecture(CheckpointError):
 def describe(model: keras.Model) -> dict[str, Any] | None:
     """Returns how Keras describes a built model, without how it is trained, and the names of its variables.
 
-    None if Keras cannot, or needs too many words or code.
+    None if Keras cannot describe it, or needs code or too many bytes for it.
 
     Called on every worker, since the model's own code runs, and may read variables for which all workers are needed.
     """
@@ -61,7 +61,7 @@ def describe(model: keras.Model) -> dict[str, Any] | None:
 
 
 def keep(store: Store, incarnation: int, description: dict[str, Any] | None) -> None:
-    """Writes a description, unless the newest one says the same; a failure is told and ends nothing.
+    """Writes a description, unless the newest one says the same. A failure is logged and ends nothing.
 
     Args:
         store: The run's directory.
@@ -88,7 +88,7 @@ def newest_file(store: Store, incarnation: int | None = None) -> str | None:
 
 
 def rebuild(store: Store, incarnation: int) -> tuple[keras.Model, list[str]]:
-    """Makes the model that a start has trained, of classes of Keras alone.
+    """Makes the model that a start has trained, from classes of Keras alone.
 
     Args:
         store: The run's directory.
@@ -121,7 +121,11 @@ def rebuild(store: Store, incarnation: int) -> tuple[keras.Model, list[str]]:
 
 
 def model_of(text: str, name: str) -> keras.Model:
-    """Makes a model of what `to_json` has returned; `name` is where that stands.
+    """Makes a model from what `to_json` has returned.
+
+    Args:
+        text: That.
+        name: The file that it was read from.
 
     Raises:
         NoArchitecture: Keras cannot.
@@ -141,7 +145,7 @@ def model_of(text: str, name: str) -> keras.Model:
 
 
 def _foreign(value: Any, depth: int) -> list[str]:
-    """Names of what a description refers to outside of Keras: code that is not here, or that loading it would run."""
+    """Returns the names outside of Keras that a description refers to: code that is not here, or would be run."""
     if depth > _DEEPEST:
         return ["a structure that is too deep"]
     if isinstance(value, list):
@@ -157,9 +161,6 @@ def _foreign(value: Any, depth: int) -> list[str]:
 def _is_known(name: str, module: object) -> bool:
     if name in ("__lambda__", "Lambda"):
         return False
-    if name.startswith("__") or (name, module) == (
-        "function",
-        "builtins",
-    ):  # data, and Keras' functions by name
+    if name.startswith("__") or (name, module) == ("function", "builtins"):  # Data; Keras' functions by name.
         return True
     return isinstance(module, str) and module.split(".")[0] == "keras"

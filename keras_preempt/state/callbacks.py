@@ -1,8 +1,12 @@
 """The state of the other callbacks of the fit: counters, best values, History.
 
-Keras resets most of them when `fit` begins, so they are restored later, at the first epoch.
-A callback of the user's takes part through a pair of methods: `get_state()` returns plain data (numbers,
-strings, arrays, lists, dictionaries), `set_state(state)` takes it back.
+Keras resets most of them when `fit` begins, so they are restored later, at the first epoch. A callback of the user's
+takes part through a pair of methods: `get_state()` returns plain data (numbers, strings, arrays, lists, dictionaries),
+and `set_state(state)` takes it back.
+
+The file of rows that a CSVLogger writes is part of its state. Keras empties it when `fit` begins, or continues at its
+end: a restart would lose the rows of the earlier epochs, or, after a kill, have the rows of repeated epochs twice. The
+file may also have stayed on another machine. So a checkpoint holds the rows, and a restore puts them back.
 """
 
 from __future__ import annotations
@@ -10,12 +14,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_preempt.backend.keras.internals import (
+from keras_preempt.backend.keras.callbacks import (
     CALLBACK_STATE,
     COPIES_OF_WEIGHTS,
     STATELESS_CALLBACKS,
@@ -24,20 +29,22 @@ from keras_preempt.backend.keras.internals import (
 )
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain
-from keras_preempt.state.callback_files import has_rows, put_rows_back, read_rows
 
 logger = logging.getLogger("keras_preempt")
 
 CHANGES_WEIGHTS = "changes_weights_in_validation"
-"""Set to True on a callback of the user's that puts other weights into the model for a validation."""
+"""The attribute that is True on a user's callback which puts other weights into the model for a validation."""
 
 _ROWS = "rows"
+
+LARGEST_FILE = 16 << 20
+"""The most bytes of a file of rows that a checkpoint holds."""
 
 _OF_OTHER_LIBRARIES: dict[str, tuple[str, ...]] = {
     "keras_tuner.SaveBestEpoch": ("best_value",),
     "keras_tuner.TunerCallback": (),
 }
-"""Which attributes of callbacks of libraries on top of Keras are their state; by library and class."""
+"""The attributes that are the state of callbacks of libraries on top of Keras, by library and class."""
 
 
 def refuse_rivals(callbacks: Iterable[keras.callbacks.Callback]) -> None:
@@ -62,8 +69,8 @@ class CallbackStates:
         callbacks: The callbacks of the fit, without this package's own.
 
     Attributes:
-        unsaved: Names of the callbacks whose state cannot be kept, if they have any. A class derived from one
-            of Keras' own is among them: what it adds is not known.
+        unsaved: Names of the callbacks whose state, if they have any, cannot be saved. A class derived from one of
+            Keras' own is among them: what it adds is not known.
         change_weights: Whether one of them puts other weights into the model for a validation.
     """
 
@@ -104,7 +111,7 @@ class CallbackStates:
                 names = _attributes(callback) or ()
                 state = {key: getattr(callback, key) for key in names if hasattr(callback, key)}
                 if isinstance(callback, keras.callbacks.CSVLogger):
-                    state[_ROWS] = read_rows(callback)
+                    state[_ROWS] = _read_rows(callback)
                 states[name] = plain.encode(state, arrays, f"callbacks/{name}")
         return states
 
@@ -131,15 +138,15 @@ class CallbackStates:
         }
 
     def flush(self) -> None:
-        """Writes out what callbacks hold back, before the process ends without the end of training."""
+        """Writes what callbacks have buffered, before the process ends without the end of training."""
         for callback in self._named.values():
             if isinstance(callback, keras.callbacks.TensorBoard):
                 flush_summaries(callback)
 
     def begin_again_without_state(self) -> None:
-        """Training begins from nothing although it had begun before: rows of the steps that were lost may be there."""
+        """Warns of rows of lost steps: training begins from nothing although it had begun before."""
         for callback in self._named.values():
-            if isinstance(callback, keras.callbacks.CSVLogger) and callback.append and has_rows(callback):
+            if isinstance(callback, keras.callbacks.CSVLogger) and callback.append and _has_rows(callback):
                 logger.warning(
                     "Training begins again without a checkpoint, and CSVLogger goes on in %s: rows of epochs that an "
                     "earlier start has written and lost stay there, and come a second time. Remove them, or the file.",
@@ -147,7 +154,7 @@ class CallbackStates:
                 )
 
     def restore_files(self, states: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Makes the files of callbacks what they were, for those to go on at their end."""
+        """Makes the files of callbacks what they were, so that these can continue at their end."""
         for name, callback in self._named.items():
             if not isinstance(callback, keras.callbacks.CSVLogger) or _speaks(callback) or name not in states:
                 continue
@@ -156,7 +163,7 @@ class CallbackStates:
                 continue
             if callback.csv_file is not None:
                 callback.csv_file.close()
-            put_rows_back(callback, state[_ROWS])
+            _put_rows_back(callback, state[_ROWS])
             if not callback.append:  # Keras would begin the file anew.
                 callback.append = True
                 self._appending.append(callback)
@@ -205,3 +212,49 @@ def _attributes(callback: keras.callbacks.Callback) -> tuple[str, ...] | None:
 
 def _library_name(kind: type) -> str:
     return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
+
+
+def _read_rows(callback: keras.callbacks.CSVLogger) -> Array | None:
+    """Returns the bytes of the file, of shape (size,).
+
+    Returns:
+        None if there is no file, if it is in a remote file system or larger than `LARGEST_FILE`.
+    """
+    path = _local(callback)
+    if path is None or not path.is_file() or path.stat().st_size > LARGEST_FILE:
+        return None
+    return np.frombuffer(path.read_bytes(), dtype=np.uint8)
+
+
+def _has_rows(callback: keras.callbacks.CSVLogger) -> bool:
+    """Whether its file has something in it."""
+    path = _local(callback)
+    return path is not None and path.is_file() and path.stat().st_size > 0
+
+
+def _put_rows_back(callback: keras.callbacks.CSVLogger, rows: Array) -> None:
+    """Makes the file what it was, so that the callback can continue at its end.
+
+    A file with other rows, which neither begins with `rows` nor is their beginning, is left as it is, with a warning.
+    """
+    path = _local(callback)
+    if path is None:
+        return
+    wanted = rows.tobytes()
+    present = path.read_bytes() if path.is_file() else b""
+    if present == wanted:
+        return
+    if not (present.startswith(wanted) or wanted.startswith(present)):
+        logger.warning(
+            "CSVLogger: expected %s to begin as it was when the checkpoint was made. Received: other rows. It is left "
+            "as it is, and what comes now is added at its end.",
+            path,
+        )
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(wanted)
+
+
+def _local(callback: keras.callbacks.CSVLogger) -> Path | None:
+    name = str(callback.filename)
+    return None if "://" in name else Path(name)

@@ -1,25 +1,95 @@
-"""Hands restored values over to variables that come into being only while a model trains."""
+"""Restored values whose variables do not exist yet, and their handover to those variables.
+
+A model may make its variables only while it trains. Its restored values are handed over by name as the variables come
+into being. Until then they stand in for them, so a checkpoint that is written in between is as whole as the one that
+was restored.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from keras_preempt.backend.keras.first_use import FirstUse
-from keras_preempt.backend.tensorflow import host_values
+from keras_preempt.backend.seam import FirstUse, backend
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state.waiting import Waiting, base, find_waiting, misfit, used_before
+
+GROUPS = ("model/", "optimizer/", "metrics/", "attributes/", "step/")
+"""How the names of variables begin. Everything else in a checkpoint is not a variable."""
+
+_COUNTED = re.compile(r"(.*?)(?:#[0-9]+)?\Z", re.DOTALL)
+_REPLICA = re.compile(r"(.*)@([0-9]+)\Z", re.DOTALL)
+_SHOWN = 10
+
+
+class UnclaimedValues(ValueError):
+    """A checkpoint holds values that no variable of the model has claimed."""
+
+
+class Waiting:
+    """Stands in for a variable that does not exist yet.
+
+    Attributes:
+        path: Its name in the checkpoint.
+        values: Its value; of one that can differ between replicas, that of each replica of this worker.
+        shape: Its shape.
+        dtype: The name of its dtype.
+        aggregation: How replicas that differ are combined: not known.
+    """
+
+    aggregation = "none"
+
+    def __init__(self, path: str, values: list[Array]) -> None:
+        self.path = self.name = path
+        self.values = values
+        self.shape = values[0].shape
+        self.dtype = values[0].dtype.name
+
+
+def find_waiting(
+    mirrored: Mapping[str, Array], local: Mapping[str, Array], known: Iterable[str]
+) -> tuple[dict[str, Waiting], dict[str, Waiting]]:
+    """Returns the values that have no variable yet, mirrored and local ones, by name.
+
+    Args:
+        mirrored: The restored values of mirrored variables, by name.
+        local: Those of local variables, as "name@replica".
+        known: The names of the variables that exist.
+    """
+    known = set(known)
+    alike = {
+        name: Waiting(name, [value])
+        for name, value in mirrored.items()
+        if name.startswith(GROUPS) and name not in known
+    }
+    parts: dict[str, list[tuple[int, Array]]] = {}
+    for key, value in local.items():
+        match = _REPLICA.match(key)
+        if match is not None and match[1].startswith(GROUPS) and match[1] not in known:
+            parts.setdefault(match[1], []).append((int(match[2]), value))
+    own = {
+        name: Waiting(name, [value for _, value in sorted(values, key=lambda part: part[0])])
+        for name, values in parts.items()
+    }
+    return alike, own
+
+
+def base(name: str) -> str:
+    """Returns a name without the number that tells variables of one path apart."""
+    match = _COUNTED.match(name)
+    assert match is not None
+    return match[1]
 
 
 class Handover:
-    """The restored values of one model that wait for their variables.
+    """The restored values of one model that wait for their variables, and are handed over as these come into being.
 
-    Variables of one path are told apart by their order in the model, which is known when all of them are there: until
-    then none of them is handed its value, and one that is used before is an error.
+    Variables of one path are told apart by their order in the model, which is known only when all of them exist. Until
+    then none of them is given its value, and using one of them is an error.
 
     Args:
-        components: Returns the variables of each replica of this worker behind a variable.
+        components: Returns the parts of a variable on this worker.
 
     Attributes:
         mirrored: Stand-ins for mirrored variables, by name.
@@ -35,7 +105,7 @@ class Handover:
 
     @property
     def names(self) -> list[str]:
-        """What waits."""
+        """The names of the values that wait."""
         return [*self.mirrored, *self.local]
 
     def keep(
@@ -61,11 +131,11 @@ class Handover:
         """Has `look` called with each variable that comes into being, before it is used.
 
         Args:
-            real: The variables that exist; those whose values wait are told too.
-            look: See `FirstUse`.
+            real: The variables that exist and whose values do not wait.
+            look: See `backend.seam.Backend.watch_first_use`.
         """
         if self._first_use is None:
-            self._first_use = FirstUse(real, look)
+            self._first_use = backend().watch_first_use(real, look)
 
     def hand_over(self, real: Mapping[str, Any], used: Any = None) -> bool:
         """Assigns what waits to the variables that exist by now; returns whether there were any.
@@ -95,7 +165,7 @@ class Handover:
         return bool(ready)
 
     def drop(self, group: str) -> None:
-        """Gives up the values whose names begin with a group's: their variables will begin as they are made."""
+        """Gives up the values of a group: their variables will begin as they are made."""
         for kind in (self.mirrored, self.local):
             for name in [name for name in kind if name.startswith(group)]:
                 del kind[name]
@@ -109,10 +179,51 @@ class Handover:
         if not (fits or variable.dtype == "string") or (several and len(waiting.values) != len(components)):
             raise misfit(name, waiting, variable.shape, variable.dtype)
         for number, component in enumerate(components):
-            host_values.assign([component], waiting.values[number if several else 0])
+            backend().variables.assign([component], waiting.values[number if several else 0])
 
     def end(self) -> None:
-        """Watches no more. Can be called twice."""
+        """Stops watching. Can be called twice."""
         if self._first_use is not None:
             self._first_use.stop()
             self._first_use = None
+
+
+def _shown(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:_SHOWN]) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")
+
+
+def unclaimed(names: Iterable[str]) -> UnclaimedValues:
+    """Returns the error for values that are still waiting after a step of training."""
+    listed = sorted(names)
+    return UnclaimedValues(
+        "Expected every value of the checkpoint to be claimed by a variable that exists after a step of training. "
+        f"Received: {len(listed)} that none has claimed: {_shown(listed)}. Train with the program that has "
+        "saved them, or in another directory. Nothing was saved."
+    )
+
+
+def not_regrouped(names: Iterable[str]) -> UnclaimedValues:
+    """Returns the error for values that differ between replicas, where there are others now, and no variable yet."""
+    return UnclaimedValues(
+        "Expected the variables that can differ between replicas to exist before fit, to continue on other workers or "
+        f"replicas than those that saved. Received: a model that makes {_shown(names)} only while it trains. Build the "
+        "model before fit, train without run_eagerly=True, or continue on as many workers and replicas as before."
+    )
+
+
+def used_before(name: str) -> UnclaimedValues:
+    """Returns the error for a variable that was used before it was known which value is its own."""
+    return UnclaimedValues(
+        f"Expected variables that are made while a model trains eagerly to have names of their own. Received: several "
+        f"called {base(name)}, of which one was used before the others were there, so that it could not be told which "
+        "restored value is its own. Give their layers or metrics different names, or build the model before fit."
+    )
+
+
+def misfit(name: str, waiting: Waiting, shape: Iterable[int], dtype: str) -> UnclaimedValues:
+    """Returns the error for a variable that is not what was saved."""
+    return UnclaimedValues(
+        f"Expected the variable {name} to be {waiting.dtype}{list(waiting.shape)}, as the checkpoint has it. Received: "
+        f"{dtype}{list(shape)}. Train with the program that has saved it, or in another directory."
+    )

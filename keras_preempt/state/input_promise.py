@@ -1,8 +1,8 @@
-"""What is said before the first step about how exactly the training input will continue after a restart.
+"""What the log says before the first step about how exactly the training input will continue after a restart.
 
-What is known of a pipeline is seen without drawing anything from it: its shuffles and their seeds, the random
-operations in its functions, and whether it keeps its elements in order. What Python code does cannot be seen; the
-promise then names the condition.
+It is found without drawing anything from the pipeline: its shuffles and their seeds, the random operations in its
+functions, and whether it keeps its elements in order. What Python code does cannot be seen; the promise then names the
+condition.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
-import tensorflow as tf
-
-from keras_preempt.backend.keras.internals import InputFeed
-from keras_preempt.backend.tensorflow.internals import Ingredient, ingredients, pipelines_of
+from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.seam import Ingredient, backend
 from keras_preempt.state import py_dataset
 
 _DRAWS = re.compile(r"Random(?!Dataset)|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial")
@@ -28,7 +26,7 @@ class InputPromise:
 
     Attributes:
         doubts: What a restart cannot repeat, and what to do about it.
-        condition: What it depends on that cannot be seen, as the end of "exact if ..."; empty for nothing.
+        condition: What it depends on and cannot be seen, as the end of "exact if ..."; empty for nothing.
         how: How the training data continues, as the end of "the input continues ...".
     """
 
@@ -38,26 +36,25 @@ class InputPromise:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing is known to speak against it."""
+        """Whether nothing known speaks against it."""
         return not self.doubts
 
     def __str__(self) -> str:
-        """Why, or why not, in words."""
+        """Says why, or why not."""
         if self.doubts:
             return "; and ".join(f"{what}. {cure}" for what, cure in self.doubts)
         return self.how if not self.condition else f"{self.how}; exact if {self.condition}"
 
 
 def promise(feed: InputFeed, validation: object = None) -> InputPromise:
-    """Says before training how exactly the input will continue after a restart.
+    """Returns how exactly the input will continue after a restart.
 
     Args:
         feed: The training data.
         validation: The `validation_data` of the fit, as it was passed; it is drawn afresh in each validation.
     """
-    several = not isinstance(feed.dataset, tf.data.Dataset)
-    parts = [part for pipeline in pipelines_of(feed.dataset) for part in ingredients(pipeline)]
-    validated = [part for pipeline in pipelines_of(validation) for part in ingredients(pipeline)]
+    several = feed.is_shared
+    parts, validated = _ingredients(feed.dataset), _ingredients(validation)
     found = [
         *_doubts(parts, "training data"),
         *_doubts_of_source(feed, several),
@@ -88,9 +85,13 @@ def _in_python(parts: Sequence[Ingredient]) -> bool:
 
 
 def has_python_code(feed: InputFeed) -> bool:
-    """Whether Python code makes the training data, as far as can be seen; where nothing can be, it is said so."""
-    pipelines = pipelines_of(feed.dataset)
-    return not pipelines or _in_python([part for pipeline in pipelines for part in ingredients(pipeline)])
+    """Whether Python code makes the training data, as far as that shows; True if the pipeline is unknown."""
+    return not feed.pipelines or _in_python(_ingredients(feed.dataset))
+
+
+def _ingredients(data: object) -> list[Ingredient]:
+    datasets = backend().datasets
+    return [part for pipeline in datasets.pipelines_of(data) for part in datasets.ingredients(pipeline)]
 
 
 _STATELESS = (

@@ -1,15 +1,18 @@
-"""Where the training input stands, and how to get there again.
+"""The position of the training input, and how a restart gets there again.
 
-Three ways; the checkpoint says which. The *state* of the iterator, which TensorFlow can save for a plain
-tf.data pipeline on one device: exact, and nothing is drawn twice. Near the end of an epoch that state
-lacks the reshuffling of the epochs to come, and with a large shuffle buffer it takes too long to save; then the
-state that the iterator had when it was *new*, from which its batches are drawn again and dropped. Elsewhere a
-*replay* from the beginning: the same number of iterators is made, and the batches drawn from the last one are
-drawn again; exact if the pipeline gives the same elements again (seeded shuffles), at the cost of its own
-running time. Of a `keras.utils.PyDataset` only the epoch that was interrupted is drawn again: see `py_dataset`.
+There are three ways, and the checkpoint says which:
 
-Where it is known how far the shuffles of the pipeline had come when an iterator was made (see `shuffles`), a replay
-begins with the iterator that training goes on with, and it does not matter who else has made iterators of them.
+- the *state* of the iterator, which can be saved for a plain pipeline on one device. It is exact, and nothing is drawn
+  twice;
+- the state of the *new* iterator, from which its batches are drawn again and dropped. This is for the end of an epoch,
+  where the iterator's state lacks the reshuffling of the epochs to come, and for shuffle buffers so large that their
+  state takes too long to save;
+- a *replay* from the beginning. The same number of iterators is made, and the batches drawn from the last one are drawn
+  again. It is exact if the pipeline gives the same elements again (seeded shuffles), and takes the pipeline's own time.
+  Of a `keras.utils.PyDataset` only the interrupted epoch is drawn again: see `py_dataset`.
+
+If it is known how far the shuffles of the pipeline had come when an iterator was made (see `shuffles`), a replay begins
+with the iterator that training continues with, and other iterators of the shuffles do not matter.
 """
 
 from __future__ import annotations
@@ -21,17 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.backend.keras.internals import InputFeed
-from keras_preempt.backend.tensorflow.internals import (
-    iterator_state,
-    keeps_every_shuffle,
-    never_has_state,
-    pipelines_of,
-    reshuffles_while_drawn,
-    restore_iterator,
-    shuffle_buffers,
-)
-from keras_preempt.backend.tensorflow.reshuffling import keeps_an_order
+from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.report.progress import progress
 from keras_preempt.state import py_dataset, randomness
@@ -41,15 +35,15 @@ from keras_preempt.state.shuffles import Counts, Shuffles
 logger = logging.getLogger("keras_preempt")
 
 STATE_LIMIT = 64 * 2**20
-"""Bytes. A larger state (a shuffle buffer full of images) is left out: it would cost the grace period more
-than the replay costs the restart."""
+"""The most bytes of a state that is saved. A larger one (a shuffle buffer full of images) would cost the grace period
+more than the replay costs the restart."""
 
 ELEMENT_LIMIT = 50_000
-"""Elements in shuffle buffers. TensorFlow writes them one by one, so that many small ones take as long as few
-large ones."""
+"""The most elements in shuffle buffers whose state is saved. TensorFlow writes them one by one, so many small ones take
+as long as few large ones."""
 
 UNKNOWN_ELEMENT = 64 * 2**10
-"""Bytes of an element in a shuffle buffer whose size cannot be seen: a record from a file, or an image of any size."""
+"""The assumed bytes of an element in a shuffle buffer whose size cannot be told, such as a record from a file."""
 
 _GLOBAL = (
     "the training data is drawn from Python's or NumPy's global random state, some batches ahead of training, so that "
@@ -62,14 +56,15 @@ _UNTOUCHED = "input/untouched"
 
 
 def watch(feed: InputFeed, shuffles: Shuffles | None = None) -> None:
-    """Keeps the state of each new iterator of the feed, if it can have any: a few kilobytes, once an epoch.
+    """Keeps the state of each new iterator of the feed, if that can be saved: a few kilobytes, once an epoch.
 
     Args:
         feed: The input of the fit.
-        shuffles: Those of the fit, if it is to be known how far they were when an iterator was made.
+        shuffles: Those of the fit, to record how far they had come when an iterator was made; None not to.
     """
-    if not never_has_state(feed.dataset):
-        feed.look = iterator_state
+    datasets = backend().datasets
+    if not datasets.never_has_state(feed.dataset):
+        feed.look = datasets.iterator_state
     if shuffles is not None:
         feed.note = shuffles.counts
 
@@ -92,15 +87,16 @@ def capture(
         captured["epoch"] = epoch
     if feed.live is None or feed.untouched is None:
         return captured
-    state = None if (left_out := _too_much(feed)) else iterator_state(feed.live)
+    datasets = backend().datasets
+    state = None if (left_out := _too_much(feed)) else datasets.iterator_state(feed.live)
     if state is not None and len(state) > STATE_LIMIT:
         left_out = f"it has {_size(len(state))}"
-    if left_out is None and (state is None or keeps_every_shuffle(state, feed.dataset)):
+    if left_out is None and (state is None or datasets.keeps_every_shuffle(state, feed.dataset)):
         if state is None:
             return captured
         captured["way"] = "state"
         arrays[_STATE] = np.frombuffer(state, np.uint8)
-    elif keeps_every_shuffle(feed.untouched, feed.dataset):
+    elif datasets.keeps_every_shuffle(feed.untouched, feed.dataset):
         captured["way"] = "new"
     if left_out is not None:
         logger.info("The state of the input's iterator is left out of the checkpoint: %s.", left_out)
@@ -110,8 +106,8 @@ def capture(
 
 
 def _too_much(feed: InputFeed) -> str | None:
-    """Says why the state is not even asked for: TensorFlow tells its size only by writing all of it."""
-    buffers = list(shuffle_buffers(feed.dataset))
+    """Returns why the state is not even asked for, in words: its size is known only once all of it is written."""
+    buffers = list(backend().datasets.shuffle_buffers(feed.dataset))
     elements = sum(count for count, _ in buffers)
     size = sum(count * (UNKNOWN_ELEMENT if each is None else each) for count, each in buffers)
     if elements <= ELEMENT_LIMIT and size <= STATE_LIMIT:
@@ -127,14 +123,14 @@ def restore(
     batch: int | None,
     shuffles: Shuffles | None = None,
 ) -> str:
-    """Makes the feed go on from a captured position.
+    """Makes the feed continue from a captured position.
 
     Args:
         feed: The input of the fit that has just begun.
         captured: From `capture`.
         arrays: The arrays beside it.
-        batch: The step of the epoch to go on with; None if the position is not inside an epoch's training.
-        shuffles: Those of the fit. Where they stand afterwards is not where they stood: see `is_drawing`.
+        batch: The step of the epoch to continue with; None if the position is not inside an epoch's training.
+        shuffles: Those of the fit. They are not back where they stood afterwards: see `is_drawing`.
 
     Returns:
         How it was done, in words.
@@ -163,10 +159,10 @@ def restore(
         feed.untouched = arrays[_UNTOUCHED].tobytes()
         if captured["way"] == "state":
             state = arrays[_STATE].tobytes()
-            restore_iterator(live, state)
+            backend().datasets.restore_iterator(live, state)
             how = f"from the iterator's saved state, {_size(len(state))}"
         else:
-            restore_iterator(live, feed.untouched)
+            backend().datasets.restore_iterator(live, feed.untouched)
             draws = drawn if batch is not None or position["current"] or _needs_all(feed, known=known) else 0
             _draw(live, [draws], required, lambda: live)
             how = f"from the state of the epoch's new iterator and {_again(draws, began)}"
@@ -195,7 +191,7 @@ def restore(
 
 
 def _each_at(feed: InputFeed, shuffles: Shuffles, made_at: Sequence[Counts | None]) -> Callable[[], Any]:
-    """Makes one iterator after the other, each with the shuffles as far as they were then."""
+    """Returns what makes one iterator after the other, each with the shuffles as they were then."""
     left = iter(made_at)
 
     def following() -> Any:
@@ -206,18 +202,18 @@ def _each_at(feed: InputFeed, shuffles: Shuffles, made_at: Sequence[Counts | Non
 
 
 def is_drawing(captured: Mapping[str, Any], *, batch: int | None) -> bool:
-    """Whether batches of an iterator that goes on are being drawn after a restore.
+    """Whether a restored iterator is being drawn from, perhaps ahead of training.
 
     Args:
         captured: From `capture`.
-        batch: The step of the epoch to go on with; None if the position is not inside an epoch's training.
+        batch: The step of the epoch to continue with; None if the position is not inside an epoch's training.
     """
     position = captured["position"]
     return int(position["batches"]) > 0 and (batch is not None or bool(position["current"]))
 
 
 def _check_sharing(feed: InputFeed, made_before: int) -> None:
-    shuffles = any(any(shuffle_buffers(pipeline)) for pipeline in pipelines_of(feed.dataset))
+    shuffles = any(any(backend().datasets.shuffle_buffers(pipeline)) for pipeline in feed.pipelines)
     if made_before != feed.made_before and shuffles:
         logger.warning(
             "NOT exact: earlier fits had gone through the dataset %d times when this one was saved, and %d times now, "
@@ -234,13 +230,13 @@ def draw_again(
     shuffles: Shuffles | None = None,
     made_at: Sequence[Counts | None] = (),
 ) -> None:
-    """Makes the iterators of earlier validations, and draws from them what was drawn where later ones depend on it.
+    """Makes the iterators of earlier validations, and draws from them again if later ones depend on that.
 
     Args:
-        feed: The input of the validations of a fit, of which nothing was drawn yet.
-        draws: How many batches were drawn of each iterator.
-        shuffles: Those of the fit, if it is known how far they were when the iterators were made.
-        made_at: How far, for each of them.
+        feed: The input of the validations of a fit, from which nothing was drawn yet.
+        draws: How many batches were drawn from each iterator.
+        shuffles: Those of the fit, if it is known how far they had come when the iterators were made.
+        made_at: How far they had come, for each iterator.
     """
     if not draws:
         return
@@ -250,27 +246,27 @@ def draw_again(
             _draw(following(), list(draws), 0, following)
         feed.noted = list(made_at)
     else:
-        matters = feed.is_generator or any(map(reshuffles_while_drawn, pipelines_of(feed.dataset)))
+        matters = feed.is_generator or any(map(backend().datasets.reshuffles_while_drawn, feed.pipelines))
         _draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
     feed.begin_with(draws)
 
 
 def _validation_needs_all(feed: InputFeed) -> bool:
-    return feed.is_generator or any(map(keeps_an_order, pipelines_of(feed.dataset)))
+    return feed.is_generator or any(map(backend().reshuffling.keeps_an_order, feed.pipelines))
 
 
 def _needs_all(feed: InputFeed, *, known: bool) -> bool:
-    """Whether the batches of earlier iterators have to be drawn as well, for the later ones to be the same.
+    """Whether the batches of earlier iterators have to be drawn again for the later ones to be the same.
 
     Args:
         feed: The input of the fit.
-        known: Whether it is known how far the shuffles were when an iterator was made.
+        known: Whether it is known how far the shuffles had come when an iterator was made.
     """
     # What Keras makes of arrays draws its order in a random operation, of which this is not known.
     if feed.undistributed is None or has_python_code(feed):
         return True
-    depends = keeps_an_order if known else reshuffles_while_drawn
-    return any(map(depends, pipelines_of(feed.dataset)))
+    depends = backend().reshuffling.keeps_an_order if known else backend().datasets.reshuffles_while_drawn
+    return any(map(depends, feed.pipelines))
 
 
 def _draw(live: Any, draws: Sequence[int], required: int, following: Callable[[], Any]) -> Any:
@@ -279,14 +275,14 @@ def _draw(live: Any, draws: Sequence[int], required: int, following: Callable[[]
     Args:
         live: The first iterator.
         draws: How many batches to draw from each; fewer where it ends.
-        required: How many the last one must have.
+        required: How many batches the last one must have.
         following: Makes the next iterator.
 
     Returns:
         The last iterator.
 
     Raises:
-        ValueError: The last one has fewer than the required ones.
+        ValueError: The last one has fewer than required.
     """
     with progress("Replaying the input", total=sum(draws), unit="batches") as step:
         for number, batches in enumerate(draws):

@@ -1,10 +1,10 @@
 """The variables of a training run, as each worker holds them.
 
-Two kinds. *Mirrored* variables (weights that train, optimizer slots) are kept equal on every replica by
-the strategy: any worker can write any part of them. *Local* ones (metrics, seeds, BatchNormalization's
-moving statistics, the gradients that a replica has accumulated and everything else that the strategy does not
-provably keep equal) can differ between replicas, so that each worker keeps the value of each of its own. Reading
-a local component is never a collective; reading such a variable through the strategy can be.
+There are two kinds. *Mirrored* variables (weights that train, optimizer slots) are kept equal on every replica by the
+strategy: any worker can write any part of them. *Local* ones (metrics, seeds, BatchNormalization's moving statistics,
+the gradients that a replica has accumulated, and everything else that the strategy does not provably keep equal) can
+differ between replicas, so each worker saves the value of each of its own. Reading a replica's part of a local variable
+is never a collective; reading the variable through the strategy can be.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from keras_preempt.backend.keras import internals as keras_internals
-from keras_preempt.backend.keras.own_optimizers import own_optimizers
-from keras_preempt.backend.tensorflow import host_values
-from keras_preempt.backend.tensorflow.replica_branches import gradient_accumulators
-from keras_preempt.checkpoint.partition import NAMES
+from keras_preempt.backend.keras.model_parts import (
+    global_seed_state,
+    gradient_accumulators,
+    is_seed_state,
+    own_optimizers,
+)
+from keras_preempt.backend.seam import Runs, backend
+from keras_preempt.checkpoint.partition import NAMES, dtype_of
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state import attributes
-from keras_preempt.state.handover import Handover
+from keras_preempt.state.handover import Handover, Waiting
 from keras_preempt.state.regroup import Rule, rule_of
-from keras_preempt.state.waiting import Waiting
 
 _GLOBAL_SEED = "keras/global_seed"
 
 ELSEWHERE = "step"
-"""Group of the variables that a step changes and the model does not hold, as an optimizer's in a global variable."""
+"""The group of variables that a step changes and the model does not hold, such as a global optimizer's."""
 
 SMALL = 1024
-"""Bytes up to which a variable is restored twice: when fit begins, and when the callbacks of the resumed epoch
-have had their say."""
+"""Bytes up to which a variable is restored twice: when fit begins, and after the callbacks of the resumed epoch."""
 
 _SAMPLED = 8
 
@@ -47,7 +46,7 @@ class ModelState:
         model: The model.
         strategy: The strategy that it trains under.
         complete: Whether all of its variables exist by now.
-        changed: Variables that its training step changes. Those that the model does not hold are kept as well.
+        changed: Variables that its training step changes. Those that the model does not hold are saved as well.
 
     Attributes:
         mirrored: Variables that every replica holds alike, by name.
@@ -59,12 +58,13 @@ class ModelState:
     def __init__(
         self,
         model: keras.Model,
-        strategy: tf.distribute.Strategy,
+        strategy: Any,
         *,
         complete: bool = True,
-        changed: Iterable[tf.Variable] = (),
+        changed: Iterable[Any] = (),
     ) -> None:
         self._changed = list(changed)
+        self._variables = backend().variables
         self._model = model
         self._strategy = strategy
         self.complete = complete
@@ -100,17 +100,17 @@ class ModelState:
         }
         kept_equal -= self._accumulators
         keras_own = {id(variable.value) for _, variables in groups for variable in variables}
-        plain = [v for v in attributes.plain_variables(model) if id(v.value) not in keras_own]
+        plain = [v for v in self._variables.plain_variables(model) if id(v.value) not in keras_own]
         groups.append(("attributes", plain))
-        seed = keras_internals.global_seed_state()
+        seed = global_seed_state()
         held = {
-            id(part.handle)
+            self._variables.identity(part)
             for variables in (*(variables for _, variables in groups), [] if seed is None else [seed])
             for each in variables
             for part in self._components(each)
         }
-        elsewhere = [variable for variable in self._changed if id(variable.handle) not in held]
-        groups.append((ELSEWHERE, [attributes.PlainVariable(v.name, v) for v in elsewhere]))
+        elsewhere = [variable for variable in self._changed if self._variables.identity(variable) not in held]
+        groups.append((ELSEWHERE, [self._variables.named(variable) for variable in elsewhere]))
         for group, variables in groups:
             for variable in variables:
                 if id(variable) in seen:
@@ -118,14 +118,14 @@ class ModelState:
                 seen.add(id(variable))
                 _check_dtype(variable)
                 name = self._unique(f"{group}/{variable.path}")
-                alone = strategy.num_replicas_in_sync == 1
+                alone = backend().replicas(strategy) == 1
                 # How many bytes strings take is known from their values alone: they cannot be shared out ahead.
                 can_be_shared = variable.dtype != "string" and (alone or id(variable) in kept_equal)
                 kind = self.mirrored if can_be_shared else self.local
                 kind[name] = variable
-                # A layer may count in a validation too; what is trained stays as it is there.
+                # A layer may count in a validation too; what is trained does not change there.
                 counts = id(variable) not in kept_equal and 4 * math.prod(variable.shape) <= SMALL
-                if group == "metrics" or counts or keras_internals.is_seed_state(variable):
+                if group == "metrics" or counts or is_seed_state(variable):
                     self._small.add(name)
         self._real = {**self.mirrored, **self.local}
         self._small |= {name for name in self._handover.names if name.startswith("metrics/")}
@@ -140,44 +140,36 @@ class ModelState:
         return unique
 
     def capture_mirrored(
-        self, names: Iterable[str] | None = None, *, copy: bool = False, runs: host_values.Runs | None = None
+        self, names: Iterable[str] | None = None, *, copy: bool = False, runs: Runs | None = None
     ) -> dict[str, Array]:
         """Returns this worker's values of those mirrored variables, or of all, shaped like the variables.
 
         Args:
-            names: Which.
+            names: The names of the variables; None for all.
             copy: Whether they must outlive the next assignment to the variables.
-            runs: Which elements of them are needed, where not all are; the others can be anything in a copy.
+            runs: Which elements of them are needed; None for all. The others can be anything in a copy.
         """
         names = self.mirrored if names is None else names
         components = {name: self._components(self.mirrored[name])[0] for name in names}
-        return host_values.copies(components, runs or {}) if copy else host_values.views(components)
+        return self._read(components, copy=copy, runs=runs)
 
     def capture_local(self, *, copy: bool = False) -> dict[str, Array]:
         """Returns every replica's value of every local variable, as "name@replica"."""
-        components = {
-            f"{name}@{index}": component
-            for name, variable in self._local_now().items()
-            for index, component in enumerate(self._components(variable))
-        }
-        return host_values.copies(components, {}) if copy else host_values.views(components)
+        return self._read(self._by_replica(self._local_now()), copy=copy)
 
     def capture_changed_by_validation(self, *, weights: bool = False) -> dict[str, Array]:
         """Returns the metrics, seeds and small counters, named like `capture_mirrored` and `capture_local` name them.
 
         Args:
-            weights: Whether weights are changed as well; then all variables are returned.
+            weights: Whether the validation changes weights as well; then all variables are returned.
         """
-        components: dict[str, Any] = {}
-        local = self._local_now()
-        names = {*self._small, *(local.keys() - self.local.keys())}
-        for name in {*self.mirrored, *local} if weights else names:
-            if name in self.mirrored:
-                components[name] = self._components(self.mirrored[name])[0]
-            else:
-                for index, component in enumerate(self._components(local[name])):
-                    components[f"{name}@{index}"] = component
-        return host_values.copies(components, {})
+        mirrored, local = self.mirrored, self._local_now()
+        if not weights:
+            later = local.keys() - self.local.keys()
+            mirrored = {name: mirrored[name] for name in mirrored.keys() & self._small}
+            local = {name: local[name] for name in local.keys() & {*self._small, *later}}
+        components = {name: self._components(variable)[0] for name, variable in mirrored.items()}
+        return self._read({**components, **self._by_replica(local)}, copy=True)
 
     def sample(self) -> dict[str, Array]:
         """Returns the values of a few small weights, enough to see whether somebody has changed the weights."""
@@ -195,11 +187,12 @@ class ModelState:
         return all(present[name].tobytes() == value.tobytes() for name, value in sample.items())
 
     def restore(self, mirrored: Mapping[str, Array], local: Mapping[str, Array]) -> None:
-        """Assigns the captured values, replica by replica. Names that are not captured are left alone.
+        """Assigns the captured values, replica by replica. Variables without a captured value are left alone.
 
-        Values whose variables do not exist yet wait for them, and are handed over before these are first used.
-        The arrays must not be changed any more: variables may go on reading them.
+        Values whose variables do not exist yet wait for them, and are handed over before these are first used. The
+        arrays must not be changed any more: variables may continue to read them.
         """
+        backend().before_capture(self._model)
         if self._handover.keep(mirrored, local, self._real):
             self._find()
             awaited = set(self.waiting)
@@ -207,14 +200,14 @@ class ModelState:
             self._handover.watch(there, self.look_again)
         for name, variable in self.mirrored.items():
             if name in mirrored and not isinstance(variable, Waiting):
-                host_values.assign(self._components(variable), mirrored[name])
-        # Made only where the checkpoint has it: making it draws from Python's random numbers.
+                self._variables.assign(self._components(variable), mirrored[name])
+        # Made only if the checkpoint has it: making it draws from Python's random numbers.
         has_seed = any(name.startswith(f"{_GLOBAL_SEED}@") for name in local)
-        for name, variable in self._local_now(create_seed=has_seed).items():
-            for index, component in enumerate(self._components(variable)):
-                key = f"{name}@{index}"
-                if key in local and not isinstance(variable, Waiting):
-                    host_values.assign([component], local[key])
+        now = self._local_now(create_seed=has_seed)
+        real = {name: variable for name, variable in now.items() if not isinstance(variable, Waiting)}
+        for key, part in self._by_replica(real).items():
+            if key in local:
+                self._variables.assign([part], local[key])
 
     @property
     def waiting(self) -> list[str]:
@@ -222,7 +215,7 @@ class ModelState:
         return self._handover.names
 
     def look_again(self, used: Any = None) -> bool:
-        """Finds the variables that have come into being since, and hands restored values over to them.
+        """Finds the variables that have come into being, and hands restored values over to them.
 
         Args:
             used: A variable that is about to be used for the first time.
@@ -239,22 +232,26 @@ class ModelState:
         return any(each is used for each in self._real.values())
 
     def metrics_are_reset(self) -> None:
-        """Keras resets the metrics now, but not those that it has yet to make: what waits for these is dropped."""
+        """Drops the values that wait for metrics: Keras resets the metrics now, but not those it has yet to make."""
         if self.waiting:
             self._handover.drop("metrics/")
             self._find()
 
     def holds(self, handle: Any) -> bool:
-        """Whether a resource is the state of one of these variables, which a save has.
+        """Whether a resource holds the state of one of these variables, which a save has.
 
         Args:
-            handle: The handle of a `tf.Variable`; of a replica's own where there are several.
+            handle: The resource, as `backend.seam.Variables.identity` means it.
         """
         variables = [variable for variable in self._real.values() if not isinstance(variable, Waiting)]
-        return any(component.handle is handle for each in variables for component in self._components(each))
+        return any(
+            self._variables.identity(part) == id(handle)
+            for each in variables
+            for part in self._components(each)
+        )
 
     def wait_no_more(self) -> None:
-        """Gives up what waits for variables."""
+        """Gives up the values that wait for variables."""
         self._handover.end()
 
     def small(self, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -269,31 +266,31 @@ class ModelState:
         }
 
     def rules(self) -> dict[str, Rule]:
-        """What is to become of each variable where there are other replicas than those that saved it, by name."""
+        """Returns how each variable is converted to another number of replicas than saved it, by name."""
         named = {**self.mirrored, **self.local}
         rules = {
             name: Rule.TOTAL
             if id(variable) in self._accumulators
             else rule_of(
                 str(getattr(variable, "aggregation", "none")),
-                tf.as_dtype(variable.dtype).as_numpy_dtype,
-                seed=keras_internals.is_seed_state(variable),
+                object if variable.dtype == "string" else dtype_of(variable.dtype),
+                seed=is_seed_state(variable),
             )
             for name, variable in named.items()
         }
         return {**rules, _GLOBAL_SEED: Rule.OWN}
 
     def replicas_here(self, name: str) -> int:
-        """How many values of a local variable this worker holds."""
+        """Returns how many values of a local variable this worker holds."""
         return len(self._components(self.local[name])) if name in self.local else 1
 
     def mirrored_weights(self) -> list[int]:
-        """Numbers of those of `model.weights` that are mirrored."""
+        """Returns the indices of those of `model.weights` that are mirrored."""
         mirrored = {id(variable) for variable in self.mirrored.values()}
         return [number for number, weight in enumerate(self._model.weights) if id(weight) in mirrored]
 
     def signature(self, *, mirrored_only: bool = False) -> list[dict[str, Any]]:
-        """Name, shape and dtype of the variables: the identity of model and optimizer."""
+        """Returns name, shape and dtype of the variables: the identity of model and optimizer."""
         return [
             {"name": name, "shape": [int(n) for n in variable.shape], "dtype": str(variable.dtype)}
             for name, variable in (
@@ -303,17 +300,31 @@ class ModelState:
 
     def _local_now(self, *, create_seed: bool = False) -> dict[str, Any]:
         """The local variables, with Keras' global seed if it exists by now."""
-        seed = keras_internals.global_seed_state(create=create_seed)
+        seed = global_seed_state(create=create_seed)
         return self.local if seed is None else {**self.local, _GLOBAL_SEED: seed}
+
+    def _read(
+        self, components: Mapping[str, Any], *, copy: bool, runs: Runs | None = None
+    ) -> dict[str, Array]:
+        backend().before_capture(self._model)
+        return self._variables.copies(components, runs or {}) if copy else self._variables.views(components)
+
+    def _by_replica(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the parts of variables as "name@replica"."""
+        return {
+            f"{name}@{index}": part
+            for name, variable in variables.items()
+            for index, part in enumerate(self._components(variable))
+        }
 
     def _components(self, variable: Any) -> tuple[Any, ...]:
         if isinstance(variable, Waiting):
-            return variable.components
-        return tuple(self._strategy.experimental_local_results(variable.value))
+            return tuple(variable.values)
+        return self._variables.parts(self._strategy, variable)
 
 
 def _check_dtype(variable: Any) -> None:
-    """Refuses now, and not at the first save, what a checkpoint cannot hold."""
+    """Refuses a variable that a checkpoint cannot hold, now and not at the first save."""
     if variable.dtype not in (*NAMES, "string"):
         raise ValueError(
             f"Expected variables of the types string, {', '.join(NAMES)}. Received: {variable.path!r} of type "

@@ -20,7 +20,7 @@ _TAG = "$"
 
 
 def encode(value: Any, arrays: dict[str, Array], path: str) -> Any:
-    """Turns `value` into JSON data; arrays in it are added to `arrays` under names that begin with `path`.
+    """Returns `value` as JSON data, with the arrays in it added to `arrays` under names that begin with `path`.
 
     Raises:
         TypeError: The value holds something else than None, booleans, numbers, strings, arrays, and lists,
@@ -56,7 +56,7 @@ def encode(value: Any, arrays: dict[str, Array], path: str) -> Any:
 
 
 def decode(value: Any, arrays: Mapping[str, Array]) -> Any:
-    """Turns what `encode` made back into the value.
+    """Returns the value from which `encode` made JSON data.
 
     Raises:
         ValueError: The data is not what `encode` makes, or an array is missing.

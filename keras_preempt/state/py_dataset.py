@@ -1,8 +1,8 @@
-"""What a `keras.utils.PyDataset` is at the beginning of an epoch, so that the epoch can be gone through again.
+"""The state of a `keras.utils.PyDataset` at the beginning of an epoch, from which the epoch can be repeated.
 
-Keras asks it for its batches in an order that it draws from Python's random state as the epoch begins, and tells it
-of the ends of each epoch. With the random state of that moment, and the dataset's own state if it has a pair of
-methods `get_state()` and `set_state(state)`, a restart needs only the batches of the epoch that was interrupted.
+Keras asks it for its batches in an order that it draws from Python's random state as the epoch begins, and calls it at
+both ends of each epoch. With the random state of that moment, and the dataset's own state if it has a pair of methods
+`get_state()` and `set_state(state)`, a restart needs only the batches of the interrupted epoch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preempt.backend.keras.internals import InputFeed
+from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain, randomness
 
@@ -25,7 +25,7 @@ def keeps_its_state(dataset: Any) -> bool:
 
 
 def begin_epoch(feed: InputFeed) -> None:
-    """Keeps what is needed, just before Keras begins an epoch of the input."""
+    """Keeps the state that is needed, just before Keras begins an epoch of the input."""
     if feed.py_dataset is not None:
         feed.at_epoch = _now(feed.py_dataset)
 
@@ -44,10 +44,10 @@ def capture(feed: InputFeed, arrays: dict[str, Array], *, inside: bool) -> dict[
     Args:
         feed: The input of the fit.
         arrays: Gets the arrays.
-        inside: Whether an epoch is being gone through: then it is the state at its beginning, else that of now.
+        inside: Whether an epoch is under way: then it is the state at its beginning, else that of now.
 
     Returns:
-        None if the input is nothing of this kind.
+        None if the input is no such dataset.
     """
     if feed.py_dataset is None or (inside and feed.at_epoch is None):
         return None
@@ -57,7 +57,7 @@ def capture(feed: InputFeed, arrays: dict[str, Array], *, inside: bool) -> dict[
 
 
 def restore(feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Puts the dataset where `capture` found it; inside an epoch, the epoch has begun then."""
+    """Puts the dataset into a captured state; inside an epoch, that epoch has then begun."""
     prefix = "input/epoch/"
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     state = captured["state"]
@@ -70,9 +70,9 @@ def restore(feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, A
 
 
 def doubt(feed: InputFeed) -> tuple[str, str] | None:
-    """Says why a restart may see other data, and what to do about it; None if nothing was found.
+    """Returns why a restart may see other data, and what to do about it; None if nothing was found.
 
-    A batch is asked for twice, which must not make a difference.
+    It asks for one batch twice, which must not make a difference.
     """
     if (name := feed.changes_itself) and not (
         feed.py_dataset is not None and keeps_its_state(feed.py_dataset)

@@ -22,7 +22,7 @@ def capture(arrays: dict[str, Array]) -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Puts both generators back.
+    """Restores both generators.
 
     Raises:
         ValueError: The state is not one that `capture` makes.
@@ -36,6 +36,6 @@ def restore(state: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
 
 
 def fingerprint() -> tuple[object, ...]:
-    """Returns something that is another one as soon as anybody has drawn from either generator."""
+    """Returns a value that changes as soon as anything is drawn from either generator."""
     name, words, *rest = np.random.get_state(legacy=True)
     return random.getstate(), name, np.asarray(words).tobytes(), *rest

@@ -1,12 +1,12 @@
-"""The values of a variable on M replicas, made into those of N replicas. Pure functions.
+"""Converts the values of a variable on M replicas into those of N replicas. Pure functions.
 
 The rules, for variables that can differ between replicas:
 
-- what one replica is as good as any other for (all are alike) is copied;
-- totals, such as those of metrics, are added up and shared out again, so that their sum stays;
+- values that are alike on all replicas are copied;
+- totals, such as those of metrics, are added up and divided again, so that their sum stays;
 - statistics that each replica gathers, such as those of BatchNormalization, are averaged;
-- what is neither (states of random generators, counters) goes on on the replica of the same number; a replica
-  beyond M begins with that of replica r modulo M.
+- everything else (states of random generators, counters) continues on the replica of the same number; replica r beyond
+  M begins with the value of replica r modulo M.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from keras_preempt.checkpoint.tensors import Array
 
 
 class Rule(enum.Enum):
-    """What is to become of values that differ between replicas."""
+    """How values that differ between replicas are converted."""
 
     TOTAL = "added up"
     AVERAGE = "averaged"
@@ -57,10 +57,10 @@ def regroup(values: Sequence[Array], replicas: int, rule: Rule) -> tuple[list[Ar
     Args:
         values: Of the old replicas, in order; at least one, all of one shape and dtype.
         replicas: How many there are now; at least 1.
-        rule: What to do where they are not as many and not alike.
+        rule: How they are converted, if they are not as many and not alike.
 
     Returns:
-        The values of the new replicas, in order, and in words how they were made.
+        The values of the new replicas, in order, and how they were made, in words.
     """
     if len(values) == replicas:
         return list(values), KEPT
@@ -91,7 +91,7 @@ def average(values: Sequence[Array]) -> Array:
 
 
 def share(whole: Array, replicas: int) -> list[Array]:
-    """Cuts a total into parts as equal as the dtype allows, that add up to it exactly in any order.
+    """Divides a total into parts as equal as the dtype allows, which add up to it exactly in any order.
 
     Each replica logs the quotient of its own totals while an epoch runs, so that every replica gets some of each:
     with all on the first, the others would begin at nothing. A total that is not finite goes to the first.

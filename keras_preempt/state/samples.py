@@ -1,4 +1,4 @@
-"""Where the input goes on when an epoch is cut into other batches than before. Pure functions.
+"""Where the input continues when an epoch is cut into other batches than before. Pure functions.
 
 Positions are counted in batches of all replicas together. From one setup to another they are converted through
 samples, and rounded down: a sample may be used again, and none is left out.
@@ -15,14 +15,14 @@ from keras_preempt.checkpoint.other_workers import Setup
 
 @dataclass(frozen=True)
 class Continuation:
-    """Where a fit on another setup goes on.
+    """Where a fit on another setup continues.
 
     Attributes:
         where: The position of the training, as in the manifest.
         place: The position of the input, as from `InputFeed.position`.
-        sample: Samples of the epoch that were used; None where the size of a batch is not known.
-        again: Samples of these that will be used again; None where that is not known.
-        warnings: What is not as it should be, in words.
+        sample: How many samples of the epoch were used; None if the size of a batch is not known.
+        again: How many of these will be used again; None if that is not known.
+        warnings: What is not exact, in words.
     """
 
     where: dict[str, Any]
@@ -47,9 +47,9 @@ def convert(
         where: The position of the training, as in the manifest.
         place: The position of the input.
         old: What the checkpoint was saved on.
-        new: What goes on from it.
-        steps_per_execution: Steps in one call of the train function: an epoch can only go on at a multiple of it.
-        num_batches: What `place` is to hold under that name now.
+        new: What continues from it.
+        steps_per_execution: Steps in one call of the train function: an epoch can continue only at a multiple of it.
+        num_batches: What `place` is to hold under that name.
     """
     where, place, warnings = dict(where), dict(place), []
     inside = where["phase"] == "train"
@@ -95,7 +95,7 @@ def convert(
 
 
 def _ratio(old: Setup, new: Setup) -> tuple[int, int] | None:
-    """New batches per old one, as a fraction; None where nothing tells."""
+    """Returns the number of new batches per old one, as a fraction; None if it is not known."""
     if old.global_batch is not None and new.global_batch is not None:
         return old.global_batch, new.global_batch
     if old.batches is not None and new.batches is not None:
@@ -114,7 +114,7 @@ def _begin_epoch_again(where: dict[str, Any], place: dict[str, Any]) -> None:
 def _shift(place: dict[str, Any], old_first: int, new_first: int, scaled: Callable[[int], int]) -> bool:
     """Counts the iterators from the first one that this process can still make; False if that is too late.
 
-    The order of an epoch hangs on the number of its iterator, with those made before the callback was called.
+    The order of an epoch depends on the number of its iterator, counting those made before the callback was called.
     """
     made = int(place["iterators"])
     if made == 0:

@@ -1,8 +1,8 @@
-"""The weights of a model out of a checkpoint, by name, without Keras and without TensorFlow.
+"""Reads the weights of a model from a checkpoint, by name, without Keras and without its backend.
 
 A checkpoint holds far more: optimizer slots, metrics, seeds, callbacks. The weights are the variables of the model
 without the states of its random generators. Those that can differ between replicas, such as BatchNormalization's
-statistics, are there once for each; one value is made of them.
+statistics, are there once for each; they are combined into one value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Weights:
 
     Attributes:
         values: The weights by name, which is the path of the variable.
-        combined: Those whose replicas differed, by name, each with how one value was made of them.
+        combined: How the replicas of a weight were combined, in words, by the names of those that differed.
     """
 
     values: dict[str, Array]
@@ -48,8 +48,8 @@ def read_weights(store: Store, info: CheckpointInfo, rules: Mapping[str, Rule] |
     Args:
         store: The run's directory.
         info: Which checkpoint.
-        rules: What to make of replicas that differ, by name; by default statistics are averaged, and of whole numbers
-            the first replica's are taken.
+        rules: How replicas that differ are combined, by name; by default statistics are averaged, and of integers
+            the first replica's value is taken.
 
     Raises:
         CheckpointError: As from `reader.Reading`.
@@ -69,7 +69,7 @@ def read_weights(store: Store, info: CheckpointInfo, rules: Mapping[str, Rule] |
 
 
 def _replicas(own: list[dict[str, Array]]) -> Iterator[tuple[str, list[Array]]]:
-    """The values of each weight that can differ between replicas, of all workers in order."""
+    """Yields the values of each weight that can differ between replicas, of all workers in order."""
     found: dict[str, list[tuple[int, int, Array]]] = {}
     for worker, local in enumerate(own):
         for key, value in local.items():

@@ -1,18 +1,17 @@
 """How far the shuffles of a fit's data have come, whoever has made iterators of them.
 
-A shuffle gives each new iterator another order, and does not ask who makes it: the training, the validation on
-another part of the same data, a callback that predicts, another fit. What counts is therefore not which iterators
-were made, but how far each shuffle had come when the iterator was made that training goes on with, and how far it has
-come now. Both are read, saved, and set again after a restart; see `keras_preempt.backend.tensorflow.reshuffling`.
+A shuffle gives each new iterator another order, whoever makes it: the training, the validation on another part of the
+same data, a callback that predicts, another fit. What counts is therefore not which iterators were made, but how far
+each shuffle had come when the iterator was made that training continues with, and how far it has come now. Both are
+read, saved, and set again after a restart; see `keras_preempt.backend.seam.Reshuffling`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from keras_preempt.backend.tensorflow.internals import pipelines_of
-from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, reshuffling_of, seeds_of, sources
+from keras_preempt.backend.seam import SeedGenerator, backend
 
 Counts = list[int]
 """How far each shuffle has come, in the order in which the pipelines have them."""
@@ -27,17 +26,17 @@ class Shuffles:
 
     Attributes:
         readable: Whether all of them can be read and set.
-        shared_while_drawn: Whether one that training and validation share gets further while batches are drawn, and
-            not only when an iterator is made.
+        shared_while_drawn: Whether training and validation share one that advances while batches are drawn, and not
+            only when an iterator is made.
         shared: Whether training and validation share one.
-        fragile: Identities of those of the training data that nobody else must advance while an iterator lasts.
+        fragile: The ids of those of the training data that nothing else may advance while an iterator lasts.
     """
 
     def __init__(self, training: Any, validation: Any) -> None:
-        trained, validated = _sources(pipelines_of(training)), _sources(pipelines_of(validation))
+        trained, validated = _sources(training), _sources(validation)
         self._own = {**validated, **trained}
-        shuffles = [reshuffling_of(dataset) for dataset, _ in self._own.values()]
-        self._shuffles: list[Reshuffling] = [each for each in shuffles if each is not None]
+        shuffles = [backend().reshuffling.reshuffling_of(dataset) for dataset, _ in self._own.values()]
+        self._shuffles: list[SeedGenerator] = [each for each in shuffles if each is not None]
         self.readable = len(self._shuffles) == len(shuffles)
         self.fragile = frozenset(
             key for key, (_, settled) in trained.items() if not settled or not self.readable
@@ -55,10 +54,10 @@ class Shuffles:
 
     def seeds(self) -> list[list[int]]:
         """Returns the seeds of each."""
-        return [list(seeds_of(dataset)) for dataset, _ in self._own.values()]
+        return [list(backend().reshuffling.seeds_of(dataset)) for dataset, _ in self._own.values()]
 
     def are_like(self, seeds: object) -> bool:
-        """Whether they have the seeds that `seeds` returned when a checkpoint was written; None if it has none."""
+        """Whether they have the seeds that `seeds` returned when a checkpoint was written; True if it has none."""
         return seeds is None or seeds == self.seeds()
 
     def go_to(self, counts: Sequence[int] | None, *, drawing: bool = False) -> None:
@@ -66,8 +65,8 @@ class Shuffles:
 
         Args:
             counts: From `counts`.
-            drawing: Whether batches of the training data are being drawn, perhaps ahead of training: what that gets
-                further by itself is left alone.
+            drawing: Whether batches of the training data are being drawn, perhaps ahead of training: a shuffle that
+                this advances is left alone.
         """
         if counts is None or len(counts) != len(self._shuffles):
             return
@@ -76,11 +75,11 @@ class Shuffles:
                 each.advance_to(int(count))
 
 
-def _sources(pipelines: Iterable[Any]) -> dict[int, tuple[Any, bool]]:
-    """By identity: the shuffle, and whether it gets no further after an iterator's first element."""
+def _sources(data: Any) -> dict[int, tuple[Any, bool]]:
+    """Returns by id each shuffle, and whether it does not advance after an iterator's first element."""
     found: dict[int, tuple[Any, bool]] = {}
-    for pipeline in pipelines:
-        for dataset, settled in sources(pipeline):
+    for pipeline in backend().datasets.pipelines_of(data):
+        for dataset, settled in backend().reshuffling.sources(pipeline):
             _, before = found.get(id(dataset), (dataset, True))
             found[id(dataset)] = (dataset, settled and before)
     return found

@@ -1,8 +1,8 @@
 """The logs of a training step, as the step returned them: nested, and in tensors.
 
 Keras compares their keys with those of the model's metrics to tell whether an epoch has the logs of its last step or
-the results of its metrics, which on several replicas are other numbers. What callbacks are given is flattened, and
-says no more which of them it was.
+the results of its metrics, which on several replicas are other numbers. The logs that callbacks get are flattened and
+no longer show that.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
-import tensorflow as tf
 
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain
 
@@ -27,27 +26,27 @@ def encode(logs: Any, arrays: dict[str, Array], path: str = "logs") -> Any:
         path: How their names begin.
 
     Raises:
-        TypeError: There is something else among them than numbers, tensors, strings and structures of these.
+        TypeError: They hold something other than numbers, tensors, strings and structures of these.
     """
     return plain.encode(_values(logs), arrays, path)
 
 
 def decode(encoded: Any, arrays: Mapping[str, Array]) -> Any:
-    """Returns the logs, in tensors where they were."""
+    """Returns the logs, with tensors where there were some."""
     return _tensors(plain.decode(encoded, arrays))
 
 
 def change_later(logs: Any) -> bool:
-    """Whether there is a variable among logs, as of a metric that returns its own: a validation goes on changing it."""
+    """Whether logs hold a variable, as a metric may return: a validation changes it later."""
     if isinstance(logs, Mapping):
         return any(change_later(value) for value in logs.values())
     if isinstance(logs, (list, tuple)):
         return any(change_later(value) for value in logs)
-    return isinstance(logs, (tf.Variable, keras.Variable))
+    return backend().variables.is_variable(logs)
 
 
 def flat(logs: Any) -> dict[str, Any]:
-    """Returns logs as callbacks are given them: those in dictionaries within beside the others, numbers as floats."""
+    """Returns logs as callbacks get them: inner dictionaries are flattened, and numbers are floats."""
     found: dict[str, Any] = {}
     for name, value in logs.items() if isinstance(logs, Mapping) else ():
         if isinstance(value, Mapping):
@@ -62,8 +61,8 @@ def _values(logs: Any) -> Any:
         return {name: _values(value) for name, value in logs.items()}
     if isinstance(logs, (list, tuple)):
         return type(logs)([_values(value) for value in logs]) if type(logs) in (list, tuple) else logs
-    if isinstance(logs, (tf.Tensor, tf.Variable, keras.Variable)):
-        return np.asarray(logs)[()]  # A number, where it is one: it then stands in the JSON.
+    if backend().variables.is_tensor(logs):
+        return np.asarray(logs)[()]  # A number becomes one of NumPy, which goes into the JSON.
     return logs
 
 
@@ -72,4 +71,4 @@ def _tensors(logs: Any) -> Any:
         return {name: _tensors(value) for name, value in logs.items()}
     if isinstance(logs, (list, tuple)):
         return type(logs)([_tensors(value) for value in logs])
-    return tf.convert_to_tensor(logs) if isinstance(logs, (np.ndarray, np.generic)) else logs
+    return backend().variables.to_tensor(logs) if isinstance(logs, (np.ndarray, np.generic)) else logs

@@ -1,4 +1,4 @@
-"""Where the validation data of a fit stands between its validations, and how it gets there again."""
+"""The position of the validation data between the validations of a fit, and how a restart gets there again."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from keras_preempt.backend.keras.internals import InputFeed
+from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.state import inputs
 from keras_preempt.state.shuffles import Counts, Shuffles
 
 
 @dataclass
 class Validated:
-    """What has happened to the validation data until now.
+    """What was drawn from the validation data so far.
 
     Attributes:
-        made_at: How far the shuffles were when each of its iterators was made.
-        looked: Whether Keras has looked at a batch since the last validation; it does so under a strategy.
+        made_at: How far the shuffles had come when each of its iterators was made.
+        looked: Whether Keras has drawn a batch to build the model since the last validation, as under a strategy.
         goes_on: Whether it takes that batch from the last of these iterators, and not from a new one.
     """
 
@@ -40,13 +40,13 @@ class Validated:
     def draw_again(
         self, feed: InputFeed, draws: Sequence[int], shuffles: Shuffles, before: Counts | None, *, looks: bool
     ) -> None:
-        """Brings the validation data of a continued fit where it would be if the fit had not been interrupted.
+        """Brings the validation data of a resumed fit to where it would be without the interruption.
 
         Args:
-            feed: The input of the validations, of which nothing was drawn but what Keras has looked at.
-            draws: How many batches were drawn of each iterator when a validation began.
+            feed: The input of the validations, from which only the batch that Keras looks at was drawn.
+            draws: How many batches were drawn from each iterator when a validation began.
             shuffles: Those of the fit.
-            before: How far they were before Keras looked at a batch; None if that cannot be told.
+            before: How far they had come before Keras looked at a batch; None if that cannot be told.
             looks: Whether Keras looks at a batch before each validation.
         """
         if not draws:

@@ -1,8 +1,8 @@
-"""Which variables of two models of one program are the same, though Keras has named them otherwise. Pure.
+"""Matches the variables of two models of one program that Keras has named differently. Pure functions.
 
-Keras numbers the layers of a class on for as long as a process lives: a model that is made twice has `dense` first and
-then `dense_1`. And what lies below a model's own name, as in `sequential/dense/kernel`, has no such name when Keras has
-made the model from its description.
+Keras numbers the layers of a class throughout a process: a model that is made twice has `dense` first and then
+`dense_1`. And a path below a model's own name, such as `sequential/dense/kernel`, lacks that name when Keras has made
+the model from its description.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def differ_in_layer(name: str, saved: str) -> bool:
 
 
 def _renumbered(names: Sequence[str], saved: Sequence[str]) -> dict[str, str] | None:
-    """Matches names that differ by how far Keras had counted, by one distance for each class, and by nothing else."""
+    """Matches names that differ only by their numbers, by one distance for each class."""
     first: list[dict[str, int]] = [{}, {}]
     for paths, least in zip((names, saved), first, strict=True):
         for path in paths:
@@ -73,7 +73,7 @@ def _numbered(component: str) -> tuple[str, int]:
 
 
 def _shortened(names: Sequence[str], saved: Sequence[str]) -> dict[str, str] | None:
-    """Matches names of which one is the end of the other, where that leaves no choice."""
+    """Matches names of which one is the end of the other, if there is exactly one way."""
     if len(names) != len(saved):
         return None
     found: dict[str, str] = {}

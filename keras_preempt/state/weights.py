@@ -1,4 +1,4 @@
-"""`load_weights`: the weights of a run, in a model of one's own, without its training."""
+"""`load_weights`: gives a model the weights of a run, without the rest of its training state."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preempt.backend.keras import internals as keras_internals
-from keras_preempt.backend.tensorflow import host_values
+from keras_preempt.backend.keras.model_parts import is_seed_state
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import IdentityMismatch, one_line
 from keras_preempt.checkpoint.run_directory import read_chosen, read_run
 from keras_preempt.checkpoint.storage.opening import open_store
@@ -87,14 +87,14 @@ def load_weights_from(
     named = None if saved_names is None else _in_order(model, saved_names)
     named = named or named_alike(list(variables), list(weights.values)) or {name: name for name in variables}
     _check(variables, weights.values, named, f"{store.url}/{info.directory}")
-    strategy = model.distribute_strategy
+    strategy, held = backend().strategy_of(model), backend().variables
     for name, variable in variables.items():
-        components = strategy.experimental_local_results(variable.value)
+        components = held.parts(strategy, variable)
         value = weights.values[named[name]]
         if rules[name] is Rule.TOTAL and len(components) > 1:
-            variable.assign(value)  # TensorFlow shares it out.
+            variable.assign(value)  # The strategy divides it among the replicas.
         else:
-            host_values.assign(components, value)
+            held.assign(components, value)
     return info.step, weights
 
 
@@ -117,7 +117,7 @@ def _weights(model: keras.Model) -> dict[str, Any]:
             "model.build(input_shape), first."
         )
     named = named_variables(model)
-    return {name: variable for name, variable in named.items() if not keras_internals.is_seed_state(variable)}
+    return {name: variable for name, variable in named.items() if not is_seed_state(variable)}
 
 
 def _value_dtype(variable: Any) -> Any:

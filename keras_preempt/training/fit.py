@@ -12,17 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import keras
-import tensorflow as tf
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.coordinator import Coordinator
 from keras_preempt.agreement.local import LocalCoordinator
-from keras_preempt.backend.keras import internals as keras_internals
-from keras_preempt.backend.keras.progress_bar import ProgressBar
-from keras_preempt.backend.keras.traced_step import stateful_random_operations, trace
-from keras_preempt.backend.tensorflow.place import Place, place
-from keras_preempt.backend.tensorflow.service import ServiceCoordinator
-from keras_preempt.backend.tensorflow.worker_lost import says_a_loss
+from keras_preempt.backend.keras.callbacks import ProgressBar
+from keras_preempt.backend.keras.running_fit import RunningFit
+from keras_preempt.backend.place import Place
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.other_workers import load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
@@ -127,7 +124,7 @@ class Supervision:
             self._begin(model, first, last)
         except BaseException as error:
             # Before the session is there, the workers tell each other of errors in `startup`.
-            told_here = hasattr(self, "session") or says_a_loss(error, self._place.workers)
+            told_here = hasattr(self, "session") or backend().errors.says_a_loss(error, self._place.workers)
             raised = self._settle(error) if told_here else error
             explain(raised, self._stage)
             self._close(f"{type(error).__name__} at the start: {error}")
@@ -141,21 +138,17 @@ class Supervision:
         global _fits
         began = time.time()
         self.set_deadline(None)  # The store may have served a fit before, under a notice of that time.
-        strategy = model.distribute_strategy
-        self._place = place(strategy)
+        strategy = backend().strategy_of(model)
+        self._place = backend().place(strategy)
         alone = side_by_side.alone(strategy, self._place)
-        fit = keras_internals.running_fit(model)
+        fit = backend().running_fit(model)
         self._unguard = fit.guard(self._settle)
         others = self._claim(fit.take_callbacks(first, last), first)
         refuse_rivals(others)
         self.bar = ProgressBar(others)
         log.watch_bar(self.bar.drawn_at)
         _fits += 1
-        coordinator: Coordinator = (
-            LocalCoordinator()
-            if self._place.members == 1
-            else ServiceCoordinator(self._place.member, self._place.members, self._place.jobs)
-        )
+        coordinator = backend().coordinator(self._place)
         self._propagation = Propagation(coordinator, remote=self._place.workers)
         self._events = EventLog(self._place.member)
         self._milestones = milestones = Milestones(self._events)
@@ -164,11 +157,11 @@ class Supervision:
         )
         self._listening = Listening(self.runtime, coordinator, self._place, self._config)
         model_states: list[ModelState] = []
-        setup = setup_of(model, fit.feed, strategy, self._place.members)
+        setup = setup_of(model, fit.feed, backend().replicas(strategy), self._place.members)
 
         def identity() -> dict[str, Any]:
             self._stage = DESCRIBING
-            fit.traced = trace(model, fit.feed.dataset)
+            fit.traced = backend().trace(model, fit.feed.dataset)
             changed = [] if fit.traced is None else fit.traced.changed_variables
             complete = fit.traced is not None
             model_states.append(ModelState(model, strategy, complete=complete, changed=changed))
@@ -178,7 +171,7 @@ class Supervision:
 
         def prepare() -> None:
             self._store.prepare()
-            replicas = strategy.num_replicas_in_sync // self._place.members
+            replicas = backend().replicas(strategy) // self._place.members
             check_space(self._store, model_states[0], self._place.members, replicas)
 
         def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
@@ -287,7 +280,7 @@ class Supervision:
 
     def _promise(
         self,
-        fit: keras_internals.RunningFit,
+        fit: RunningFit,
         coordinator: Coordinator,
         callbacks: CallbackStates,
         model_state: ModelState,
@@ -306,14 +299,12 @@ class Supervision:
             promised,
         )
 
-    def _promised(
-        self, fit: keras_internals.RunningFit, model_state: ModelState, unsaved: Sequence[str]
-    ) -> Promise:
+    def _promised(self, fit: RunningFit, model_state: ModelState, unsaved: Sequence[str]) -> Promise:
         traced = fit.traced
         return promise(
             input_promise.promise(fit.feed, fit.validation_data),
             self.session.shuffles,
-            None if traced is None else stateful_random_operations(traced),
+            None if traced is None else backend().stateful_random_operations(traced),
             model_state.holds,
             unsaved,
         )
@@ -529,8 +520,10 @@ class Supervision:
             return None
         try:
             return self.session.steps_at_start + self.session.steps_run
-        except tf.errors.OpError:  # What has ended training has also left no counter to read.
-            return None
+        except Exception as error:
+            if not backend().errors.described(error)[0]:
+                raise
+            return None  # What has ended training has also left no counter to read.
 
     def _write_status(self) -> None:
         if hasattr(self, "_saves"):

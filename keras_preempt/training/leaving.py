@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
-from keras_preempt.backend.tensorflow.place import Place
+from keras_preempt.backend.place import Place
 from keras_preempt.notices import Notice
 from keras_preempt.notices.platform import COORDINATION_KEY
 from keras_preempt.notices.termination import Preempted, Termination

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from dataclasses import replace
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
-from keras_preempt.backend.tensorflow.hung_on_loss import HungOnLoss
-from keras_preempt.backend.tensorflow.place import Place
-from keras_preempt.backend.tensorflow.service import ServiceCoordinator
+from keras_preempt.backend.hung_on_loss import HungOnLoss
+from keras_preempt.backend.place import Place
+from keras_preempt.backend.seam import backend
 from keras_preempt.notices import Notice
 from keras_preempt.notices.cloud import Source
-from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member
+from keras_preempt.notices.coordination_key import CoordinationKeyNotices, announcement, names_member
 from keras_preempt.notices.detection import KnownOnce
 from keras_preempt.notices.platform import CLOUDS, COORDINATION_KEY, Platform
 from keras_preempt.notices.polled import PolledNotices
@@ -49,7 +50,7 @@ class Listening:
         self._look_again = False
         self._detection = KnownOnce()  # Looks around while the state is restored.
         if place.workers:
-            runtime.announcement = place.workers.announcement
+            runtime.announcement = functools.partial(announcement, len(place.workers))
         signals = config.signals
         clustered = place.members > 1 or bool(place.workers)
         if SignalNotices.possible():
@@ -139,7 +140,7 @@ def _notice_keys(here: Place, coordinator: Coordinator) -> Coordinator:
     if not here.workers:
         return coordinator
     try:
-        return ServiceCoordinator(0, 1)
+        return backend().notice_keys()
     except CoordinationLost:
         logger.warning(
             "The remote workers have no coordination service: of their preemption nothing will be heard. "

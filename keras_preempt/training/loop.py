@@ -13,13 +13,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-import tensorflow as tf
-
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.coordinator import Coordinator
-from keras_preempt.backend.tensorflow import internals
-from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints
-from keras_preempt.backend.tensorflow.place import Place
+from keras_preempt.backend.place import Place
+from keras_preempt.backend.seam import CallOrder, LoopCheckpoints, backend
 from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.notices.platform import GENERIC
 from keras_preempt.notices.termination import EXIT_NOT_SAVED, TerminationConfig, complete
@@ -28,7 +25,6 @@ from keras_preempt.report.status import Status
 from keras_preempt.training import leaving
 from keras_preempt.training.drill import Drill
 from keras_preempt.training.listening import Listening
-from keras_preempt.training.loop_order import CallOrder
 from keras_preempt.training.propagation import Propagation
 from keras_preempt.training.runtime import Runtime
 
@@ -134,8 +130,8 @@ class LoopWatch:
             self.runtime.every_boundary = self._asks_tensorflow
         if self._asks_tensorflow:
             try:
-                internals.check_preemption(None)
-            except tf.errors.AbortedError as error:
+                backend().errors.check_preemption(None)
+            except Exception as error:
                 self.leave_for(error, arguments)
                 raise
         plan = self.runtime.boundary(position)
@@ -157,7 +153,7 @@ class LoopWatch:
     @property
     def _asks_tensorflow(self) -> bool:
         """Whether TensorFlow's own op is asked before each run, which also sees what runs on the remote workers."""
-        return bool(self._place.workers) and internals.check_preemption_is_linked()
+        return bool(self._place.workers) and backend().errors.check_preemption_is_linked()
 
     def leave_for(self, error: BaseException, arguments: Arguments) -> None:
         """Saves and leaves, if the error says that a remote worker was preempted; returns if it says something else.
@@ -166,12 +162,12 @@ class LoopWatch:
             SystemExit: See `boundary`.
             Preempted: See `boundary`.
         """
-        task = internals.task_preempted_by(error)
+        task = backend().errors.task_preempted_by(error)
         if self.over or task is None or not self._place.workers or os.getpid() != self._owner:
             return
         self.runtime.notices.append(notice_of(task))
         logger.warning("%s was preempted: saving now.", task)
-        tf.experimental.async_clear_error()  # Else the save would raise the same error, after steps that do not wait.
+        backend().errors.forget_asynchronous()  # Or the save raises the same error, after steps that do not wait.
         position = self._position()
         self._leave(position, saved=self._save(position, arguments) is None)
 

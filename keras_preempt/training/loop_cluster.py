@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from keras_preempt.agreement.coordinator import Coordinator
-from keras_preempt.agreement.local import LocalCoordinator
-from keras_preempt.backend.tensorflow.place import Place, place, place_in
-from keras_preempt.backend.tensorflow.remote_workers import connected
-from keras_preempt.backend.tensorflow.service import ServiceCoordinator
+from keras_preempt.backend.place import Place
+from keras_preempt.backend.seam import backend
 from keras_preempt.training import side_by_side
 
 
@@ -24,20 +20,7 @@ def join(resolver: Any) -> tuple[Place, Coordinator]:
         ValueError: This process is none of the training workers, or their steps cannot be aligned.
         CoordinationLost: TensorFlow's coordination service does not run in this process.
     """
-    if resolver is not None and resolver.task_type not in ("chief", "worker") and (workers := connected()):
-        return Place(workers=workers), LocalCoordinator()  # Nobody but this process runs the loop.
-    if resolver is not None and "ps" in resolver.cluster_spec().as_dict():
-        raise ValueError(
-            "Expected a cluster whose workers step together. Received: one with parameter servers (the job 'ps'). "
-            "Use tf.train.CheckpointManager on its coordinator."
-        )
-    if resolver is None:
-        strategy = tf.distribute.get_strategy()
-        here = place(strategy)
-        if (alone := side_by_side.alone(strategy, here)) is not None:
-            alone.warn()
-    else:
-        here = place_in(resolver)
-    if here.members == 1:
-        return here, LocalCoordinator()
-    return here, ServiceCoordinator(here.member, here.members)
+    here, strategy = backend().place_of_loop(resolver)
+    if strategy is not None and (alone := side_by_side.alone(strategy, here)) is not None:
+        alone.warn()
+    return here, backend().coordinator(here)

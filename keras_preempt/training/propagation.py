@@ -15,15 +15,11 @@ import enum
 import json
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-import tensorflow as tf
-
-from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost, CoordinationTimeout, Coordinator
-from keras_preempt.backend.tensorflow import internals
-from keras_preempt.backend.tensorflow.remote_workers import NO_WORKERS, RemoteWorkers
-from keras_preempt.backend.tensorflow.worker_lost import lost, says_a_loss
+from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.backend.place import NO_WORKERS, RemoteWorkers
+from keras_preempt.backend.seam import backend
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_by
 
 logger = logging.getLogger("keras_preempt")
@@ -40,15 +36,6 @@ SEEN_TIMEOUT = 2.0
 
 _LOOK_SECONDS = 0.5
 _NOT_THE_GIST = ("Graph execution error", "Detected at node", "File ")
-_NOT_TOLD_AS_ITSELF = (tf.errors.OUT_OF_RANGE, tf.errors.CANCELLED)
-"""Codes that loops over data, and TensorFlow itself, take for something other than an error."""
-
-_TENSORFLOW_ERRORS: dict[int, Callable[[None, None, str], Exception]] = {
-    int(kind(None, None, "").error_code): kind
-    for kind in vars(tf.errors).values()
-    if isinstance(kind, type) and issubclass(kind, tf.errors.OpError) and kind is not tf.errors.OpError
-}
-"""By code, TensorFlow's classes of errors."""
 
 
 class Origin(enum.Enum):
@@ -65,8 +52,8 @@ class Failure:
 
     Attributes:
         member: The number of the worker.
-        type: The name of the exception's class, with its module unless it is a builtin or TensorFlow's.
-        code: TensorFlow's error code; 0 if it is no error of TensorFlow's.
+        type: The name of the exception's class, with its module unless it is a builtin or the backend's.
+        code: The backend's code of the error; 0 if it is not the backend's.
         text: The exception's text.
     """
 
@@ -79,10 +66,9 @@ class Failure:
     def of(cls, error: BaseException, member: int) -> Failure:
         """Describes an exception of this process."""
         kind = type(error)
-        code = int(error.error_code) if isinstance(error, tf.errors.OpError) else 0
+        code, text = backend().errors.described(error)
         plain = code or kind.__module__ == "builtins"
         name = kind.__name__ if plain else f"{kind.__module__}.{kind.__qualname__}"
-        text = str(error.message) if isinstance(error, tf.errors.OpError) else str(error)
         return cls(member, name, code, _shortened(text))
 
     def encode(self) -> str:
@@ -109,12 +95,12 @@ class Failure:
     def rebuild(self) -> Exception:
         """Returns the same type of exception with the same text, and the number of the worker before it.
 
-        A class that is neither a builtin nor TensorFlow's, or that cannot be made from a text alone, is a
+        A class that is neither a builtin nor the backend's, or that cannot be made from a text alone, is a
         RuntimeError that names it.
         """
         text = f"Worker {self.member}: {self.text}"
-        if self.code in _TENSORFLOW_ERRORS:
-            return _TENSORFLOW_ERRORS[self.code](None, None, text)
+        if (of_backend := backend().errors.of_code(self.code, text)) is not None:
+            return of_backend
         kind = vars(builtins).get(self.type)
         # A StopIteration would not end a loop over data with an error, but without one.
         if (
@@ -157,16 +143,16 @@ class Propagation:
         Returns:
             What to raise: `error` itself; the error of the other worker; or a `WorkerLost`.
         """
-        self._out_of_reach = _service_is_out_of_reach(error)
+        self._out_of_reach = backend().errors.says_the_service_is_out_of_reach(error)
         failure = self._of_a_peer(error)
         if failure is not None:
             return self._heard(failure)
         can_lose = self._remote or self._coordinator.members > 1
-        if self.origin is None and can_lose and says_a_loss(error, self._remote):
+        if self.origin is None and can_lose and backend().errors.says_a_loss(error, self._remote):
             self.origin = Origin.LOST
             _tell_loss(str(error))
             self._tell(Failure.of(error, self._coordinator.member))
-            return lost(error)
+            return backend().errors.lost(error)
         if self.origin is None:
             self.origin = Origin.OWN
             if self._coordinator.members > 1:
@@ -203,21 +189,21 @@ class Propagation:
         self._say_seen()
         error = failure.rebuild()
         # No worker calls that an error of its own: it has lost another one, maybe a moment before this one does.
-        is_loss = isinstance(error, tf.errors.OpError) and internals.says_a_worker_is_gone(error)
+        is_loss = backend().errors.says_a_worker_is_gone(error)
         if self.origin is None and is_loss:
             self.origin = Origin.LOST
             _tell_loss(failure.text)
         elif self.origin is None:
             self.origin = Origin.PEER
             _tell_peers_error(failure)
-        return lost(error) if is_loss else error
+        return backend().errors.lost(error) if is_loss else error
 
     def _of_a_peer(self, error: BaseException) -> Failure | None:
-        if not isinstance(error, tf.errors.OpError):
+        code, text = backend().errors.described(error)
+        if not code:
             return None
-        failure = Failure.decode(str(error.message))
-        vague = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-        if failure is None and isinstance(error, vague) and self._coordinator.members > 1:
+        failure = Failure.decode(text)
+        if failure is None and backend().errors.may_hide_another(error) and self._coordinator.members > 1:
             # The connection to the worker that failed may break before its message is here.
             failure = self._look()
         if failure is not None and failure.member == self._coordinator.member:
@@ -241,7 +227,7 @@ class Propagation:
         coordinator = self._coordinator
         if coordinator.members == 1 or self._out_of_reach:
             return
-        code = failure.code if failure.code not in (0, *_NOT_TOLD_AS_ITSELF) else ABORTED
+        code = backend().errors.code_to_report(failure.code)
         try:
             first = coordinator.put_if_absent(_KEY, failure.encode())
             coordinator.report_error(failure.encode(), code)
@@ -271,32 +257,16 @@ def tell_uncaught_loss() -> None:
 
 
 def _status_of_loss(error: BaseException) -> int | None:
+    errors = backend().errors
     said = error
-    if isinstance(error, RuntimeError) and isinstance(error.__context__, tf.errors.OpError):
+    if isinstance(error, RuntimeError) and error.__context__ is not None:
         # Keras, where it builds a model, raises one in the other's place (`from None`) that quotes its text.
-        said = error.__context__ if str(error.__context__.message) in str(error) else error
-    if not isinstance(said, tf.errors.OpError) or not internals.says_a_worker_is_gone(said):
+        code, text = errors.described(error.__context__)
+        said = error.__context__ if code and text in str(error) else error
+    if not errors.says_a_worker_is_gone(said) or not backend().in_a_cluster():
         return None
-    if not _is_of_a_cluster():
-        return None
-    _tell_loss(str(said.message))
+    _tell_loss(errors.described(said)[1])
     return EXIT_WORKER_LOST
-
-
-def _is_of_a_cluster() -> bool:
-    try:
-        jobs = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec().as_dict()
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-    ):  # TF_CONFIG is what the program was given, whatever that is.
-        return False
-    return sum(len(jobs.get(job, ())) for job in ("chief", "worker")) > 1
-
-
-def _service_is_out_of_reach(error: BaseException) -> bool:
-    return isinstance(error, tf.errors.OpError) and internals.says_the_service_is_out_of_reach(error)
 
 
 def _tell_loss(text: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from keras_preempt.agreement.alignment import Position
-from keras_preempt.backend.keras.internals import RunningFit
-from keras_preempt.backend.tensorflow.internals import hidden_sources
+from keras_preempt.backend.keras.running_fit import RunningFit
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.model import ModelState
@@ -118,7 +118,7 @@ class Rehearsal:
         """Training is over."""
         if self._record is not None:
             self._record.boundary(position, self._session.logs)
-            self._record.sources(hidden_sources())
+            self._record.sources(backend().datasets.hidden_sources())
 
     def close(self) -> None:
         """The fit is left."""

@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import keras
-import numpy as np
-import tensorflow as tf
-
 from keras_preempt.agreement.alignment import Plan, Position
 from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.commit import Attempt, check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
@@ -182,7 +179,7 @@ class Saver:
             doomed=plan.doomed,
             finished=position.phase == "end",
             reason=f"called by {plan.kind.value}",
-            versions={"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__},
+            versions=backend().versions(),
             specs=self._specs(content),
         )
         self._count += 1

@@ -13,20 +13,19 @@ from typing import Any
 import keras
 
 from keras_preempt.agreement.alignment import Position
-from keras_preempt.backend.keras import internals as keras_internals
-from keras_preempt.backend.keras.internals import InputFeed, RunningFit
-from keras_preempt.backend.keras.own_optimizers import steps_done, steps_of_parts
-from keras_preempt.backend.tensorflow import iterators_made
-from keras_preempt.backend.tensorflow.internals import reshuffles_while_drawn
+from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.keras.model_parts import steps_done, steps_of_parts
+from keras_preempt.backend.keras.running_fit import RunningFit, builds_before_evaluating, evaluation_iterator
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers, Setup
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
+from keras_preempt.state.handover import find_waiting, not_regrouped, unclaimed
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Counts, Shuffles
 from keras_preempt.state.validations import Validated
-from keras_preempt.state.waiting import find_waiting, not_regrouped, unclaimed
 from keras_preempt.training.regrouping import Regrouped, regroup_checkpoint
 from keras_preempt.training.saver import Content
 from keras_preempt.training.start_errors import CAPTURING, RESTORING, explained
@@ -71,7 +70,9 @@ class Session:
         inputs.watch(fit.feed, self.shuffles)
         self._told_of_iterators = self._over = False
         fragile = self.shuffles.fragile
-        self._unwatch = iterators_made.watch(fragile, self._iterator_made) if fragile else None
+        self._unwatch = (
+            backend().reshuffling.watch_iterators(fragile, self._iterator_made) if fragile else None
+        )
         fit.before_evaluate = self._before_evaluate
         self._validated = Validated()
         self._counts_before_validation: Counts | None = None
@@ -148,16 +149,16 @@ class Session:
         self.check_handed_over()
         if not self._model_state.complete:
             self._model_state.look_again()
-        source = keras_internals.evaluation_iterator(self._model)
+        source = evaluation_iterator(self._model)
         if source is not None and (self._evaluation is None or not self._evaluation.belongs_to(source)):
-            self._evaluation = InputFeed(source)
+            self._evaluation = backend().feed(source)
             self._evaluation.note = self.shuffles.counts
-            looks = keras_internals.builds_before_evaluating(self._model)
+            looks = builds_before_evaluating(self._model)
             before = self._counts_before_validation
             self._validated.draw_again(
                 self._evaluation, self._evaluation_draws, self.shuffles, before, looks=looks
             )
-        elif self._evaluation is not None and keras_internals.builds_before_evaluating(self._model):
+        elif self._evaluation is not None and builds_before_evaluating(self._model):
             self._evaluation.looked_at()
         draws = self._evaluation_draws if self._evaluation is None else self._evaluation.draws
         self._before_validation = self._capture_small(draws, self._counts_before_validation, validating=True)
@@ -222,7 +223,7 @@ class Session:
         """
         if self._evaluation is None:
             return self._evaluation_draws
-        builds = keras_internals.builds_before_evaluating(self._model)
+        builds = builds_before_evaluating(self._model)
         return self._evaluation.draws_after_next_look() if builds else self._evaluation.draws
 
     def _capture_small(
@@ -367,7 +368,7 @@ class Session:
             return
         counted = self._resume.state.get("shuffles") is not None and self.shuffles.readable
         validated = None if counted else self._fit.validate_without_drawing(len(self._evaluation_draws))
-        if validated is not None and reshuffles_while_drawn(validated):
+        if validated is not None and backend().datasets.reshuffles_while_drawn(validated):
             logger.warning(
                 "A later fit with the same validation data is not exact: it reshuffles while it is drawn, and this "
                 "fit, which had ended, draws nothing. Make a dataset for each fit."

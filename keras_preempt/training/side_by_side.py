@@ -17,9 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
-from keras_preempt.backend.tensorflow.place import Place
+from keras_preempt.backend.place import Place
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound
 from keras_preempt.checkpoint.layout import INCARNATIONS, parse_incarnation
@@ -104,7 +102,7 @@ class Alone:
         )
 
 
-def alone(strategy: tf.distribute.Strategy, place: Place) -> Alone | None:
+def alone(strategy: object, place: Place) -> Alone | None:
     """Finds out whether this process is one of several training workers that each train alone.
 
     Args:
@@ -115,7 +113,7 @@ def alone(strategy: tf.distribute.Strategy, place: Place) -> Alone | None:
         None if it is not: it trains with the others, or it is none of them, such as an evaluator, or one of a cluster
         that works in another way, with parameter servers or with remote workers.
     """
-    if place.members > 1 or place.workers or isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    if place.members > 1 or place.workers or place.joins:
         return None
     try:
         told = json.loads(os.environ.get(environment.TF_CONFIG) or "{}")

@@ -14,8 +14,9 @@ import tensorflow as tf
 from packaging.requirements import Requirement
 
 from keras_preempt.backend import requirements
-from keras_preempt.backend.keras import internals as keras_internals
-from keras_preempt.backend.keras.internals import PrivateName
+from keras_preempt.backend.keras import running_fit
+from keras_preempt.backend.keras.names import PrivateName
+from keras_preempt.backend.tensorflow import repairs
 from tests.versions import verify
 
 _WITHOUT = """
@@ -71,7 +72,7 @@ def test_another_backend_of_keras_is_refused_with_what_to_set(tmp_path: Path) ->
         "import keras_preempt; keras_preempt.__version__; dir(keras_preempt)",
         "import keras_preempt.cli.main",
         "import keras_preempt.cluster, keras_preempt.process.environment, keras_preempt.agreement.alignment",
-        "import keras_preempt.notices.signals, keras_preempt.notices.termination, keras_preempt.coordination",
+        "import keras_preempt.notices.signals, keras_preempt.notices.termination, keras_preempt.agreement.local",
         "import keras_preempt.checkpoint.reader, keras_preempt.checkpoint.commit",
         "import keras_preempt.training.runtime, keras_preempt.training.startup, keras_preempt.report.events",
     ],
@@ -144,9 +145,9 @@ def test_what_has_changed_in_a_newer_keras_is_named(
     monkeypatch: pytest.MonkeyPatch, told_nothing: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(keras, "__version__", "99.1.0")
-    gone = PrivateName(keras_internals.MAKE_FUNCTION.module, "TensorFlowTrainer._moved_elsewhere", ("self",))
-    monkeypatch.setattr(keras_internals, "FUNCTIONS", (*keras_internals.FUNCTIONS, gone))
-    monkeypatch.setattr(keras_internals, "_FIT_LOCALS", (*keras_internals._FIT_LOCALS, "renamed"))
+    gone = PrivateName(repairs.MAKE_FUNCTION.module, "TensorFlowTrainer._moved_elsewhere", ("self",))
+    monkeypatch.setattr(repairs, "FUNCTIONS", (*repairs.FUNCTIONS, gone))
+    monkeypatch.setattr(running_fit, "_FIT_LOCALS", (*running_fit._FIT_LOCALS, "renamed"))
     requirements.check()
     (record,) = told_nothing.records
     assert "Changed in it: TensorFlowTrainer._moved_elsewhere, the variable renamed of fit." in record.message

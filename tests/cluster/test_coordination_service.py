@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_preempt.agreement.coordinator import CoordinationLost
-from keras_preempt.backend.tensorflow.service import ServiceCoordinator
+from keras_preempt.backend.tensorflow.coordination import ServiceCoordinator
 from tests.cluster.harness import ClusterResult, run_cluster
 
 SCRIPT = Path(__file__).parent / "scripts" / "coordination.py"

@@ -81,4 +81,4 @@ def test_only_one_module_can_reach_the_coordination_service() -> None:
         for path in package.rglob("*.py")
         if "config_key_value" in path.read_text()
     }
-    assert reaching == {"backend/tensorflow/internals.py"}
+    assert reaching == {"backend/tensorflow/coordination.py"}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_preempt.backend.keras.internals import REPAIRS
+from keras_preempt.backend.tensorflow.repairs import REPAIRS
 from tests.cluster.harness import run_cluster
 
 SCRIPTS = Path(__file__).parent / "scripts"

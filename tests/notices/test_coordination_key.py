@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 import time
 
-from keras_preempt.backend.tensorflow.internals import PREEMPTION_NOTICE_KEY
+from keras_preempt.backend.place import PREEMPTION_NOTICE_KEY
 from keras_preempt.notices import Notice
 from keras_preempt.notices.coordination_key import CoordinationKeyNotices, names_member
 from tests.agreement.memory_coordinator import PATIENCE, MemoryService

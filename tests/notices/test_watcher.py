@@ -16,24 +16,23 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt import PreemptionWatcher
-from keras_preempt.backend.tensorflow import remote_workers
-from keras_preempt.backend.tensorflow.internals import PREEMPTION_NOTICE_KEY, WORKER_PREEMPTION
-from keras_preempt.backend.tensorflow.remote_workers import RemoteWorkers, of_strategy
-from keras_preempt.notices import watcher
+from keras_preempt.backend import place
+from keras_preempt.backend.place import PREEMPTION_NOTICE_KEY, RemoteWorkers
+from keras_preempt.backend.seam import backend
+from keras_preempt.backend.tensorflow import coordination
+from keras_preempt.backend.tensorflow.errors import WORKER_PREEMPTION
+from keras_preempt.backend.tensorflow.place import of_strategy
 from tests.agreement.memory_coordinator import PATIENCE, MemoryService
 
 JOBS = (("worker", 2),)
 
 
 class Keys:
-    """The coordination service, as far as the watcher asks it; its workers are gone after so many looks."""
+    """The coordination service, as far as it is asked for workers; they are gone after so many looks."""
 
     def __init__(self, looks: int | None = None) -> None:
         self.looks = 0
         self._gone_after = looks
-
-    def available(self) -> bool:
-        return True
 
     def are_gone(self, jobs: Any) -> bool:
         assert jobs == JOBS
@@ -44,8 +43,7 @@ class Keys:
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> MemoryService:
     memory = MemoryService(1)
-    monkeypatch.setattr(watcher.internals, "CoordinationKeys", Keys)
-    monkeypatch.setattr(watcher, "ServiceCoordinator", lambda member, members: memory.coordinators()[0])
+    monkeypatch.setattr(backend(), "notice_keys", lambda: memory.coordinators()[0])
     return memory
 
 
@@ -101,9 +99,8 @@ def test_one_that_is_forgotten_stops_too(service: MemoryService) -> None:
 
 def test_waiting_for_the_workers_ends_when_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = Keys(looks=3)
-    monkeypatch.setattr(remote_workers.internals, "CoordinationKeys", lambda: keys)
-    monkeypatch.setattr(remote_workers, "LOOK_SECONDS", 0.01)
-    assert RemoteWorkers(JOBS).wait_until_gone() is True
+    monkeypatch.setattr(place, "LOOK_SECONDS", 0.01)
+    assert RemoteWorkers(JOBS, keys.are_gone).wait_until_gone() is True
     assert keys.looks == 4
 
 
@@ -111,10 +108,9 @@ def test_waiting_for_workers_that_stay_ends_in_time_and_asks_no_more_often_than_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keys = Keys()
-    monkeypatch.setattr(remote_workers.internals, "CoordinationKeys", lambda: keys)
-    monkeypatch.setattr(remote_workers, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(place, "LOOK_SECONDS", 0.05)
     began = time.monotonic()
-    assert RemoteWorkers(JOBS).wait_until_gone(0.2) is False
+    assert RemoteWorkers(JOBS, keys.are_gone).wait_until_gone(0.2) is False
     assert time.monotonic() - began >= 0.2
     assert keys.looks <= 6
 
@@ -150,5 +146,13 @@ def strategy_on(*devices: str) -> Any:
 def test_a_coordinator_is_known_by_a_strategy_on_devices_of_other_jobs(
     devices: list[str], jobs: Any, found: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_workers.internals, "remote_jobs", lambda: jobs)
+    monkeypatch.setattr(coordination, "remote_jobs", lambda: jobs)
     assert of_strategy(strategy_on(*devices)) == RemoteWorkers(found)
+
+
+def test_connected_workers_are_asked_for_at_the_coordination_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = Keys(looks=1)
+    monkeypatch.setattr(coordination, "remote_jobs", lambda: JOBS)
+    monkeypatch.setattr(coordination, "CoordinationKeys", lambda: keys)
+    assert backend().remote_workers().wait_until_gone(timeout=0) is False
+    assert backend().remote_workers().wait_until_gone(timeout=0) is True

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
-from keras_preempt.backend.tensorflow.internals import batch_size
+from keras_preempt.backend.tensorflow.datasets import batch_size
 from tests.cluster.small_fit import make_model
 
 Data = tf.data.Dataset

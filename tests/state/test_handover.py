@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_preempt.state.handover import UnclaimedValues
 from keras_preempt.state.model import ModelState
-from keras_preempt.state.waiting import UnclaimedValues
 
 ONE = tf.distribute.get_strategy()
 

@@ -23,6 +23,8 @@ def feed(dataset: Any, *, distributed: bool, batches: int | None) -> Any:
         Any,
         SimpleNamespace(
             dataset=SimpleNamespace(_original_dataset=dataset) if distributed else dataset,
+            pipelines=[dataset],
+            is_shared=distributed,
             batches=batches,
             is_generator=False,
             changes_itself="",

@@ -15,9 +15,10 @@ import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
-from keras_preempt.backend.keras import internals as keras_internals
-from keras_preempt.backend.keras.internals import InputFeed
-from keras_preempt.backend.tensorflow.internals import shuffle_buffers
+from keras_preempt.backend.keras import names
+from keras_preempt.backend.tensorflow import datasets
+from keras_preempt.backend.tensorflow.datasets import shuffle_buffers
+from keras_preempt.backend.tensorflow.feed import DatasetFeed
 from keras_preempt.state import inputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
@@ -86,7 +87,7 @@ PIPELINES: dict[str, tuple[Callable[[], tf.data.Dataset], int | None]] = {
 }
 
 
-def feed_of(name: str, steps_per_execution: int = 1) -> tuple[Any, InputFeed]:
+def feed_of(name: str, steps_per_execution: int = 1) -> tuple[Any, DatasetFeed]:
     """What `fit` has when its callbacks are first called, over new objects."""
     dataset, steps_per_epoch = PIPELINES[name]
     iterator = TFEpochIterator(
@@ -96,7 +97,7 @@ def feed_of(name: str, steps_per_execution: int = 1) -> tuple[Any, InputFeed]:
         steps_per_execution=steps_per_execution,
     )
     iterator.reset()
-    feed = InputFeed(iterator)
+    feed = DatasetFeed(iterator)
     inputs.watch(feed)
     return iterator, feed
 
@@ -127,7 +128,7 @@ def noting(steps: list[int]) -> Callable[[int, int, int], None]:
     return lambda epoch, step, drawn: steps.append(step)
 
 
-def captured(feed: InputFeed) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def captured(feed: DatasetFeed) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays: dict[str, np.ndarray] = {}
     state = inputs.capture(feed, feed.position(pending=True), arrays)
     return json.loads(json.dumps(state)), {name: array.copy() for name, array in arrays.items()}
@@ -157,7 +158,7 @@ def test_replayed_to_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_s
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As under a strategy with several replicas, whose iterators TensorFlow cannot save.
-    monkeypatch.setattr(inputs, "iterator_state", lambda iterator: None)
+    monkeypatch.setattr(datasets, "iterator_state", lambda iterator: None)
     check_everywhere(name, 1)
 
 
@@ -292,7 +293,7 @@ def test_a_buffer_that_would_cost_the_grace_period_is_not_even_written(
     def write(iterator: Any) -> bytes:
         raise AssertionError("the buffer was written")
 
-    monkeypatch.setattr(inputs, "iterator_state", write)
+    monkeypatch.setattr(datasets, "iterator_state", write)
     ways: set[str] = set()
     run(iterator, 1, 1, lambda *_: ways.add(captured(feed)[0]["way"]))
     assert ways == {"new"}
@@ -324,5 +325,5 @@ def test_before_anything_was_drawn_there_is_nothing_to_restore() -> None:
 
 
 def test_an_epoch_iterator_of_another_keras_is_refused() -> None:
-    with pytest.raises(keras_internals.KerasInternalsError, match="_enumerate_iterator"):
-        InputFeed(object())
+    with pytest.raises(names.KerasInternalsError, match="_enumerate_iterator"):
+        DatasetFeed(object())

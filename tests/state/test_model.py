@@ -194,7 +194,7 @@ def run(program: str) -> str:
 def test_the_global_seed_is_restored_and_made_only_where_the_checkpoint_has_one() -> None:
     program = """
 from tests.state.test_model import *
-from keras_preempt.backend.keras.internals import global_seed_state
+from keras_preempt.backend.keras.model_parts import global_seed_state
 import random
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")])
 model.compile("sgd", "mse")

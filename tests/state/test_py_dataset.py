@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
-from keras_preempt.backend.keras.internals import InputFeed
+from keras_preempt.backend.tensorflow.feed import DatasetFeed
 from keras_preempt.state import inputs, py_dataset, randomness
 
 STEPS, EPOCHS = 5, 3
@@ -44,7 +44,7 @@ class Numbers(keras.utils.PyDataset):
         self.order = state["order"]
 
 
-def start(**options: Any) -> tuple[Numbers, Any, InputFeed]:
+def start(**options: Any) -> tuple[Numbers, Any, DatasetFeed]:
     """What `fit` has when its callbacks are first called, in a new process."""
     keras.utils.set_random_seed(4)
     numbers = Numbers(**options)
@@ -52,7 +52,7 @@ def start(**options: Any) -> tuple[Numbers, Any, InputFeed]:
         x=numbers, distribute_strategy=tf.distribute.get_strategy(), steps_per_execution=1, shuffle=True
     )
     iterator.reset()
-    feed = InputFeed(iterator)
+    feed = DatasetFeed(iterator)
     inputs.watch(feed)
     return numbers, iterator, feed
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.keras import internals as keras_internals
+from keras_preempt.backend.tensorflow import feed
 
 
 class Guarded(keras.callbacks.Callback):
@@ -27,7 +27,7 @@ class Guarded(keras.callbacks.Callback):
             raise ValueError(place)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        fit = keras_internals.running_fit(self.model)
+        fit = feed.running_fit(self.model)
         self.end = fit.guard(self._settle)
         if "resumed" in self._place:
             fit.logs_of_an_epoch_without_steps({"loss": 1.0}, of_step=True)

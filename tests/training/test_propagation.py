@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost
 from keras_preempt.agreement.local import LocalCoordinator
-from keras_preempt.backend.tensorflow.remote_workers import RemoteWorkers
-from keras_preempt.backend.tensorflow.worker_lost import WorkerLost
+from keras_preempt.backend.place import RemoteWorkers
+from keras_preempt.backend.tensorflow.errors import WorkerLost
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, status_of
 from keras_preempt.training.propagation import LONGEST_TEXT, Failure, Origin, Propagation, gist
 from tests.agreement.memory_coordinator import MemoryCoordinator, MemoryService

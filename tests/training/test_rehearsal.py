@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
-from keras_preempt.backend.tensorflow.internals import hidden_sources
+from keras_preempt.backend.tensorflow.datasets import hidden_sources
 from keras_preempt.cli.drill.comparison import find_parting
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
 from keras_preempt.process import environment

@@ -13,8 +13,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
-from keras_preempt.backend.tensorflow.place import Place
-from keras_preempt.backend.tensorflow.remote_workers import RemoteWorkers
+from keras_preempt.backend.place import Place, RemoteWorkers
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.process import this_process
 from keras_preempt.training import several_fits, side_by_side
@@ -160,6 +159,7 @@ def test_those_that_train_with_others_are_not_alone(monkeypatch: pytest.MonkeyPa
     in_cluster(monkeypatch)
     assert alone(Workers(), Place(1, 2, "/job:worker/task:1")) is None
     assert alone(ONE_DEVICE, Place(workers=RemoteWorkers((("worker", 2),)))) is None
+    assert alone(Workers(), Place(joins=True)) is None
 
 
 def test_a_chief_with_workers_and_a_mirrored_strategy_are_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:

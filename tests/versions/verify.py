@@ -27,7 +27,7 @@ ENDS = ("oldest", "newest")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 CANARIES = (
-    "tests/backend/keras/test_canaries.py",
+    "tests/backend/tensorflow/test_repairs_canaries.py",
     "tests/backend/keras/test_fit_canaries.py",
     "tests/backend/tensorflow/test_canaries.py",
 )

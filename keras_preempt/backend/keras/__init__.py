@@ -1,1 +1,1 @@
-"""Private names of Keras: the running fit, its input, and the step that it traces."""
+"""What is known of the insides of Keras, whatever backend it runs on: the running fit, its input, private names."""

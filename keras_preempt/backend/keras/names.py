@@ -1,16 +1,89 @@
-"""The private attributes of Keras' classes that this package reads or replaces, and whether they are still there.
+"""The private names of Keras that this package relies on, and whether the installed Keras still has them.
 
-Verified with Keras 3.8.0 to 3.15.1. `tests/test_private_names.py` holds the table complete. That a name is there does
-not say that it still means the same; the canaries look at that.
+Verified with Keras 3.8.0 to 3.15.1. `tests/test_private_names.py` keeps the table of attributes complete. A name that
+is there may still mean something else; the canaries check that.
 """
 
 from __future__ import annotations
 
+import dis
+import functools
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
+
+import keras
+from packaging.version import Version
+
+from keras_preempt.backend.versions import NEWEST_KERAS, OLDEST_KERAS
+
+
+class KerasInternalsError(RuntimeError):
+    """The installed Keras lacks a private name relied upon, or the name now means something else."""
+
+    def __init__(self, expected: str, received: str) -> None:
+        super().__init__(
+            f"Expected {expected}, as in Keras {NEWEST_KERAS}. "
+            f"Received: {received} in Keras {keras.__version__}. "
+            f"Install keras=={NEWEST_KERAS}, or a keras-preempt that knows Keras {keras.__version__}."
+        )
+
+
+def keras_is_from(version: str) -> bool:
+    """Whether the installed Keras is of this version or newer."""
+    return Version(keras.__version__) >= Version(version)
+
+
+@dataclass(frozen=True)
+class PrivateName:
+    """A private function of Keras: where it stands, the parameters it is called with, the Keras that brought it."""
+
+    module: str
+    path: str
+    parameters: tuple[str, ...]
+    since: str = OLDEST_KERAS
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.path}({', '.join(self.parameters)})"
+
+    def owner(self) -> Any:
+        """Returns the module or class whose own attribute the function is.
+
+        Raises:
+            KerasInternalsError: The module or the class is gone.
+        """
+        *parents, _ = self.path.split(".")
+        try:
+            return functools.reduce(getattr, parents, importlib.import_module(self.module))
+        except (ImportError, AttributeError) as error:
+            raise KerasInternalsError(str(self), str(error)) from error
+
+    @property
+    def expected(self) -> bool:
+        """Whether the installed Keras is new enough to have it."""
+        return keras_is_from(self.since)
+
+    @property
+    def attribute(self) -> str:
+        """The function's name in its owner."""
+        return self.path.rpartition(".")[2]
+
+    def find(self) -> Callable[..., Any]:
+        """Returns the function itself.
+
+        Raises:
+            KerasInternalsError: It is gone, or takes other parameters.
+        """
+        function = vars(self.owner()).get(self.attribute)
+        if not inspect.isfunction(function):
+            raise KerasInternalsError(str(self), "no such function")
+        if (parameters := tuple(inspect.signature(function).parameters)) != self.parameters:
+            raise KerasInternalsError(str(self), f"parameters ({', '.join(parameters)})")
+        return function
+
 
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "keras.src.backend.tensorflow.trainer.TensorFlowTrainer": (
@@ -83,11 +156,34 @@ def _named(owner: type) -> Iterator[str]:
         for value in vars(base).values():
             function = value.fget if isinstance(value, property) else value
             if isinstance(function, FunctionType):
-                yield from _of_code(inspect.unwrap(function).__code__)
+                for code in code_of(inspect.unwrap(function)):
+                    yield from code.co_names
 
 
-def _of_code(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
+def changed_functions(functions: Iterable[PrivateName]) -> list[str]:
+    """Returns the paths of those functions that the installed Keras should have and lacks, or has changed."""
+    changed = []
+    for function in functions:
+        try:
+            if function.expected:
+                function.find()
+        except KerasInternalsError:
+            changed.append(function.path)
+    return changed
+
+
+def code_of(function: Callable[..., Any]) -> list[CodeType]:
+    """Returns the code of a function and of all functions within it."""
+    return list(_within(function.__code__))
+
+
+def reads(code: CodeType, variable: str) -> bool:
+    """Whether code reads a variable of a function around it, or one that functions within it read."""
+    return any(i.opname == "LOAD_DEREF" and i.argval == variable for i in dis.get_instructions(code))
+
+
+def _within(code: CodeType) -> Iterator[CodeType]:
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _of_code(constant)
+            yield from _within(constant)

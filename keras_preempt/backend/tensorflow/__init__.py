@@ -1,1 +1,1 @@
-"""Private names of TensorFlow."""
+"""TensorFlow behind the seam, and the repairs of Keras on TensorFlow."""

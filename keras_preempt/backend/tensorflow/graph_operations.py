@@ -1,4 +1,4 @@
-"""Every operation of a traced function, those of the functions that it calls too, and the Python line each comes from.
+"""The operations of a traced function and of the functions that it calls, each with the Python line that made it.
 
 Verified with TensorFlow 2.16.1 to 2.21.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-_DEEPEST = 100  # functions that call functions; a recursive one has been seen by then
+_DEEPEST = 100  # Functions that call functions; a recursive one has been seen by then.
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class GraphOperation:
 
 
 def operations(graph: Any) -> Iterator[GraphOperation]:
-    """Walks through a graph and the functions that it calls, each once.
+    """Yields the operations of a graph and of the functions that it calls, each function once.
 
     Args:
         graph: The graph of a traced `tf.function`.
@@ -57,9 +57,9 @@ def operations(graph: Any) -> Iterator[GraphOperation]:
 
 
 def resource_of(operation: GraphOperation) -> Any:
-    """Returns the resource that an operation's first input is, as the caller of the function has it.
+    """Returns the resource that an operation's first input is in the caller of the function.
 
-    None if the function makes it itself, or is given another one by each caller.
+    None if the function makes it itself, or gets another one from each caller.
     """
     tensor = operation.operation.inputs[0]
     while (graph := getattr(tensor, "graph", None)) is not None:
@@ -85,7 +85,7 @@ def _operations(graph: Any, seen: set[str], depth: int) -> Iterator[GraphOperati
 
 
 def _graph_of(graph: Any, name: str) -> Any:
-    """The graph of a function that a graph calls; None for one that has no Python graph, such as a gradient's."""
+    """Returns the graph of a function that a graph calls; None if it has no Python graph, such as a gradient's."""
     find = getattr(graph, "_get_function", None)
     return None if find is None else getattr(find(name), "graph", None)
 

@@ -1,11 +1,15 @@
-"""The checkpoints of a custom loop: TensorFlow's own format, written by one worker where all can read it.
+"""The checkpoints of a custom loop, in TensorFlow's own format, written by one worker where all can read them.
 
-Saving is collective for some variables, so every worker has to save; what the others write is of no use to anyone.
-They write it into a temporary directory of their own, which is there only while they do.
+Saving is collective for some variables, so every worker has to save. What the others write is not needed: it goes into
+a temporary directory of their own, which they then remove.
+
+A user's `save_fn` may save instead, and may do so in the background; its end is waited for.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,28 +17,33 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_preempt.backend.tensorflow.loop_order import CallOrder
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
-from keras_preempt.training import loop_save_fn as handler_save_fn
-from keras_preempt.training.loop_order import CallOrder
 
 TENSORFLOWS_COUNT = "checkpointed_runs"
-"""Under this name TensorFlow's handler keeps its count, so that each finds what the other has saved."""
+"""The name under which TensorFlow's handler keeps its count, so that each handler finds what the other has saved."""
 
 OUR_COUNT = "keras_preempt_runs"
 
-_CHECK_INTERVAL = 1  # its place among the arguments of tf.train.CheckpointManager.save
+_CHECK_INTERVAL = 1  # Its position among the arguments of tf.train.CheckpointManager.save.
+
+_TENSORFLOWS = (tf.train.Checkpoint, tf.train.CheckpointManager)
+
+_WAITS = ("wait_until_finished", "result", "sync", "join")
+"""Methods that return when what runs in the background is over: of futures (`concurrent.futures`, Orbax), of
+checkpointers (Orbax), of TensorFlow's checkpoints and managers, and of threads and processes."""
 
 
 class RunCount(tf.train.experimental.PythonState):
     """How many calls a loop has made, over all its restarts.
 
-    It is asked whenever its checkpoint is saved, also by the user's own saves. A variable would have to be written
-    at every step to be right in those.
+    TensorFlow asks for it whenever its checkpoint is saved, also by the user. A variable would have to be written at
+    every step to be right in the user's saves.
 
     Attributes:
         runs: That number.
-        written: What it was when it was last written into a checkpoint; None as long as it was not.
-        restored: Whether a checkpoint had it.
+        written: The number in the checkpoint that was written last; None if none was.
+        restored: Whether the restored checkpoint had it.
     """
 
     def __init__(self) -> None:
@@ -61,7 +70,7 @@ class LoopCheckpoints:
         directory: Where the checkpoints are, for a `tf.train.Checkpoint`; all workers must be able to read it.
         chief: Whether this worker's checkpoints are those that stay.
         save_fn: Saves in place of the manager, if not None.
-        staging_dir: Where the other workers make their temporary directories; None for the system's place.
+        staging_dir: Where the other workers make their temporary directories; None for the system's own.
 
     Attributes:
         count: The number of calls that goes with the state.
@@ -80,7 +89,7 @@ class LoopCheckpoints:
         save_fn: Callable[..., object] | None,
         staging_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        handler_save_fn.check(save_fn)
+        check_save_fn(save_fn)
         self._save_fn = save_fn
         self._staging_dir = staging_dir
         if isinstance(given, tf.train.CheckpointManager):
@@ -98,7 +107,7 @@ class LoopCheckpoints:
                 "Expected checkpoint_or_checkpoint_manager to be a tf.train.Checkpoint or a "
                 f"tf.train.CheckpointManager. Received: {given!r}."
             )
-        # Now and not when there is no time left; and it sweeps away what killed processes have left here.
+        # Now and not when there is no time left; it also removes what killed processes have left there.
         StagingDirectory(staging_dir).remove()
         checkpoint = self._manager.checkpoint
         self.count: RunCount = _attached(checkpoint, OUR_COUNT, RunCount)
@@ -118,12 +127,12 @@ class LoopCheckpoints:
         return path
 
     def call_order(self) -> CallOrder:
-        """What tells whether calls come before the steps; to be made when the state is restored."""
+        """Finds out whether calls come before the steps; to be called when the state is restored."""
         checkpoint = self._manager.checkpoint
         return CallOrder(checkpoint, (self._variable, checkpoint.save_counter))
 
     def size(self) -> int:
-        """Bytes of the latest checkpoint; 0 if there is none yet, or if it is in a bucket."""
+        """Returns the bytes of the latest checkpoint; 0 if there is none yet, or if it is in a bucket."""
         path = self._manager.latest_checkpoint
         if path is None:
             return 0
@@ -131,7 +140,7 @@ class LoopCheckpoints:
         return sum(file.stat().st_size for file in latest.parent.glob(f"{latest.name}.*"))
 
     def save(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Saves now, and returns when that is complete; every worker has to.
+        """Saves now, and returns when the save is complete. Every worker has to call it.
 
         Args:
             args: For `tf.train.CheckpointManager.save`, or for save_fn.
@@ -142,7 +151,7 @@ class LoopCheckpoints:
         """
         self._variable.assign(self.count.runs)
         if self._save_fn is not None:
-            handler_save_fn.wait(self._save_fn, self._save_fn(*args, **kwargs))
+            wait_for_save(self._save_fn, self._save_fn(*args, **kwargs))
             self._manager.sync()  # It may have written this checkpoint, in the background.
             return "through save_fn"
         if self._writes_there:
@@ -155,16 +164,16 @@ class LoopCheckpoints:
 def _save(manager: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     wanted = dict(kwargs)
     if len(args) <= _CHECK_INTERVAL:
-        # A notice cannot wait for the interval at which the user saves while nothing happens.
+        # A notice cannot wait for the interval of the user's regular saves.
         wanted.setdefault("check_interval", False)
     path = manager.save(*args, **wanted)
-    manager.sync()  # With CheckpointOptions(enable_async=True) it is being written still.
-    handler_save_fn.check_written(path)
+    manager.sync()  # With CheckpointOptions(enable_async=True) it is still being written.
+    check_written(path)
     return str(path)
 
 
 def _attached(checkpoint: Any, name: str, make: Callable[[], Any]) -> Any:
-    """What the checkpoint holds under this name, also from an earlier handler; makes it if there is nothing."""
+    """Returns what the checkpoint holds under this name, also from an earlier handler; makes it if there is nothing."""
     found = getattr(checkpoint, name, None)
     if found is None:
         found = make()
@@ -174,3 +183,82 @@ def _attached(checkpoint: Any, name: str, make: Callable[[], Any]) -> Any:
 
 def _make_variable() -> Any:
     return tf.Variable(0, dtype=tf.int64, trainable=False, name=TENSORFLOWS_COUNT)
+
+
+def check_save_fn(save_fn: Callable[..., object] | None) -> None:
+    """Refuses what cannot be called as a plain function.
+
+    Raises:
+        ValueError: It is a coroutine function.
+    """
+    if inspect.iscoroutinefunction(save_fn):
+        raise ValueError(
+            f"Expected save_fn to save when it is called. Received: {save_fn!r}, a coroutine function, which then "
+            "does nothing. Call it through asyncio.run."
+        )
+
+
+def wait_for_save(save_fn: Callable[..., object], returned: object) -> None:
+    """Waits until a save is complete.
+
+    Args:
+        save_fn: What has saved. If it is a method of a checkpointer, that is waited for as well.
+        returned: What it has returned: something to wait for, or a list or tuple of such. Anything else is ignored.
+
+    Raises:
+        Exception: What the save has raised in the background.
+        TypeError: It has not begun: it is a coroutine.
+        ChildProcessError: The process that saves has failed.
+        FileNotFoundError: TensorFlow was to write it in the background, and has not.
+    """
+    if inspect.isawaitable(returned) and not hasattr(returned, "result"):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        raise TypeError(
+            f"Expected save_fn to save when it is called. Received: {returned!r}, which nobody awaits. Call it "
+            "through asyncio.run."
+        )
+    for each in returned if isinstance(returned, (list, tuple)) else [returned]:
+        _wait_for(each)
+    while isinstance(save_fn, functools.partial):
+        save_fn = save_fn.func
+    if inspect.ismethod(save_fn):
+        owner = save_fn.__self__
+        # Of an object that save_fn did not return, only methods with one possible meaning are called.
+        if isinstance(owner, _TENSORFLOWS) or hasattr(owner, "wait_until_finished"):
+            _wait_for(owner)
+        if isinstance(owner, tf.train.CheckpointManager) and isinstance(returned, str):
+            check_written(returned)
+
+
+def check_written(path: str | None) -> None:
+    """Makes sure that a checkpoint of TensorFlow's is there.
+
+    A failure in the background is raised nowhere: TensorFlow's `sync` waits, and does not report it.
+
+    Raises:
+        FileNotFoundError: It is not.
+    """
+    if path is not None and not tf.io.gfile.exists(f"{path}.index"):  # This file is written last.
+        raise FileNotFoundError(
+            f"Expected the checkpoint {path} to be written in the background. Received: no {path}.index. Look for "
+            "TensorFlow's own message about it, and whether the directory can be written to."
+        )
+
+
+def _wait_for(one: Any) -> None:
+    if one is None or isinstance(one, (str, bytes, type)):
+        return
+    for name in _WAITS:
+        method = getattr(one, name, None)
+        if callable(method):
+            method()
+            break
+    if isinstance(one, tf.train.CheckpointManager) and one.latest_checkpoint is None:
+        raise FileNotFoundError(
+            f"Expected a checkpoint in {one.directory}. Received: none, after a save. Look for TensorFlow's own "
+            "message about it."
+        )
+    code = getattr(one, "exitcode", None)
+    if code:
+        raise ChildProcessError(f"Expected the process that saves to end well. Received: exit status {code}.")

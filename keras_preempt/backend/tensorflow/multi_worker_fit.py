@@ -1,10 +1,9 @@
 """Makes Keras 3's `fit`, `evaluate` and `predict` work under several workers and several replicas.
 
-Keras 3.15.1 fails under `tf.distribute.MultiWorkerMirroredStrategy` before the first step, and so do gradient
-accumulation and `ema_overwrite_frequency` under `tf.distribute.MirroredStrategy` as well; it fails with more than
-one step per execution on more than one replica; and it hangs in a step whose scaled gradients overflow on one worker
-only. `enable_multi_worker_fit` repairs what is broken in the installed Keras, for as long as it is asked to, and leaves
-alone what works.
+Keras 3.15.1 fails under `tf.distribute.MultiWorkerMirroredStrategy` before the first step. Gradient accumulation and
+`ema_overwrite_frequency` also fail under `tf.distribute.MirroredStrategy`, and so does more than one step per execution
+on more than one replica. A step whose scaled gradients overflow on only one worker hangs. `enable_multi_worker_fit`
+repairs what is broken in the installed Keras until the repair is undone, and leaves alone what works.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from typing import Any
 
 import keras
 
-from keras_preempt.backend.keras.internals import REPAIRS, KerasInternalsError, Repair
+from keras_preempt.backend.keras.names import KerasInternalsError
+from keras_preempt.backend.tensorflow.repairs import REPAIRS, Repair
 
-#: The methods that a defect breaks; `predict` averages nothing and loops in Python.
 _GUARDED_METHODS = ("fit", "evaluate", "train_on_batch", "test_on_batch")
+"""The methods that a defect breaks; `predict` averages nothing and loops in Python."""
 
 
 def enable_multi_worker_fit() -> MultiWorkerFit:
@@ -56,7 +56,7 @@ def enable_multi_worker_fit() -> MultiWorkerFit:
 
 
 class MultiWorkerFit:
-    """The repairs being in place, as made by `enable_multi_worker_fit`."""
+    """The repairs while they are in place, as made by `enable_multi_worker_fit`."""
 
     def __init__(self, repaired: tuple[str, ...]) -> None:
         self._repaired = repaired
@@ -68,7 +68,7 @@ class MultiWorkerFit:
         return self._repaired
 
     def undo(self) -> None:
-        """Gives the repairs up; Keras' own functions return with the last handle. More calls do nothing."""
+        """Undoes the repairs; Keras' own functions return with the last handle. More calls do nothing."""
         if self._live:
             self._live = False
             _installation.release()
@@ -84,7 +84,7 @@ class MultiWorkerFit:
 
 @dataclass
 class _Installation:
-    """What is replaced in Keras at the moment, and for how many handles."""
+    """What is replaced in Keras at the moment, and by how many handles."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     handles: int = 0
@@ -129,7 +129,7 @@ class _Installation:
 
         def undo() -> None:
             if vars(owner).get(name) is not replacement:
-                return  # wrapped by somebody else since: removing theirs is not for us, and ours does no harm
+                return  # Other code has wrapped it since; ours does no harm there.
             if inherited:
                 delattr(owner, name)
             else:

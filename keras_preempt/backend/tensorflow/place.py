@@ -1,41 +1,20 @@
-"""Which worker this process is, by the strategy that the model trains under."""
+"""Finds this process among the workers of its strategy or its cluster."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.remote_workers import RemoteWorkers, of_strategy
-
-_NONE = RemoteWorkers()
-
-
-@dataclass(frozen=True)
-class Place:
-    """A process in its job.
-
-    Attributes:
-        member: Its index, from 0; the chief, or else worker 0, is 0 and hosts the coordination service.
-        members: The number of processes.
-        task: What TensorFlow calls it, such as "/job:worker/task:1"; empty for one process.
-        jobs: The jobs that the processes are the tasks of, in their order, each with its number of tasks.
-        workers: The remote workers that it computes on; none unless it coordinates some, as with TPUStrategy.
-    """
-
-    member: int = 0
-    members: int = 1
-    task: str = ""
-    jobs: tuple[tuple[str, int], ...] = ()
-    workers: RemoteWorkers = _NONE
+from keras_preempt.backend.place import NO_WORKERS, Place, RemoteWorkers
+from keras_preempt.backend.tensorflow import coordination
 
 
 def place(strategy: tf.distribute.Strategy) -> Place:
     """Finds this process among the workers of its strategy.
 
     Raises:
-        ValueError: The strategy cannot be aligned.
+        ValueError: The workers of the strategy cannot be aligned.
     """
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise ValueError(
@@ -49,15 +28,18 @@ def place(strategy: tf.distribute.Strategy) -> Place:
 
 
 def place_in(resolver: Any) -> Place:
-    """Finds this process among the workers that step together in the cluster of a resolver; None for no cluster.
+    """Finds this process among the workers that train together in a cluster.
+
+    Args:
+        resolver: The cluster resolver of a strategy for several workers; None for no cluster.
 
     Raises:
-        ValueError: It is none of them.
+        ValueError: This process is none of them.
     """
     jobs = resolver.cluster_spec().as_dict() if resolver is not None else {}
     order = [(job, task) for job in ("chief", "worker") for task in range(len(jobs.get(job, ())))]
     if len(order) < 2:
-        return Place()
+        return Place(joins=True)
     here = (resolver.task_type, int(resolver.task_id or 0))
     if here not in order:
         raise ValueError(
@@ -65,4 +47,59 @@ def place_in(resolver: Any) -> Place:
             "Set the task of TF_CONFIG to a 'chief' or a 'worker'."
         )
     sizes = tuple((job, len(jobs[job])) for job in ("chief", "worker") if jobs.get(job))
-    return Place(order.index(here), len(order), f"/job:{here[0]}/task:{here[1]}", sizes)
+    return Place(order.index(here), len(order), f"/job:{here[0]}/task:{here[1]}", sizes, joins=True)
+
+
+def place_of_loop(resolver: Any) -> tuple[Place, Any]:
+    """Finds this process among the workers of a custom loop.
+
+    Args:
+        resolver: The cluster resolver of the strategy; None for that of the strategy in whose scope this is called.
+
+    Returns:
+        The place, and the strategy if it was asked for; else None.
+
+    Raises:
+        ValueError: This process is none of the training workers, or their steps cannot be aligned.
+    """
+    if resolver is None:
+        strategy = tf.distribute.get_strategy()
+        return place(strategy), strategy
+    if resolver.task_type not in ("chief", "worker") and (workers := connected()):
+        return Place(workers=workers), None  # Only this process runs the loop.
+    if "ps" in resolver.cluster_spec().as_dict():
+        raise ValueError(
+            "Expected a cluster whose workers step together. Received: one with parameter servers (the job 'ps'). "
+            "Use tf.train.CheckpointManager on its coordinator."
+        )
+    return place_in(resolver), None
+
+
+def connected() -> RemoteWorkers:
+    """Returns the workers that this process was connected to by `tf.config.experimental_connect_to_cluster`."""
+    return RemoteWorkers(
+        coordination.remote_jobs(), lambda jobs: coordination.CoordinationKeys().are_gone(jobs)
+    )
+
+
+def of_strategy(strategy: tf.distribute.Strategy) -> RemoteWorkers:
+    """Returns the workers that a strategy of this process computes on; none if it computes in this process alone."""
+    workers = connected()
+    names = {name for name, _ in workers.jobs}
+    devices = (
+        [tf.DeviceSpec.from_string(device) for device in strategy.extended.worker_devices] if workers else []
+    )
+    return workers if any(device.job in names for device in devices) else NO_WORKERS
+
+
+def in_a_cluster() -> bool:
+    """Whether TF_CONFIG says that this process is one of several training workers."""
+    try:
+        jobs = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec().as_dict()
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+    ):  # TF_CONFIG is what the program was given, whatever that is.
+        return False
+    return sum(len(jobs.get(job, ())) for job in ("chief", "worker")) > 1

@@ -20,25 +20,37 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_preempt.backend.keras.code_reading import code_of
-from keras_preempt.backend.tensorflow.strategies import is_mirrored
+from keras_preempt.backend.keras.names import code_of
 
 _NAMESPACE, _BRANCH = "ops", "cond"
-"""What Keras branches with: an attribute of a global name of the module."""
+"""How Keras branches: by an attribute of a global name of the module."""
 
 _MEETINGS = {"merge_call", "maybe_merge_call"}
 
 
+def is_mirrored(strategy: Any) -> bool:
+    """Whether each replica of the strategy is a thread that holds its own copy of every variable.
+
+    Other strategies (TPUStrategy above all) run their replicas in another way and are left to Keras.
+    """
+    return isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy))
+
+
+def has_several_mirrored_replicas(strategy: Any) -> bool:
+    """Whether the strategy is mirrored and has several replicas."""
+    return is_mirrored(strategy) and bool(strategy.num_replicas_in_sync > 1)
+
+
 def branches_in_replicas(apply_gradients: Callable[..., Any]) -> bool:
-    """Tells from the code of `BaseOptimizer._backend_apply_gradients` whether a replica branches for itself.
+    """Whether a replica branches for itself, by the code of `BaseOptimizer._backend_apply_gradients`.
 
     Raises:
-        AttributeError: It branches in a way that is not known.
+        AttributeError: It branches in an unknown way.
     """
     name = apply_gradients.__name__
     first = next(kind for kind in keras.optimizers.Optimizer.__mro__ if name in vars(kind))
     if first.__module__ != apply_gradients.__module__:
-        return False  # The optimizers of this backend do it in a way of their own, as those of JAX do.
+        return False  # The optimizers of this backend have their own way, as those of JAX do.
     used = {used for code in code_of(apply_gradients) for used in code.co_names}
     if _BRANCH not in used or used & _MEETINGS:
         return False
@@ -74,21 +86,13 @@ def branches_in_optimizer(model: Any) -> bool:
     return optimizer is not None and is_mirrored(model.distribute_strategy) and _branches(optimizer)
 
 
-def gradient_accumulators(optimizer: Any) -> list[Any]:
-    """Returns the variables in which a built optimizer adds up gradients: each replica those of its own samples."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if not getattr(inner, "gradient_accumulation_steps", None) or not inner.built:
-        return []
-    return [variable for variable in inner._accumulated_gradients if variable is not None]
-
-
 def _branches(optimizer: Any) -> bool:
     overwrites = optimizer.use_ema and optimizer.ema_overwrite_frequency
     return bool(optimizer.gradient_accumulation_steps or overwrites)
 
 
 def _replicas_meet_outside() -> bool:
-    """Whether this is a replica that can meet the others in the graph that it is in, but not in a graph within that."""
+    """Whether this replica can meet the others in its graph, but not in a graph within that."""
     replica = tf.distribute.get_replica_context()
     if replica is None or not is_mirrored(replica.strategy) or tf.executing_eagerly():
         return False
@@ -105,7 +109,7 @@ def _cond_of_all_replicas(condition: Any, true_fn: Callable[[], Any], false_fn: 
 
             return call
 
-        # Steps are counted alike in every replica, so that the conditions are the same.
+        # Every replica counts the same steps, so the conditions are equal.
         (condition, *_) = strategy.experimental_local_results(conditions)
         tf.cond(condition, each(true_fns), each(false_fns))
 

@@ -1,12 +1,12 @@
-"""How far the reshuffling of a dataset has come: read it, set it.
+"""Reads and sets how far the reshuffling of a dataset has come.
 
-`Dataset.shuffle` gives each new iterator another order. What it takes the orders from, a *seed generator*, belongs
-to the shuffle and not to a pipeline: all pipelines that pass the shuffle, all iterators that anybody makes of them, and
-all copies that a distribution strategy makes share it. Its whole state is a count, which no public function
-tells. Two things make it readable at the price of a few kilobytes and a millisecond. An iterator of a shuffle, once it
-is saved, holds the count of its seed generator at that moment. And a second shuffle, of nothing, can be made on the
-seed generator of the first if the generator's name in TensorFlow's resource manager is known. The name is found by
-trying: of all names that there can be, it is the one whose count moves when the dataset gets an iterator.
+`Dataset.shuffle` gives each new iterator another order. It takes the orders from a *seed generator*, which belongs to
+the shuffle and not to a pipeline: all pipelines that pass the shuffle, all iterators that are made of them, and all
+copies that a distribution strategy makes share it. Its whole state is a count, which no public function returns. Two
+things make it readable for a few kilobytes and a millisecond. The saved state of a shuffle's iterator holds the count
+of its seed generator at that moment. And a second shuffle, of nothing, can be made on the seed generator of the first
+if the generator's name in TensorFlow's resource manager is known. The name is found by trying all possible ones: it is
+the one whose count moves when an iterator of the dataset is made.
 
 `Dataset.random(rerandomize_each_iteration=True)` works alike.
 
@@ -15,13 +15,16 @@ Verified with TensorFlow 2.16.1 to 2.21.0; `tests/backend/tensorflow/test_canari
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
+
+from keras_preempt.backend.tensorflow.datasets import IGNORE_STATE, pipelines_of
 
 _COUNT = "epoch_num_random_samples"
 """The key of the count in the state of an iterator."""
@@ -30,10 +33,7 @@ _PER_ITERATOR = 2
 """By how much an iterator advances the count: it takes two numbers."""
 
 _MOST_NAMES = 4000
-"""Names that are tried; more would take seconds. A shuffle inside a function takes a name at each call of it."""
-
-_IGNORE_STATE = 1
-"""TensorFlow's external_state_policy: the probe draws nothing, so that no other state is lost."""
+"""The most names that are tried; more would take seconds. A shuffle in a function takes a name at each call."""
 
 _SETTLED = (
     "CacheDataset",
@@ -61,10 +61,10 @@ _SETTLED = (
     "_WindowDataset",
     "_ZipDataset",
 )
-"""Datasets of which an iterator makes all iterators of its inputs before it hands out its first element."""
+"""Datasets whose iterators make all iterators of their inputs before they hand out their first element."""
 
 _KEEP_BETWEEN_ITERATORS = ("CacheDataset", "_VariantDataset")
-"""Datasets that hand out what an earlier iterator has drawn, or of which nothing is known."""
+"""Datasets that hand out what an earlier iterator has drawn, or that are unknown inside."""
 
 
 class Unreadable(Exception):
@@ -87,23 +87,23 @@ class Reshuffling:
         self.advance_to(self.count() - _PER_ITERATOR)
 
     def count(self) -> int:
-        """How far it has come: two for each iterator that was ever made."""
+        """Returns how far it has come: two for each iterator that was ever made."""
         return _count_in(_state(self._probe))
 
     def advance_to(self, count: int) -> None:
-        """Sets the count, forwards or backwards: the next iterator gets the order that comes then."""
+        """Sets the count, forwards or backwards: the next iterator gets the order that follows."""
         _set(self._probe, count)
 
 
 _gone: set[int] = set()
-"""Numbers in names of seed generators that are no more. Numbers are not used twice."""
+"""Numbers in the names of seed generators that no longer exist. No number is used twice."""
 
 _known: weakref.WeakKeyDictionary[Any, Reshuffling | None] = weakref.WeakKeyDictionary()
 """By shuffled dataset; None for those whose seed generator was not found."""
 
 
 def reshuffling_of(dataset: Any) -> Reshuffling | None:
-    """The seed generator of a shuffle; None if it cannot be read."""
+    """Returns the seed generator of a shuffle; None if it cannot be read."""
     if dataset not in _known:
         try:
             _known[dataset] = Reshuffling(dataset)
@@ -113,17 +113,17 @@ def reshuffling_of(dataset: Any) -> Reshuffling | None:
 
 
 def sources(dataset: Any) -> Iterator[tuple[Any, bool]]:
-    """The parts of a pipeline that give each iterator another order, from its end to its beginning.
+    """Yields the parts of a pipeline that give each iterator another order, from its end to its beginning.
 
     Returns:
-        Each with whether it is *settled*: whether an iterator of the pipeline advances it no more once it has handed
-        out its first element. Others are advanced while elements are drawn, as below a repetition.
+        Each with whether it is *settled*: an iterator of the pipeline does not advance it after its first element.
+        Others are advanced while elements are drawn, such as those below a repetition.
     """
     yield from _sources(dataset, True)
 
 
 def seeds_of(shuffle: Any) -> tuple[int, int]:
-    """The seeds of one of `sources`: its own and the global one of when it was made; both 0 for none."""
+    """Returns the seeds of one of `sources`: its own and the global one of when it was made; both 0 for none."""
     first, second = (int(tf.get_static_value(seed)) for seed in (shuffle._seed, shuffle._seed2))
     return first, second
 
@@ -133,6 +133,29 @@ def keeps_an_order(dataset: Any) -> bool:
     if type(dataset).__name__ in _KEEP_BETWEEN_ITERATORS:
         return not hasattr(dataset, "_inputs") or not dataset._inputs() or any(True for _ in sources(dataset))
     return any(map(keeps_an_order, dataset._inputs()))
+
+
+def watch_iterators(shuffles: Collection[int], told: Callable[[], None]) -> Callable[[], None]:
+    """Calls a function before each iterator over certain shuffles is made, in whatever thread.
+
+    Args:
+        shuffles: Identities (`id`) of the shuffled datasets.
+        told: The function.
+
+    Returns:
+        A function that ends it.
+    """
+    kinds = [_definer(kind) for kind in (tf.data.Dataset, tf.distribute.DistributedDataset)]
+    kinds += [_definer(_distributed())]
+    before: dict[Any, Any] = {kind: vars(kind)["__iter__"] for kind in kinds}
+    for kind, original in before.items():
+        kind.__iter__ = _observed(original, shuffles, told)
+
+    def end() -> None:
+        for kind, original in before.items():
+            kind.__iter__ = original
+
+    return end
 
 
 def _sources(dataset: Any, settled: bool) -> Iterator[tuple[Any, bool]]:
@@ -154,17 +177,16 @@ def _rerandomizes(dataset: Any) -> bool:
 
 
 def _iterator(dataset: tf.data.Dataset) -> Any:
-    """An iterator without what TensorFlow does to make a pipeline fast, of which nothing is to be drawn."""
+    """Makes an iterator without TensorFlow's optimizations of pipelines, from which nothing will be drawn."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
-    return iter(
-        dataset.with_options(options)
-    )._iterator_resource  # It does not keep the dataset, as the rest does.
+    # The resource alone: the rest of the iterator keeps the dataset alive.
+    return iter(dataset.with_options(options))._iterator_resource
 
 
 def _find(dataset: Any) -> Any:
-    """An iterator over nothing, on the seed generator of a shuffle, of which one iterator more was made."""
+    """Makes an iterator over nothing on the seed generator of a shuffle. One more iterator of the shuffle is made."""
     newest, prefix = _newest_name()
     candidates = [number for number in range(newest) if number not in _gone]
     if len(candidates) > _MOST_NAMES:
@@ -174,7 +196,7 @@ def _find(dataset: Any) -> Any:
         twin = _on_generator(dataset, f"{prefix}{number}")
         if (name := _generator_of(twin)) == f"{prefix}{number}":
             probes[name] = _iterator(twin)
-        else:  # There is none of that name any more, and the twin has its own, which goes with it.
+        else:  # That name no longer exists; the twin has a new one, which goes with it.
             _gone.update((number, int(name.removeprefix(prefix))))
     before = {name: _count_in(_state(probe)) for name, probe in probes.items()}
     _iterator(dataset)
@@ -202,7 +224,7 @@ def _newest_name() -> tuple[int, str]:
 
 
 def _on_generator(dataset: Any, name: str) -> Any:
-    """A shuffle of nothing on the seed generator of that name, or on a new one where there is none."""
+    """Makes a shuffle of nothing on the seed generator of that name, or on a new one if there is none."""
     nothing = tf.data.Dataset.range(0)
     handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=name)
     variant = tf.raw_ops.ShuffleDatasetV3(
@@ -218,9 +240,9 @@ def _on_generator(dataset: Any, name: str) -> Any:
 
 
 def _generator_of(shuffled: Any) -> str:
-    """The name of the seed generator of a shuffle of nothing."""
+    """Returns the name of the seed generator of a shuffle of nothing."""
     serialized = tf.raw_ops.DatasetToGraphV2(
-        input_dataset=tf.data.experimental.to_variant(shuffled), external_state_policy=_IGNORE_STATE
+        input_dataset=tf.data.experimental.to_variant(shuffled), external_state_policy=IGNORE_STATE
     )
     graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
     names = [
@@ -235,7 +257,7 @@ def _generator_of(shuffled: Any) -> str:
 
 
 def _state(probe: Any) -> bytes:
-    saved = tf.raw_ops.SerializeIterator(resource_handle=probe, external_state_policy=_IGNORE_STATE)
+    saved = tf.raw_ops.SerializeIterator(resource_handle=probe, external_state_policy=IGNORE_STATE)
     return bytes(tf.io.serialize_tensor(saved).numpy())
 
 
@@ -269,7 +291,7 @@ def _with_count(state: bytes, count: int) -> bytes:
 
 
 def _parts(state: bytes) -> list[Any]:
-    """The parts of an iterator's state, one for each dataset of its pipeline: keys, and one element of values."""
+    """Returns the parts of an iterator's state, one for each dataset of its pipeline: keys and a compressed value."""
     whole = tensor_pb2.TensorProto.FromString(state)
     if whole.variant_val:
         return list(whole.variant_val)
@@ -297,7 +319,7 @@ def _keys(part: Any) -> list[str]:
 
 
 def _of_count(keys: list[str]) -> int | None:
-    """Which of the keys is that of the count; some datasets write the name of the iterator before it."""
+    """Returns which of the keys is that of the count; some datasets write the name of the iterator before it."""
     return next((at for at, key in enumerate(keys) if key.rpartition(":")[2] == _COUNT), None)
 
 
@@ -307,3 +329,26 @@ def _values(part: Any, count: int) -> list[Any]:
         compressed=compressed, output_types=[tf.int64] * count, output_shapes=[[]] * count
     )
     return list(values)
+
+
+def _observed(
+    original: Callable[[Any], Any], shuffles: Collection[int], told: Callable[[], None]
+) -> Callable[[Any], Any]:
+    @functools.wraps(original)
+    def make(self: Any) -> Any:
+        if any(id(shuffle) in shuffles for each in pipelines_of(self) for shuffle, _ in sources(each)):
+            told()
+        return original(self)
+
+    return make
+
+
+def _definer(kind: type) -> Any:
+    """The class that defines how iterators of a class are made."""
+    return next(each for each in kind.__mro__ if "__iter__" in vars(each))
+
+
+def _distributed() -> type:
+    from tensorflow.python.distribute import input_lib
+
+    return input_lib.DistributedDataset  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from keras_preempt.backend.requirements import (
+from keras_preempt.backend.versions import (
     NEWEST_KERAS,
     NEWEST_TENSORFLOW,
     OLDEST_KERAS,

@@ -19,16 +19,19 @@ from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.random import seed_generator
 
-from keras_preempt.backend.keras import internals as keras_internals
-from keras_preempt.backend.keras import progress_bar
-from keras_preempt.backend.keras.internals import InputFeed, KerasInternalsError, running_fit
-from keras_preempt.backend.keras.own_optimizers import steps_done
+from keras_preempt.backend import versions
+from keras_preempt.backend.keras import callbacks, model_parts
+from keras_preempt.backend.keras import running_fit as keras_fit
+from keras_preempt.backend.keras.model_parts import steps_done
+from keras_preempt.backend.keras.names import KerasInternalsError
+from keras_preempt.backend.tensorflow import repairs
+from keras_preempt.backend.tensorflow.feed import DatasetFeed, running_fit
 
 DATA = tf.data.Dataset.from_tensor_slices((np.ones((8, 3), "float32"), np.ones((8, 1), "float32"))).batch(2)
 
 
 def _changed(what: str) -> str:
-    return f"{what} (Keras {keras.__version__} installed, {keras_internals.VERIFIED_KERAS} verified)"
+    return f"{what} (Keras {keras.__version__} installed, {versions.NEWEST_KERAS} verified)"
 
 
 def new_model(**arguments: Any) -> keras.Model:
@@ -67,7 +70,7 @@ def new_iterator(data: Any = DATA, steps_per_epoch: int | None = None) -> Any:
     )
 
 
-@pytest.mark.parametrize("name", keras_internals._FIT_LOCALS)
+@pytest.mark.parametrize("name", keras_fit._FIT_LOCALS)
 def test_fit_holds_this_in_a_local_variable_while_it_calls_its_callbacks(name: str) -> None:
     variables = inspect.unwrap(keras.Model.fit).__code__.co_varnames
     assert name in variables, _changed(f"fit has no local variable {name!r} any more")
@@ -79,7 +82,7 @@ def test_the_running_fit_is_found_from_its_first_callback() -> None:
     assert (found[0].epochs, found[0].initial_epoch) == (3, 1), _changed(
         "fit's epochs, initial_epoch mean something else"
     )
-    assert isinstance(found[0].feed, InputFeed)
+    assert isinstance(found[0].feed, DatasetFeed)
 
 
 def test_a_fit_of_another_model_is_not_taken_for_this_one() -> None:
@@ -136,7 +139,7 @@ def test_the_logs_of_an_epoch_without_steps_are_looked_up_on_the_model() -> None
     assert len(history.history["loss"]) == 1  # of the second epoch, which has steps
 
 
-@pytest.mark.parametrize("name", keras_internals._EPOCH_ITERATOR_NAMES)
+@pytest.mark.parametrize("name", DatasetFeed.NEEDS)
 def test_epoch_iterators_have(name: str) -> None:
     assert hasattr(new_iterator(), name), _changed(f"TFEpochIterator.{name} is gone")
 
@@ -159,7 +162,7 @@ def test_epoch_iterators_make_as_many_iterators_as_they_did(
 ) -> None:
     iterator = new_iterator(data, steps_per_epoch)
     iterator.reset()
-    feed = InputFeed(iterator)
+    feed = DatasetFeed(iterator)
     found: list[int] = []
     with contextlib.nullcontext() if made != [1, 2] else pytest.warns(UserWarning, match="ran out"):
         for _ in range(2):
@@ -193,7 +196,7 @@ def test_the_dataset_is_there_as_distributed_and_as_given() -> None:
     assert iterator._distributed_dataset.element_spec == DATA.element_spec, _changed(
         "TFEpochIterator._distributed_dataset is not the dataset of the strategy"
     )
-    feed = InputFeed(iterator)
+    feed = DatasetFeed(iterator)
     assert isinstance(feed.undistributed, tf.data.Dataset), _changed(
         "the data adapter no longer keeps a tf.data dataset in _dataset"
     )
@@ -203,7 +206,7 @@ def test_the_validation_of_a_fit_has_its_own_epoch_iterator() -> None:
     found: list[Any] = []
     fit(
         "on_test_begin",
-        lambda model: found.append(keras_internals.evaluation_iterator(model)),
+        lambda model: found.append(keras_fit.evaluation_iterator(model)),
         validation_data=DATA,
         epochs=2,
     )
@@ -211,17 +214,17 @@ def test_the_validation_of_a_fit_has_its_own_epoch_iterator() -> None:
     assert found[0] is found[1], _changed(
         "Trainer._eval_epoch_iterator is no longer kept between validations"
     )
-    assert keras_internals.evaluation_iterator(new_model()) is None
+    assert keras_fit.evaluation_iterator(new_model()) is None
 
 
 def test_keras_builds_before_each_evaluation_only_under_a_strategy() -> None:
-    assert not keras_internals.builds_before_evaluating(new_model())
+    assert not keras_fit.builds_before_evaluating(new_model())
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
         model = new_model()
-    assert keras_internals.builds_before_evaluating(model), _changed(
+    assert keras_fit.builds_before_evaluating(model), _changed(
         "Trainer._distribute_strategy is no longer set under a strategy"
     )
-    source = inspect.getsource(keras_internals.SYMBOLIC_BUILD.find())
+    source = inspect.getsource(repairs.SYMBOLIC_BUILD.find())
     assert "self._distribute_strategy is None" in source, _changed(
         "_maybe_symbolic_build no longer depends on self._distribute_strategy"
     )
@@ -240,7 +243,7 @@ def test_all_layers_of_a_model_are_found() -> None:
             super().__init__(**options)
             self.inner = keras.Sequential([keras.layers.Dense(1, name="innermost")], name="inner")
 
-    found = [layer.name for layer in keras_internals.layers_of(Nested(name="outer"))]
+    found = [layer.name for layer in model_parts.layers_of(Nested(name="outer"))]
     assert sorted(found) == ["inner", "innermost", "outer"], _changed(
         "Layer._flatten_layers finds other layers"
     )
@@ -250,9 +253,9 @@ def test_the_global_seed_is_kept_under_its_name() -> None:
     kept = global_state.get_global_attribute("global_seed_generator")
     try:
         global_state.set_global_attribute("global_seed_generator", None)
-        assert keras_internals.global_seed_state() is None
+        assert model_parts.global_seed_state() is None
         keras.random.uniform((1,))
-        state = keras_internals.global_seed_state()
+        state = model_parts.global_seed_state()
         assert state is not None, _changed(
             "Keras keeps its global seed elsewhere than in 'global_seed_generator'"
         )
@@ -269,11 +272,11 @@ def test_the_global_seed_is_kept_under_its_name() -> None:
 def test_the_state_of_a_seed_can_be_told_by_its_name() -> None:
     layer = keras.layers.Dropout(0.5, seed=1)
     layer.build((None, 3))
-    states = [variable for variable in layer.variables if keras_internals.is_seed_state(variable)]
+    states = [variable for variable in layer.variables if model_parts.is_seed_state(variable)]
     assert len(states) == 1, _changed(f"seed states have another name: {[v.name for v in layer.variables]}")
 
 
-@pytest.mark.parametrize("kind", keras_internals.CALLBACK_STATE, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", callbacks.CALLBACK_STATE, ids=lambda kind: kind.__name__)
 def test_keras_own_callbacks_keep_their_state_where_they_did(kind: type, tmp_path: Path) -> None:
     needed = {
         keras.callbacks.ModelCheckpoint: ["best.keras"],
@@ -285,7 +288,7 @@ def test_keras_own_callbacks_keep_their_state_where_they_did(kind: type, tmp_pat
     callback.on_train_begin()
     if kind is keras.callbacks.EarlyStopping:
         callback.on_epoch_end(0, {"val_loss": 1.0})
-    for name in keras_internals.CALLBACK_STATE[kind]:
+    for name in callbacks.CALLBACK_STATE[kind]:
         assert hasattr(callback, name), _changed(f"{kind.__name__}.{name} is gone")
     callback.on_train_end()  # Closes what it has opened.
 
@@ -298,7 +301,7 @@ def test_points_that_tensorboard_holds_back_can_be_written_out(tmp_path: Path) -
     board.on_train_batch_end(0, {"loss": 1.0})
     (path,) = tmp_path.glob("train/events.out.tfevents.*")
     before = path.stat().st_size
-    keras_internals.flush_summaries(board)
+    callbacks.flush_summaries(board)
     assert path.stat().st_size > before, _changed("TensorBoard keeps its writers elsewhere")
     board.on_train_end()
 
@@ -306,9 +309,9 @@ def test_points_that_tensorboard_holds_back_can_be_written_out(tmp_path: Path) -
 def test_points_can_be_added_to_the_training_curves_of_tensorboard(tmp_path: Path) -> None:
     board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False)
     board.set_model(new_model())
-    writer = keras_internals.train_summaries(board)
+    writer = callbacks.train_summaries(board)
     board.on_train_begin()
-    assert keras_internals.train_summaries(board) is writer, _changed("TensorBoard makes its writer anew")
+    assert callbacks.train_summaries(board) is writer, _changed("TensorBoard makes its writer anew")
     (path,) = tmp_path.glob("train/events.out.tfevents.*")
     before = path.stat().st_size
     with writer.as_default():
@@ -324,7 +327,7 @@ def test_tensorboard_takes_up_the_batch_that_it_stands_at(tmp_path: Path, batch:
     board.set_model(new_model())
     board.on_train_begin()
     board._global_train_batch = batch
-    keras_internals.take_up_step(board)
+    callbacks.take_up_step(board)
     assert bool(tf.summary.should_record_summaries()) == due, _changed(
         "TensorBoard pushes its writers otherwise"
     )
@@ -332,7 +335,7 @@ def test_tensorboard_takes_up_the_batch_that_it_stands_at(tmp_path: Path, batch:
 
 
 def test_a_fit_that_holds_something_else_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keras_internals, "_FIT_LOCALS", (*keras_internals._FIT_LOCALS, "moved_elsewhere"))
+    monkeypatch.setattr(keras_fit, "_FIT_LOCALS", (*keras_fit._FIT_LOCALS, "moved_elsewhere"))
 
     def look(model: keras.Model) -> None:
         with pytest.raises(KerasInternalsError, match="moved_elsewhere"):
@@ -346,11 +349,11 @@ def test_the_progress_bar_of_a_fit_tells_when_it_was_drawn() -> None:
     drawn: list[tuple[str, bool]] = []
 
     class Looks(keras.callbacks.Callback):
-        bar: progress_bar.ProgressBar
+        bar: callbacks.ProgressBar
 
         def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
             others = running_fit(self.model).take_callbacks(self, keras.callbacks.Callback())
-            self.bar = progress_bar.ProgressBar(others)
+            self.bar = callbacks.ProgressBar(others)
             drawn.append(("begun", self.bar.drawn_at() > 0))
 
         def on_train_batch_begin(self, batch: int, logs: object = None) -> None:

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow import internals
-from keras_preempt.backend.tensorflow.internals import CoordinationKeys, UnsupportedTensorFlow
+from keras_preempt.backend import place, versions
+from keras_preempt.backend.tensorflow import coordination, datasets, errors
+from keras_preempt.backend.tensorflow.coordination import CoordinationKeys
+from keras_preempt.backend.versions import UnsupportedTensorFlow
 
 METHODS = {
     "set_config_key_value": ["key", "value"],
@@ -29,7 +31,9 @@ METHODS = {
 
 
 def _changed(what: str) -> str:
-    return f"{what} (TensorFlow {tf.__version__} installed, {', '.join(internals.VERIFIED)} verified)"
+    return (
+        f"{what} (TensorFlow {tf.__version__} installed, {', '.join(versions.VERIFIED_TENSORFLOW)} verified)"
+    )
 
 
 def numbers() -> tf.data.Dataset:
@@ -52,7 +56,7 @@ def test_without_a_cluster_the_service_says_that_it_is_not_there() -> None:
 
 
 def test_a_process_that_was_connected_to_no_cluster_has_no_remote_jobs() -> None:
-    assert internals.remote_jobs() == (), _changed("Context.get_server_def is set without a cluster")
+    assert coordination.remote_jobs() == (), _changed("Context.get_server_def is set without a cluster")
 
 
 HEARTBEAT = """Graph execution error:
@@ -87,16 +91,16 @@ def test_an_error_says_that_a_worker_is_gone_under_each_of_its_names(
     error: tf.errors.OpError, gone: bool, out_of_reach: bool
 ) -> None:
     # That TensorFlow really says so: tests/cluster/test_losses.py, with real workers.
-    assert internals.says_a_worker_is_gone(error) == gone
-    assert internals.says_the_service_is_out_of_reach(error) == out_of_reach
+    assert errors.says_a_worker_is_gone(error) == gone
+    assert errors.says_the_service_is_out_of_reach(error) == out_of_reach
 
 
 def test_preemption_is_told_as_the_op_of_tensorflow_tells_it() -> None:
-    internals.check_preemption(None)
+    errors.check_preemption(None)
     with pytest.raises(tf.errors.AbortedError, match=r"Task /job:worker/task:1 was preempted\.") as raised:
-        internals.check_preemption("/job:worker/task:1")
+        errors.check_preemption("/job:worker/task:1")
     payloads = raised.value.experimental_payloads
-    assert payloads == {internals.WORKER_PREEMPTION: b"/job:worker/task:1"}, _changed(
+    assert payloads == {errors.WORKER_PREEMPTION: b"/job:worker/task:1"}, _changed(
         "errors no longer take payloads as their fourth argument"
     )
 
@@ -113,20 +117,20 @@ def test_where_the_op_is_linked_it_is_called_and_its_error_is_the_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def op(preemption_key: str) -> None:
-        if preemption_key == internals.PREEMPTION_NOTICE_KEY:
+        if preemption_key == place.PREEMPTION_NOTICE_KEY:
             raise tf.errors.AbortedError(None, None, "from the op")
         raise tf.errors.InternalError(None, None, "Coordination service is not enabled.")
 
     module = importlib.import_module("tensorflow.core.distributed_runtime.preemption.gen_check_preemption_op")
     monkeypatch.setattr(module, "check_preemption", op)
-    monkeypatch.setattr(internals, "_check_op", [])
+    monkeypatch.setattr(errors, "_check_op", [])
     with pytest.raises(tf.errors.AbortedError, match="from the op"):
-        internals.check_preemption(None)
+        errors.check_preemption(None)
 
 
 def test_errors_of_the_service_are_told_from_its_timeouts() -> None:
-    assert issubclass(internals.DEADLINE_ERROR, internals.SERVICE_ERRORS)
-    assert issubclass(tf.errors.UnavailableError, internals.SERVICE_ERRORS)
+    assert issubclass(tf.errors.DeadlineExceededError, tf.errors.OpError)
+    assert issubclass(tf.errors.UnavailableError, tf.errors.OpError)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -136,7 +140,7 @@ def test_a_method_that_is_gone_is_an_error_that_says_what_to_install(
     module = importlib.import_module("tensorflow.python.eager.context")
     rest = SimpleNamespace(**{name: None for name in METHODS if name != method})
     monkeypatch.setattr(module, "context", lambda: rest)
-    with pytest.raises(UnsupportedTensorFlow, match=f"{method}.*{internals.VERIFIED[0]}"):
+    with pytest.raises(UnsupportedTensorFlow, match=f"{method}.*{versions.VERIFIED_TENSORFLOW[0]}"):
         CoordinationKeys()
 
 
@@ -144,10 +148,10 @@ def test_an_iterator_has_a_resource_that_can_be_saved_and_restored() -> None:
     iterator = iter(numbers())
     assert hasattr(iterator, "_iterator_resource"), _changed("tf.data iterators have no _iterator_resource")
     next(iterator)
-    state = internals.iterator_state(iterator)
+    state = datasets.iterator_state(iterator)
     assert state is not None, _changed("SerializeIterator no longer saves a plain iterator")
     other = iter(numbers())
-    internals.restore_iterator(other, state)
+    datasets.restore_iterator(other, state)
     assert int(next(other)) == 1, _changed("DeserializeIterator no longer goes on where the state was saved")
 
 
@@ -168,24 +172,24 @@ def test_an_iterator_whose_state_would_be_incomplete_has_none(stateful: Callable
     data = stateful(numbers())
     iterator = iter(data)
     next(iterator)
-    assert internals.iterator_state(iterator) is None, _changed(
+    assert datasets.iterator_state(iterator) is None, _changed(
         "external_state_policy=2 no longer refuses a pipeline with state of its own"
     )
-    assert internals.never_has_state(data)
-    assert not internals.never_has_state(numbers().shuffle(4, seed=1).map(lambda n: n + 1).batch(2))
+    assert datasets.never_has_state(data)
+    assert not datasets.never_has_state(numbers().shuffle(4, seed=1).map(lambda n: n + 1).batch(2))
 
 
 def test_a_strategys_iterator_has_no_state() -> None:
     strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
     iterator = iter(strategy.experimental_distribute_dataset(numbers().batch(2)))
-    assert internals.iterator_state(iterator) is None
+    assert datasets.iterator_state(iterator) is None
 
 
 def test_what_is_no_state_is_refused() -> None:
     with pytest.raises(ValueError, match="Was the pipeline changed"):
-        internals.restore_iterator(iter(numbers()), b"nothing")
+        datasets.restore_iterator(iter(numbers()), b"nothing")
     with pytest.raises(UnsupportedTensorFlow, match="_iterator_resource"):
-        internals.restore_iterator(object(), b"nothing")
+        datasets.restore_iterator(object(), b"nothing")
 
 
 def test_a_dataset_knows_its_inputs_and_a_shuffle_by_its_class() -> None:
@@ -203,14 +207,14 @@ def test_a_shuffle_knows_its_seeds(seed: int | None, unseeded: int) -> None:
     shuffle = numbers().shuffle(4, seed=seed)
     for name in ("_seed", "_seed2"):
         assert hasattr(shuffle, name), _changed(f"_ShuffleDataset.{name} is gone")
-    found = [part for part in internals.ingredients(shuffle.batch(2)) if part.seeded is False]
+    found = [part for part in datasets.ingredients(shuffle.batch(2)) if part.seeded is False]
     assert len(found) == unseeded, _changed("a shuffle without a seed no longer has the seeds 0 and 0")
 
 
 def test_a_pipeline_shows_the_operations_of_its_functions() -> None:
     tf.random.set_seed(None)
     dataset = numbers().interleave(lambda n: tf.data.Dataset.range(n).shuffle(3), num_parallel_calls=2)
-    parts = {part.name: part for part in internals.ingredients(dataset)}
+    parts = {part.name: part for part in datasets.ingredients(dataset)}
     assert parts["ShuffleDataset"].seeded is False, _changed("a shuffle in a function hides its seeds")
     assert parts["ShuffleDataset"].parallel, _changed("a parallel interleave has another class")
     assert all(part.ordered for part in parts.values())
@@ -224,7 +228,7 @@ def test_a_dataset_knows_whether_it_keeps_the_order(deterministic: bool | None) 
         "batch": numbers().batch(2, **several),
         "interleave": numbers().interleave(lambda n: tf.data.Dataset.range(n), **several),
     }.items():
-        ordered = all(part.ordered for part in internals.ingredients(dataset.prefetch(1)))
+        ordered = all(part.ordered for part in datasets.ingredients(dataset.prefetch(1)))
         assert ordered == (deterministic is not False), _changed(f"{name} hides whether it keeps the order")
 
 
@@ -232,13 +236,13 @@ def test_a_distributed_dataset_knows_its_pipeline() -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     dataset = numbers().batch(2)
     distributed = strategy.experimental_distribute_dataset(dataset)
-    assert internals.pipelines_of(distributed) == [dataset], _changed("_original_dataset is gone")
+    assert datasets.pipelines_of(distributed) == [dataset], _changed("_original_dataset is gone")
     made = strategy.distribute_datasets_from_function(lambda context: numbers().batch(2))
-    assert len(internals.pipelines_of(made)) == 1, _changed("_datasets is gone")
+    assert len(datasets.pipelines_of(made)) == 1, _changed("_datasets is gone")
 
 
 def test_a_shuffle_knows_its_buffer() -> None:
-    assert list(internals.shuffle_buffers(numbers().repeat().shuffle(50))) == [(50, 8)], _changed(
+    assert list(datasets.shuffle_buffers(numbers().repeat().shuffle(50))) == [(50, 8)], _changed(
         "_ShuffleDataset._buffer_size is gone"
     )
 
@@ -247,15 +251,15 @@ def test_the_state_of_a_shuffle_says_how_often_it_drew() -> None:
     dataset = numbers().shuffle(4, seed=1).batch(4)
     iterator = iter(dataset)
     next(iterator)
-    state = internals.iterator_state(iterator)
+    state = datasets.iterator_state(iterator)
     assert state is not None
     assert b"num_random_samples" in state, _changed("a shuffle's state has no num_random_samples any more")
-    assert internals.keeps_every_shuffle(state, dataset)
+    assert datasets.keeps_every_shuffle(state, dataset)
     for _ in iterator:
         pass
-    drained = internals.iterator_state(iterator)
+    drained = datasets.iterator_state(iterator)
     assert drained is not None
-    assert not internals.keeps_every_shuffle(drained, dataset), _changed(
+    assert not datasets.keeps_every_shuffle(drained, dataset), _changed(
         "a drained shuffle now keeps its reshuffling: `keeps_every_shuffle` can be simplified"
     )
 
@@ -263,13 +267,13 @@ def test_the_state_of_a_shuffle_says_how_often_it_drew() -> None:
 def test_two_shuffles_are_counted_as_two() -> None:
     dataset = numbers().shuffle(4, seed=1).map(lambda n: n).shuffle(4, seed=2)
     iterator = iter(dataset)
-    untouched = internals.iterator_state(iterator)
+    untouched = datasets.iterator_state(iterator)
     next(iterator)
-    drawn = internals.iterator_state(iterator)
+    drawn = datasets.iterator_state(iterator)
     assert untouched is not None
     assert drawn is not None
-    assert not internals.keeps_every_shuffle(untouched, dataset)  # the lower one is made at the first draw
-    assert internals.keeps_every_shuffle(drawn, dataset)
+    assert not datasets.keeps_every_shuffle(untouched, dataset)  # the lower one is made at the first draw
+    assert datasets.keeps_every_shuffle(drawn, dataset)
 
 
 @pytest.mark.parametrize(
@@ -285,12 +289,12 @@ def test_two_shuffles_are_counted_as_two() -> None:
 def test_shuffles_that_reshuffle_while_they_are_drawn_are_known(
     pipeline: Callable[[Any], Any], drawn: bool
 ) -> None:
-    assert internals.reshuffles_while_drawn(pipeline(numbers())) is drawn, _changed(
+    assert datasets.reshuffles_while_drawn(pipeline(numbers())) is drawn, _changed(
         "datasets have other class names"
     )
 
 
-@pytest.mark.parametrize("name", sorted(internals._MADE_AT_ONCE))
+@pytest.mark.parametrize("name", sorted(datasets._MADE_AT_ONCE))
 def test_a_kind_of_dataset_that_is_known_by_name_still_has_it(name: str) -> None:
     made = [
         numbers().map(lambda n: n),
@@ -306,7 +310,7 @@ def test_a_kind_of_dataset_that_is_known_by_name_still_has_it(name: str) -> None
 
 def test_the_key_of_tensorflows_own_notice_is_what_it_was() -> None:
     # Nothing in Python spells it; the C++ code does, and tests/cluster see it arrive.
-    assert internals.PREEMPTION_NOTICE_KEY == "TF_DEFAULT_PREEMPTION_NOTICE_KEY"
+    assert place.PREEMPTION_NOTICE_KEY == "TF_DEFAULT_PREEMPTION_NOTICE_KEY"
 
 
 def test_the_eager_context_shows_the_functions_that_were_traced() -> None:
@@ -338,7 +342,7 @@ def test_the_eager_context_shows_the_functions_that_were_traced() -> None:
         next(iter(pipeline))
     shaken()
     stateless()
-    found = internals.hidden_sources()
+    found = datasets.hidden_sources()
     for part in (
         "RandomUniform (such as tf.random.*) in an input pipeline (jittered)",
         "Python code (tf.py_function, tf.numpy_function or a generator) in an input pipeline (scripted)",
@@ -349,7 +353,7 @@ def test_the_eager_context_shows_the_functions_that_were_traced() -> None:
 
 
 def test_the_type_of_an_iterator_is_known_from_its_dataset() -> None:
-    from keras_preempt.backend.tensorflow.iterator_spec import iterator_spec
+    from keras_preempt.backend.tensorflow.traced_step import iterator_spec
 
     dataset = tf.data.Dataset.range(8).batch(2)
     assert iterator_spec(dataset) == iter(dataset)._type_spec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.execution_loop import execution_loop
+from keras_preempt.backend.tensorflow.repairs import execution_loop
 
 
 @pytest.fixture(params=["eagerly", "in a graph"])

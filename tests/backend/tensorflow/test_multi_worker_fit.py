@@ -11,9 +11,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_preempt.backend.keras.internals import REPAIRS, KerasInternalsError, PrivateName, Repair
+from keras_preempt.backend.keras.names import KerasInternalsError, PrivateName
 from keras_preempt.backend.tensorflow import multi_worker_fit as keras_repairs
 from keras_preempt.backend.tensorflow.multi_worker_fit import enable_multi_worker_fit
+from keras_preempt.backend.tensorflow.repairs import REPAIRS, Repair
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 

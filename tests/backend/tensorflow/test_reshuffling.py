@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow import internals, iterators_made, reshuffling
+from keras_preempt.backend import versions
+from keras_preempt.backend.tensorflow import reshuffling
 from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, keeps_an_order, reshuffling_of, sources
 from keras_preempt.state.shuffles import Shuffles
 
@@ -21,7 +22,9 @@ N = 32
 
 
 def _changed(what: str) -> str:
-    return f"{what} (TensorFlow {tf.__version__} installed, {', '.join(internals.VERIFIED)} verified)"
+    return (
+        f"{what} (TensorFlow {tf.__version__} installed, {', '.join(versions.VERIFIED_TENSORFLOW)} verified)"
+    )
 
 
 def shuffled(seed: int = 7, buffer: int = N) -> tf.data.Dataset:
@@ -227,7 +230,7 @@ def _in_thread(data: tf.data.Dataset) -> None:
 def test_whoever_makes_an_iterator_of_a_watched_shuffle_is_noticed(go_through: Callable[[Any], Any]) -> None:
     data, other = shuffled(), shuffled()
     made: list[str] = []
-    end = iterators_made.watch({id(data)}, lambda: made.append("made"))
+    end = reshuffling.watch_iterators({id(data)}, lambda: made.append("made"))
     try:
         go_through(other)
         assert not made

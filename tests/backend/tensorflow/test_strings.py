@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from keras_preempt.backend.tensorflow.strings import decode, encode
+from keras_preempt.backend.tensorflow.variables import decode, encode
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.tensors import write_tensors
 from keras_preempt.state.model import ModelState

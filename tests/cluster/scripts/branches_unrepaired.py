@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import enable_multi_worker_fit
-from keras_preempt.backend.keras.internals import APPLY_GRADIENTS, REPAIRS
+from keras_preempt.backend.tensorflow.repairs import APPLY_GRADIENTS, REPAIRS
 
 replicas = int(sys.argv[1])
 cpu = tf.config.list_physical_devices("CPU")[0]

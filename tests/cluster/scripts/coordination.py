@@ -15,8 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
-from keras_preempt.backend.tensorflow.internals import CoordinationKeys
-from keras_preempt.backend.tensorflow.service import ServiceCoordinator
+from keras_preempt.backend.tensorflow.coordination import CoordinationKeys, ServiceCoordinator
 
 member = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

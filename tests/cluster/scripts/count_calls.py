@@ -25,8 +25,7 @@ from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import collective_ops
 
 from keras_preempt import PreemptionCallback, enable_multi_worker_fit
-from keras_preempt.backend.tensorflow.internals import CoordinationKeys
-from keras_preempt.backend.tensorflow.service import ServiceCoordinator
+from keras_preempt.backend.tensorflow.coordination import CoordinationKeys, ServiceCoordinator
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report.events import EventLog
 

@@ -11,8 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_preempt.backend.keras.internals import REPAIRS
 from keras_preempt.backend.tensorflow import multi_worker_fit as keras_repairs
+from keras_preempt.backend.tensorflow.repairs import REPAIRS
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 dataset = tf.data.Dataset.from_tensor_slices((np.ones((16, 3)), np.ones((16, 1)))).batch(4)

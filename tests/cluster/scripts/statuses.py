@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from keras_preempt import PreemptionCallback
-from keras_preempt.backend.tensorflow.worker_lost import WorkerLost
+from keras_preempt.backend.tensorflow.errors import WorkerLost
 
 DIRECTORY, HOW, *WAYS = sys.argv[1:]
 

@@ -1,9 +1,9 @@
 """Whether a custom loop calls `save_checkpoint_if_preempted` before each step or after it.
 
-The call cannot know whether the step that belongs to it is done, and the checkpoint needs the right count: one more
-than there are steps in it, and the restart leaves a step out; one less, and it runs one twice. The two orders differ
-only in the first call of a process, which comes before any step or after one. A step changes something of what is
-saved. So that is looked at, once: if all is as it was when the handler was made, the calls come before the steps.
+The call cannot know whether its step is done, and the checkpoint needs the right count: with one more than it holds,
+the restart leaves a step out; with one less, it repeats one. The two orders differ only in the first call of a process,
+which comes before any step or after one. A step changes something of what is saved. So that is compared once: if all is
+as it was when the handler was made, the calls come before the steps.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import tensorflow as tf
 logger = logging.getLogger("keras_preempt")
 
 _MOST = 4096
-"""Elements of each variable that are compared, evenly spread; more would make a handler of a large model slow."""
+"""The most elements of a variable that are compared, evenly spread; more would be slow for a large model."""
 
 _VARIABLES = (tf.Variable, tf.distribute.DistributedValues)
 
 
 class CallOrder:
-    """Tells the order of one loop, by the first call.
+    """Finds the order of one loop at its first call.
 
     Args:
         checkpoint: The `tf.train.Checkpoint` that is saved, with its state as it is before the first step.
@@ -49,20 +49,20 @@ class CallOrder:
         return self._steps_first
 
     def _digest(self) -> bytes | None:
-        """A digest of what is saved; None if there are no variables."""
+        """Returns a digest of what is saved; None if there are no variables."""
         digest, found = hashlib.blake2b(digest_size=16), False
         for part in self._parts():
             found = True
             digest.update(f"{part.dtype.name}{part.shape}".encode())
             try:
-                flat = tf.reshape(part, [-1])  # Where the variable is; what is fetched is the sample only.
+                flat = tf.reshape(part, [-1])  # On the variable's device: only the sample is fetched.
             except tf.errors.FailedPreconditionError:
                 continue  # It has no value yet.
             digest.update(flat[:: -(-max(1, part.shape.num_elements()) // _MOST)].numpy().tobytes())
         return digest.digest() if found else None
 
     def _parts(self) -> Iterator[Any]:
-        """The variables, of distributed ones the first replica's: all of them would take a collective."""
+        """Yields the variables; of distributed ones the first replica's part, since all would take a collective."""
         for each in tf.train.TrackableView(self._checkpoint).descendants():
             variable = each.value if isinstance(each, keras.Variable) else each
             if id(each) in self._ignored or not isinstance(variable, _VARIABLES):

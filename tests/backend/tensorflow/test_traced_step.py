@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.keras import internals as keras_internals
-from keras_preempt.backend.keras.internals import running_fit
-from keras_preempt.backend.keras.own_optimizers import own_optimizers, steps_done, steps_of_parts
-from keras_preempt.backend.keras.traced_step import (
+from keras_preempt.backend.keras.model_parts import own_optimizers, steps_done, steps_of_parts
+from keras_preempt.backend.tensorflow import repairs
+from keras_preempt.backend.tensorflow.feed import running_fit
+from keras_preempt.backend.tensorflow.traced_step import (
     STEPS,
     TracedStep,
     stateful_random_operations,
@@ -73,7 +73,7 @@ def _traced(model: Any, data: Any = DATA, **arguments: Any) -> Any:
 
 @pytest.mark.usefixtures("fresh_keras")
 def test_keras_calls_the_function_of_a_step_as_it_is_looked_for() -> None:
-    names = keras_internals.MAKE_FUNCTION.find().__code__.co_cellvars
+    names = repairs.MAKE_FUNCTION.find().__code__.co_cellvars
     assert STEPS[0] in names, f"_make_function has no local function {STEPS[0]!r} any more: {names}"
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from keras_preempt.agreement.coordinator import CoordinationLost
-from keras_preempt.backend.tensorflow.hung_on_loss import HungOnLoss
+from keras_preempt.backend.hung_on_loss import HungOnLoss
 from keras_preempt.notices.coordination_key import CoordinationKeyNotices
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from tests.agreement.memory_coordinator import MemoryCoordinator, MemoryService
@@ -34,13 +34,13 @@ def test_a_training_that_ends_by_itself_ends_the_limit() -> None:
 
 
 def test_the_exit_status_is_that_of_a_lost_worker() -> None:
-    program = "from keras_preempt.backend.tensorflow.hung_on_loss import end_process; end_process()"
+    program = "from keras_preempt.backend.hung_on_loss import end_process; end_process()"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == EXIT_WORKER_LOST
 
 
 def test_a_thread_that_holds_pythons_lock_does_not_keep_the_process_alive() -> None:
     program = (
-        "import ctypes, keras_preempt.backend.tensorflow.hung_on_loss as hung\n"
+        "import ctypes, keras_preempt.backend.hung_on_loss as hung\n"
         "hung.LAST_RESORT = 0.5\n"
         "hung.HungOnLoss(patience=0.5).begin()\n"
         "ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the lock\n"

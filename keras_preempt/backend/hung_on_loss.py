@@ -1,9 +1,9 @@
 """Ends a coordinator that hangs on remote workers which are gone.
 
-TensorFlow raises an error, as a rule, in the step that runs on workers when they die. It can also wait for ever, for
-what it has asked of a tensor on one of them (seen with TensorFlow 2.21, when all workers were killed): the thread is
-inside TensorFlow then, where no exception and no signal handler of Python reaches it. If it holds the lock of Python
-there, no thread of it runs either, and what is left is faulthandler's timer, which needs none and has one status.
+As a rule the backend raises an error in the step that runs on workers when they die. TensorFlow can also wait for ever
+for a tensor on one of them (seen with 2.21, when all workers were killed). Its thread is then inside TensorFlow, where
+no exception and no signal handler of Python reaches it. If it holds Python's lock there, no other thread runs either.
+What is left then is faulthandler's timer, which needs no lock, but has only one exit status.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ LAST_RESORT = 15.0
 
 
 def end_process() -> None:
-    """Ends the process at once, with the exit status of a lost worker."""
+    """Ends the process at once with the exit status of a lost worker."""
     with contextlib.suppress(Exception):  # The program's handlers may raise anything.
         logging.shutdown()
     os._exit(EXIT_WORKER_LOST)
 
 
 class HungOnLoss:
-    """A limit to how long training may go on in silence after the workers are gone.
+    """A limit to how long training may hang after the workers are gone.
 
     Args:
-        end: Called when it is over; for tests.
-        patience: In seconds.
+        end: Called at the limit; for tests.
+        patience: The limit, in seconds.
     """
 
     def __init__(self, end: Callable[[], None] = end_process, patience: float = PATIENCE) -> None:
@@ -48,17 +48,17 @@ class HungOnLoss:
         self._thread = threading.Thread(target=self._wait, name="keras_preempt-hung-on-loss", daemon=True)
 
     def begin(self) -> None:
-        """The workers are gone. To be called once."""
+        """Starts the limit: the workers are gone. To be called once."""
         # There may be no standard error to write to.
         with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
             faulthandler.dump_traceback_later(self._patience + LAST_RESORT, exit=True)
         self._thread.start()
 
     def start(self) -> None:
-        """Nothing; the limit begins with the loss."""
+        """Does nothing: the limit begins with the loss."""
 
     def stop(self) -> None:
-        """Training has ended by itself."""
+        """Ends the limit: training has ended by itself."""
         self._over.set()
         if self._thread.is_alive():
             faulthandler.cancel_dump_traceback_later()

@@ -1,7 +1,7 @@
-"""Tells of variables of Keras before they are read or assigned to for the first time.
+"""Reports variables of Keras before they are read or assigned to for the first time.
 
-A model that trains eagerly makes its variables while its first step runs, each just before it is used. What is restored
-has to be there between the two.
+A model that trains eagerly makes its variables while its first step runs, each just before it is used. Restored values
+have to be assigned between the two.
 
 Verified with Keras 3.8.0 to 3.15.1.
 """
@@ -24,18 +24,17 @@ _watches: list[weakref.ref[FirstUse]] = []
 
 
 class FirstUse:
-    """Calls a function with each variable that comes into being, before anything uses it, for as long as it is held.
+    """Calls a function with each variable that comes into being, before anything uses it, as long as this is held.
 
     Args:
         known: The variables that exist already.
-        look: Called with the variable; returns whether it need not be called with this one again. Runs outside of
-            graphs, and reads variables as they are.
+        look: Called with the variable, outside of graphs; returns whether it need not be called with this one again.
+            It reads variables as they are.
     """
 
     def __init__(self, known: Iterable[Any], look: Callable[[Any], bool]) -> None:
-        self._known = {
-            id(variable): variable for variable in known
-        }  # Held, so that no other gets the id of one.
+        # Held, so that no other variable gets the id of one of them.
+        self._known = {id(variable): variable for variable in known}
         self._look = look
         self._looking = False
         self._own = weakref.ref(self, _forget)
@@ -49,7 +48,7 @@ class FirstUse:
         _forget(self._own)
 
     def used(self, variable: Any) -> None:
-        """A variable is about to be used."""
+        """Called when a variable is about to be used."""
         if id(variable) in self._known or self._looking or in_stateless_scope() or variable._value is None:
             return
         with _lock:

@@ -11,17 +11,18 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.keras import internals as keras_internals
-from keras_preempt.backend.keras.internals import PrivateName
-from keras_preempt.backend.tensorflow import replica_branches
+from keras_preempt.backend import requirements, versions
+from keras_preempt.backend.keras import model_parts, names
+from keras_preempt.backend.keras.names import PrivateName
+from keras_preempt.backend.tensorflow import repairs
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
-_NAMES = [value for value in vars(keras_internals).values() if isinstance(value, PrivateName)]
+_NAMES = [value for value in vars(repairs).values() if isinstance(value, PrivateName)]
 
 
 def _changed(what: str) -> str:
-    return f"{what} (Keras {keras.__version__} installed, {keras_internals.VERIFIED_KERAS} verified)"
+    return f"{what} (Keras {keras.__version__} installed, {versions.NEWEST_KERAS} verified)"
 
 
 @pytest.mark.parametrize("name", _NAMES, ids=lambda name: name.path)
@@ -29,12 +30,12 @@ def test_the_function_exists_and_takes_the_parameters_it_is_given(name: PrivateN
     if name.expected:
         name.find()  # its error says what changed
     else:
-        with pytest.raises(keras_internals.KerasInternalsError):
+        with pytest.raises(names.KerasInternalsError):
             name.find()
 
 
 def test_the_trainer_keeps_its_strategy_in_distribute_strategy() -> None:
-    trainer = keras_internals.SYMBOLIC_BUILD.owner()()
+    trainer = repairs.SYMBOLIC_BUILD.owner()()
     assert vars(trainer).get("_distribute_strategy", "gone") is None, _changed(
         "TensorFlowTrainer._distribute_strategy is no longer None outside of a strategy's scope"
     )
@@ -45,7 +46,7 @@ def test_the_trainer_keeps_its_strategy_in_distribute_strategy() -> None:
 
 
 def test_the_trainer_builds_by_symbolic_build_with_a_batch() -> None:
-    build = getattr(keras_internals.SYMBOLIC_BUILD.owner(), "_symbolic_build", None)
+    build = getattr(repairs.SYMBOLIC_BUILD.owner(), "_symbolic_build", None)
     assert build is not None, _changed("Trainer._symbolic_build is gone")
     parameters = list(inspect.signature(build).parameters)
     assert parameters == ["self", "iterator", "data_batch"], _changed(
@@ -54,37 +55,35 @@ def test_the_trainer_builds_by_symbolic_build_with_a_batch() -> None:
 
 
 def test_the_repair_of_the_build_can_be_told_from_what_it_reduces() -> None:
-    assert isinstance(keras_internals.REPAIRS[0].needed(), bool)
+    assert isinstance(repairs.REPAIRS[0].needed(), bool)
 
 
 def test_keras_asks_the_strategy_whether_it_is_in_multi_worker_mode() -> None:
     # The stand-in answers to this name; if Keras asks in another way, the defect goes unseen.
-    source = inspect.getsource(inspect.getmodule(keras_internals.REDUCE_PER_REPLICA.find()))  # type: ignore[arg-type]
+    source = inspect.getsource(inspect.getmodule(repairs.REDUCE_PER_REPLICA.find()))  # type: ignore[arg-type]
     assert "extended._in_multi_worker_mode()" in source, _changed(
         "the trainer no longer asks strategy.extended._in_multi_worker_mode()"
     )
 
 
 def test_the_function_for_one_step_has_its_name() -> None:
-    variables = keras_internals.MAKE_FUNCTION.find().__code__.co_cellvars
-    assert keras_internals.ONE_STEP in variables, _changed(
-        f"TensorFlowTrainer._make_function has no local function {keras_internals.ONE_STEP}: {variables}"
+    variables = repairs.MAKE_FUNCTION.find().__code__.co_cellvars
+    assert repairs.ONE_STEP in variables, _changed(
+        f"TensorFlowTrainer._make_function has no local function {repairs.ONE_STEP}: {variables}"
     )
 
 
 def test_whether_an_optimizer_branches_in_each_replica_can_be_told() -> None:
-    (repair,) = (
-        repair for repair in keras_internals.REPAIRS if repair.target is keras_internals.APPLY_GRADIENTS
-    )
+    (repair,) = (repair for repair in repairs.REPAIRS if repair.target is repairs.APPLY_GRADIENTS)
     assert isinstance(repair.needed(), bool)
 
 
 def test_an_optimizer_keeps_what_it_accumulates_in_variables_of_its_own() -> None:
     optimizer = keras.optimizers.SGD(gradient_accumulation_steps=2)
-    assert replica_branches.gradient_accumulators(optimizer) == []
+    assert model_parts.gradient_accumulators(optimizer) == []
     weight = keras.Variable([1.0, 2.0])
     optimizer.build([weight])
-    (accumulator,) = replica_branches.gradient_accumulators(optimizer)
+    (accumulator,) = model_parts.gradient_accumulators(optimizer)
     optimizer.apply([keras.ops.convert_to_tensor([3.0, 4.0])])
     assert any(accumulator is variable for variable in optimizer.variables), _changed(
         "BaseOptimizer._accumulated_gradients holds no variables of the optimizer"
@@ -97,7 +96,7 @@ def test_an_optimizer_keeps_what_it_accumulates_in_variables_of_its_own() -> Non
 def test_a_loss_scale_optimizer_names_the_one_that_accumulates() -> None:
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(gradient_accumulation_steps=2))
     optimizer.build([keras.Variable([1.0])])
-    assert len(replica_branches.gradient_accumulators(optimizer)) == 1, _changed(
+    assert len(model_parts.gradient_accumulators(optimizer)) == 1, _changed(
         "LossScaleOptimizer.inner_optimizer is no longer the optimizer that accumulates"
     )
 
@@ -142,4 +141,4 @@ def test_scopes_of_variables_are_where_they_are_looked_for() -> None:
 
 
 def test_the_locals_of_fit_that_hold_logs_have_their_names() -> None:
-    assert keras_internals.changed_names() == []
+    assert requirements.changed_names() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from keras_preempt.state.attributes import plain_variables
+from keras_preempt.backend.tensorflow.variables import plain_variables
 from keras_preempt.state.model import ModelState
 
 

@@ -1,8 +1,8 @@
 """The training step of a fit, traced before its first step by Keras' own function.
 
 On one device Keras makes optimizer slots, compiled metrics and layers that are built late only when it traces the
-first step. A restore needs them before that. Tracing early makes exactly what training makes, runs nothing, draws
-nothing of the data, and costs nothing: the first step finds the trace and uses it.
+first step. A restore needs them before that. Tracing early makes exactly what training makes, runs nothing and draws no
+data. The first step finds the trace and uses it.
 
 Verified with Keras 3.8.0 to 3.15.1.
 """
@@ -18,15 +18,14 @@ from typing import Any
 import tensorflow as tf
 
 from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations, resource_of
-from keras_preempt.backend.tensorflow.iterator_spec import iterator_spec
 
 logger = logging.getLogger("keras_preempt")
 
 STEPS = ("multi_step_on_iterator", "execution")
-"""What Keras, and the loop that repairs it on several replicas, call the `tf.function` in the train function."""
+"""The names that Keras and the repaired loop over several replicas give the `tf.function` in the train function."""
 
 _OF_KERAS = frozenset({"stop_training", "stop_evaluating", "stop_predicting", "built", "history"})
-"""Attributes of a model that Keras sets as it trains, and does not read in a step."""
+"""Attributes of a model that Keras sets while it trains and does not read in a step."""
 
 _DRAWS = re.compile(
     r"(?:Parameterized)?TruncatedNormal|Random(?!Dataset)\w+|Multinomial|NonDeterministicInts"
@@ -38,6 +37,17 @@ _CHANGES = re.compile(
 _GENERATOR = re.compile(r"Rng\w+|Stateful(?!PartitionedCall)\w+")
 _PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
 
+_KEPT = (
+    "_input_workers",
+    "_element_spec",
+    "_strategy",
+    "_options",
+    "_cardinality",
+    "_enable_get_next_as_optional",
+    "_replica_order",
+)
+"""The attributes that a distributed dataset passes to its iterators, in the order in which their type takes them."""
+
 
 class TracedStep:
     """The trace that the first step of a fit uses.
@@ -45,7 +55,7 @@ class TracedStep:
     Args:
         model: The model.
         function: The traced function (a `tf.types.experimental.ConcreteFunction`).
-        fresh: Whether it was traced now, and not in an earlier fit.
+        fresh: Whether it was traced now and not in an earlier fit.
 
     Attributes:
         function: The traced function.
@@ -57,15 +67,15 @@ class TracedStep:
         self._read = _python_values(model) if fresh else None
 
     def drop_if_outdated(self, model: Any, *, alone: bool = True) -> list[str]:
-        """Has the first step traced anew if Python values of the model are others than when it was traced.
+        """Has the first step traced again if Python values of the model have changed since it was traced.
 
-        A trace keeps the values that it has read. Callbacks may set some before the first step, which Keras would have
+        A trace keeps the values that it has read. Callbacks may set some before the first step, and Keras would have
         traced after that.
 
         Args:
             model: The model.
-            alone: Whether this process trains alone. One of several workers must not trace more often than the others,
-                since their traces count what they send each other: then nothing is dropped.
+            alone: Whether this process trains alone. Otherwise nothing is dropped: no worker may trace more often than
+                the others, since traces number what the workers send each other.
 
         Returns:
             The names of the values; empty if there are none.
@@ -81,7 +91,7 @@ class TracedStep:
         return changed
 
     def operations(self) -> Iterator[GraphOperation]:
-        """Every operation of the step, those of the functions that it calls too."""
+        """Yields the operations of the step and of the functions that it calls."""
         return operations(self.function.graph)
 
     @property
@@ -97,7 +107,7 @@ class TracedStep:
 
     @property
     def changed_variables(self) -> list[tf.Variable]:
-        """Those of them that it changes; where it cannot be told what an operation changes, all of them."""
+        """Those of them that it changes; all of them if it cannot be told what an operation changes."""
         changed = [resource_of(each) for each in self.operations() if _CHANGES.fullmatch(each.kind)]
         if any(resource is None for resource in changed):
             return self.variables
@@ -107,13 +117,13 @@ class TracedStep:
 
 @dataclass(frozen=True)
 class RandomOperation:
-    """An operation of the step that draws from a state that is not among the variables of a model.
+    """An operation of the step that draws random numbers from a state outside the variables of the model.
 
     Attributes:
-        kind: What TensorFlow calls it: "RandomStandardNormal", "RngReadAndSkip", "EagerPyFunc", and so on.
-        where: The user's own line that made it, as "train_step (train.py:34)", or the layers that it is in.
-        seeded: Whether it has a seed of its own or a global one; its sequence begins anew in every process
-            all the same. True for a generator's, whose state is a variable.
+        kind: TensorFlow's name for it, such as "RandomStandardNormal", "RngReadAndSkip" or "EagerPyFunc".
+        where: The user's line that made it, such as "train_step (train.py:34)", or the layers that it is in.
+        seeded: Whether it has a seed of its own or a global one, though its sequence begins anew in every process. True
+            for a generator's operation, whose state is a variable.
         resource: For an operation on a `tf.random.Generator`: the handle of its state, which `ModelState.holds` knows
             if it is saved; else None.
     """
@@ -132,8 +142,8 @@ def trace(model: Any, dataset: Any) -> TracedStep | None:
         dataset: The training data, as the strategy distributes it.
 
     Returns:
-        The trace; None if the model trains eagerly, has a train function of its own, or cannot be traced, which its
-        first step will then say in Keras' own words.
+        The trace; None if the model trains eagerly, has a train function of its own, or cannot be traced. Its first
+        step then says why in Keras' own words.
     """
     function = _step_of(model.train_function)
     if function is None or model.run_eagerly or tf.config.functions_run_eagerly():
@@ -145,13 +155,13 @@ def trace(model: Any, dataset: Any) -> TracedStep | None:
     try:
         concrete = function.get_concrete_function(spec)
         return TracedStep(model, concrete, fresh=function.experimental_get_tracing_count() > traces)
-    except Exception as error:  # Whatever the user's own code raises: the first step raises it again.
+    except Exception as error:  # Whatever the user's code raises: the first step raises it again.
         logger.debug("The training step could not be traced before training: %r", error)
         return None
 
 
 def _python_values(model: Any) -> dict[tuple[int, str], Any]:
-    """Plain values in public attributes of the model and its layers, which a trace reads as constants."""
+    """Returns the plain values in public attributes of the model and its layers, constants to a trace."""
     return {
         (number, name): value
         for number, layer in enumerate(model._flatten_layers())
@@ -168,7 +178,7 @@ def _differ(before: dict[Any, Any], now: dict[Any, Any], number: int, name: str)
 
 
 def _step_of(train_function: Any) -> Any:
-    """The `tf.function` that a train function calls with an iterator; None if there is none."""
+    """Returns the `tf.function` that a train function calls with an iterator; None if there is none."""
     if isinstance(train_function, tf.types.experimental.PolymorphicFunction):
         return train_function
     code, cells = getattr(train_function, "__code__", None), getattr(train_function, "__closure__", None)
@@ -209,3 +219,31 @@ def stateful_random_operations(traced: TracedStep) -> list[RandomOperation]:
             )
         )
     return found
+
+
+def iterator_spec(dataset: Any) -> tf.TypeSpec | None:
+    """Returns the type of the iterators that `iter(dataset)` makes, without making one.
+
+    Each iterator that is made advances the reshuffling of its dataset, so one made only to look at would change the
+    data.
+
+    Args:
+        dataset: A `tf.data.Dataset`, or one as a strategy distributes it.
+
+    Returns:
+        The type; None for a dataset of another kind, or of a TensorFlow that keeps other attributes.
+    """
+    if isinstance(dataset, tf.data.Dataset):
+        return tf.data.IteratorSpec(dataset.element_spec)
+    kind = _distributed_spec()
+    if kind is None or not all(hasattr(dataset, name) for name in _KEPT):
+        return None
+    return kind(*(getattr(dataset, name) for name in _KEPT))
+
+
+def _distributed_spec() -> Any:
+    try:
+        from tensorflow.python.distribute import input_lib
+    except ImportError:
+        return None
+    return getattr(input_lib, "DistributedIteratorSpec", None)

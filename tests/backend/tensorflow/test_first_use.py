@@ -9,7 +9,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.keras.first_use import FirstUse
+from keras_preempt.backend.tensorflow.first_use import FirstUse
 
 
 @pytest.mark.parametrize(

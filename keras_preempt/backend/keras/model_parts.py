@@ -1,4 +1,6 @@
-"""The optimizers that a model holds besides the one of `compile`, as in a GAN, and the steps that all of them count.
+"""What a model holds that Keras lists nowhere: layers in attributes, the global seed, further optimizers.
+
+A model may hold optimizers besides the one of `compile`, as a GAN does.
 
 Verified with Keras 3.8.0 to 3.15.1.
 """
@@ -9,10 +11,30 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
+from keras.src.backend.common import global_state
+from keras.src.random import seed_generator
+
+
+def layers_of(model: Any) -> list[Any]:
+    """Returns the model and all layers in it, including those that only an attribute holds."""
+    return list(model._flatten_layers())
+
+
+def global_seed_state(*, create: bool = False) -> Any:
+    """Returns the state of Keras' random numbers without a seed, a variable; None if there is none yet."""
+    generator = global_state.get_global_attribute("global_seed_generator")
+    if generator is None and create:
+        generator = seed_generator.global_seed_generator()
+    return None if generator is None else generator.state
+
+
+def is_seed_state(variable: Any) -> bool:
+    """Whether a variable is the state of a `keras.random.SeedGenerator`."""
+    return str(variable.name) == "seed_generator_state"
 
 
 def attributes(owner: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of an object, and what its lists and dictionaries hold, each with its name."""
+    """Yields the attributes of an object, and the items of its lists and dictionaries, each with its name."""
     for name, value in list(vars(owner).items()):
         if name.startswith("_self_"):
             continue  # TensorFlow's own list of the attributes.
@@ -27,7 +49,7 @@ def attributes(owner: Any) -> Iterator[tuple[str, Any]]:
 def own_optimizers(model: Any) -> dict[str, keras.optimizers.Optimizer]:
     """Returns the optimizers that the model holds besides the one of `compile`, by attribute.
 
-    Those of models inside it are among them as soon as they are built, which they are when training applies them.
+    Those of models inside it are included once they are built, which happens when training applies them.
     """
     found = _held(model, known=_of_compile(model))
     known = _of_compile(model) | {id(optimizer) for optimizer in found.values()}
@@ -57,11 +79,19 @@ def _held(owner: Any, known: set[int]) -> dict[str, keras.optimizers.Optimizer]:
     return held
 
 
-def steps_done(model: Any, parts_before: int = 0) -> int:
-    """Optimizer steps since the model was compiled, of every `steps_per_execution` and accumulation.
+def gradient_accumulators(optimizer: Any) -> list[Any]:
+    """Returns the variables in which a built optimizer adds up gradients: each replica those of its own samples."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not getattr(inner, "gradient_accumulation_steps", None) or not inner.built:
+        return []
+    return [variable for variable in inner._accumulated_gradients if variable is not None]
 
-    Of a model with several optimizers: those of the one that has done most. Optimizers of models inside it count only
-    where the model's own have done nothing: a part that was trained before keeps the count of that.
+
+def steps_done(model: Any, parts_before: int = 0) -> int:
+    """Returns the optimizer steps since the model was compiled, whatever `steps_per_execution` and accumulation are.
+
+    With several optimizers, it is the count of the one that has done most. Optimizers of models inside it count only
+    if the model's own have done nothing: a part that was trained before keeps its count.
 
     Args:
         model: The model.
@@ -73,7 +103,7 @@ def steps_done(model: Any, parts_before: int = 0) -> int:
 
 
 def steps_of_parts(model: Any) -> int:
-    """The same of the optimizers that the models inside it were compiled with."""
+    """Returns the same for the optimizers that the models inside it were compiled with."""
     return _most(own_optimizers(model).values())
 
 

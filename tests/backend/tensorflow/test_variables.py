@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.host_values import LARGE, assign, copies, views
+from keras_preempt.backend.tensorflow.variables import LARGE, assign, copies, views
 from keras_preempt.checkpoint.partition import dtype_of
 from keras_preempt.checkpoint.tensors import Array, empty
 

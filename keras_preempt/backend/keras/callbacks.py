@@ -1,0 +1,77 @@
+"""The callbacks that Keras itself has: what their state is, and what is done with them that they do not offer.
+
+Verified with Keras 3.8.0 to 3.15.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+CALLBACK_STATE: dict[type, tuple[str, ...]] = {
+    keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
+    keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
+    keras.callbacks.History: ("history", "epoch"),
+    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
+    keras.callbacks.CSVLogger: ("keys",),
+    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
+    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
+}
+"""The attributes of Keras' own callbacks that are their state."""
+
+COPIES_OF_WEIGHTS: frozenset[str] = frozenset({"best_weights"})
+"""Those of them that hold a list of weights, as `model.get_weights` returns it."""
+
+STATELESS_CALLBACKS: tuple[type, ...] = (
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.LearningRateScheduler,
+    keras.callbacks.TerminateOnNaN,
+    keras.callbacks.RemoteMonitor,
+)
+"""Callbacks of Keras that keep nothing on which the next epoch depends."""
+
+
+def flush_summaries(callback: keras.callbacks.TensorBoard) -> None:
+    """Writes the points that TensorBoard has buffered; Keras does so only when training ends."""
+    for writer in callback._writers.values():
+        writer.flush()
+
+
+def train_summaries(callback: keras.callbacks.TensorBoard) -> Any:
+    """Returns the `tf.summary.SummaryWriter` of TensorBoard's training curves; makes it if there is none yet."""
+    return callback._train_writer
+
+
+def take_up_step(callback: keras.callbacks.TensorBoard) -> None:
+    """Makes TensorBoard decide by its restored batch number whether the next points are due.
+
+    With an `update_freq` in batches, it has decided that by the number it began with, also for points of the epoch.
+    """
+    if callback.update_freq != "epoch":
+        callback._pop_writer()
+        callback._push_writer(callback._train_writer, callback._global_train_batch)
+
+
+class ProgressBar:
+    """The progress bar of a fit, which ends its line on standard output only when the epoch ends.
+
+    Args:
+        callbacks: All callbacks of the fit.
+    """
+
+    def __init__(self, callbacks: Iterable[Any]) -> None:
+        self._logger = next((c for c in callbacks if isinstance(c, keras.callbacks.ProgbarLogger)), None)
+        self._ended: Any = None
+
+    def drawn_at(self) -> float:
+        """Returns when the bar was last drawn, in seconds since 1970; 0 if standard output is not in its line."""
+        bar = getattr(self._logger, "progbar", None)
+        if bar is None or bar is self._ended or getattr(bar, "verbose", 0) != 1:
+            return 0.0
+        return float(getattr(bar, "_last_update", 0.0))
+
+    def ended(self) -> None:
+        """Records that an epoch has ended, and with it the line of its bar."""
+        self._ended = getattr(self._logger, "progbar", None)

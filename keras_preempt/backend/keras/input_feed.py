@@ -1,0 +1,308 @@
+"""The iterators that Keras makes of the data of a fit, counted, so that a restart can make the same ones again.
+
+Keras has no way to begin an epoch at a later step. Its epoch iterator looks its own methods up on the instance, so one
+of them can be replaced on that instance.
+
+Verified with Keras 3.8.0 to 3.15.1.
+"""
+
+from __future__ import annotations
+
+import abc
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+
+from keras_preempt.backend.keras.names import KerasInternalsError
+
+_iterators_made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""By dataset, how many iterators the fits of this process have made; several fits may share one."""
+
+
+class InputFeed(abc.ABC):
+    """The iterators that one epoch iterator makes, counted, so that their sequence can be made again.
+
+    Each iterator that Keras makes advances the reshuffling of the dataset, even one that it throws away. A position
+    is therefore the number of iterators made and the number of batches drawn from the last of them.
+
+    Args:
+        epoch_iterator: Keras' epoch iterator of a fit, or of an evaluation inside it.
+
+    Attributes:
+        live: The iterator made last; None if none was made.
+        iterators: How many were made.
+        look: Called with each new iterator before anything is drawn from it; what it returns is `untouched`.
+        untouched: What `look` returned for `live`.
+        note: Called before each iterator is made; what it returns is added to `noted`.
+        noted: What `note` returned.
+        making: Whether an iterator is being made now.
+        at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
+        made_before: How many iterators earlier fits of this process had made of the dataset.
+
+    Raises:
+        KerasInternalsError: The epoch iterator lacks an attribute that is relied upon.
+    """
+
+    NEEDS: ClassVar[tuple[str, ...]] = (
+        "_enumerate_iterator",
+        "_get_iterator",
+        "_current_iterator",
+        "_steps_seen",
+        "_num_batches",
+        "steps_per_epoch",
+        "steps_per_execution",
+        "catch_stop_iteration",
+        "reset",
+    )
+    """The attributes of the epoch iterator that are relied upon."""
+
+    def __init__(self, epoch_iterator: Any) -> None:
+        missing = [name for name in self.NEEDS if not hasattr(epoch_iterator, name)]
+        if missing:
+            raise KerasInternalsError(
+                f"epoch iterators with {', '.join(self.NEEDS)}", f"none called {', '.join(missing)}"
+            )
+        self._source = epoch_iterator
+        self._dataset_of = epoch_iterator._get_iterator
+        self._prepared: Any = None
+        self.live: Any = None
+        self.iterators = 0
+        self.look: Callable[[Any], Any] = lambda iterator: None
+        self.untouched: Any = None
+        self.note: Callable[[], Any] = lambda: None
+        self.noted: list[Any] = []
+        self.making = False
+        self.at_epoch: Any = None
+        self._drawn: list[int] = []
+        self._forgotten = 0
+        dataset = self.undistributed
+        self.made_before = 0 if dataset is None else _iterators_made.get(dataset, 0)
+        epoch_iterator._get_iterator = lambda: self
+        reset = epoch_iterator.reset
+
+        def note_and_reset() -> None:
+            self._forgotten = max(self._forgotten, int(epoch_iterator._steps_seen))
+            reset()
+
+        epoch_iterator.reset = note_and_reset
+
+    # -- What only a backend knows ---------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def dataset(self) -> Any:
+        """What Keras iterates over, as the strategy distributes it."""
+
+    @property
+    @abc.abstractmethod
+    def pipelines(self) -> list[Any]:
+        """The pipelines that it comes from, before a strategy has changed them; empty if they are unknown."""
+
+    @property
+    @abc.abstractmethod
+    def is_shared(self) -> bool:
+        """Whether a strategy divides the batches among several replicas."""
+
+    @property
+    @abc.abstractmethod
+    def undistributed(self) -> Any:
+        """The dataset that was passed to fit, before the strategy distributed it; None if none was passed."""
+
+    @property
+    @abc.abstractmethod
+    def sample(self) -> str:
+        """What one sample looks like: types and shapes without the batch, however it is cut for replicas."""
+
+    @property
+    @abc.abstractmethod
+    def global_batch(self) -> int | None:
+        """How many samples a full batch of all replicas holds; None if that cannot be told."""
+
+    @abc.abstractmethod
+    def of_validation(self, model: Any, data: Any, steps: int | None) -> InputFeed | None:
+        """Returns a feed of validation data, as an evaluation of the model would make it.
+
+        Args:
+            model: The model.
+            data: What was passed to fit as `validation_data`.
+            steps: What was passed as `validation_steps`.
+
+        Returns:
+            The feed; None if the data is no dataset.
+        """
+
+    # -- The sequence of iterators ---------------------------------------------------------------------
+
+    def __iter__(self) -> Any:
+        """Returns the next iterator. Called by Keras."""
+        if self._prepared is not None:
+            prepared, self._prepared = self._prepared, None
+            return prepared
+        return self.new()
+
+    def new(self) -> Any:
+        """Makes the next iterator of the sequence."""
+        self._drawn = self.draws
+        self._forgotten = 0
+        self.noted.append(self.note())
+        self.making = True
+        self.live = iter(self._dataset_of())
+        self.making = False
+        self.iterators += 1
+        self._count()
+        self.untouched = self.look(self.live)
+        return self.live
+
+    def _count(self) -> None:
+        dataset = self.undistributed
+        if dataset is not None:
+            _iterators_made[dataset] = self.made_before + self.iterators
+
+    @property
+    def epoch_iterator(self) -> Any:
+        """The epoch iterator itself."""
+        return self._source
+
+    def belongs_to(self, epoch_iterator: Any) -> bool:
+        """Whether this is the feed of that epoch iterator."""
+        return self._source is epoch_iterator
+
+    @property
+    def _dataset_passed(self) -> Any:
+        return getattr(self._source.data_adapter, "_dataset", None)
+
+    @property
+    def is_generator(self) -> bool:
+        """Whether a Python generator was passed to fit."""
+        return type(self._source.data_adapter).__name__ == "GeneratorDataAdapter"
+
+    @property
+    def py_dataset(self) -> Any:
+        """The `keras.utils.PyDataset` that was passed to fit, if one was and each epoch goes through all of it."""
+        dataset = getattr(self._source.data_adapter, "py_dataset", None)
+        whole = self._source.steps_per_epoch is None and self._source.data_adapter.num_batches is not None
+        return dataset if whole else None
+
+    @property
+    def changes_itself(self) -> str:
+        """The class of a `keras.utils.PyDataset` with hooks of its own for the ends of an epoch; empty if none."""
+        kind = type(getattr(self._source.data_adapter, "py_dataset", None))
+        own = any(
+            getattr(kind, name, None) not in (None, getattr(keras.utils.PyDataset, name, None))
+            for name in ("on_epoch_begin", "on_epoch_end")
+        )
+        return kind.__name__ if own else ""
+
+    def begin_epoch_once(self) -> None:
+        """Begins an epoch of the input now, and not again when Keras begins it."""
+        adapter = self._source.data_adapter
+        adapter.on_epoch_begin()
+        vars(adapter)["on_epoch_begin"] = lambda: vars(adapter).pop("on_epoch_begin", None)
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many samples a batch of all replicas holds, if Keras was told."""
+        size = self._source.data_adapter.batch_size
+        return None if size is None else int(size)
+
+    @property
+    def steps_per_execution(self) -> int:
+        """The number of steps in one call of the train function."""
+        return int(self._source.steps_per_execution)
+
+    @property
+    def batches(self) -> int | None:
+        """The number of batches in one epoch, if Keras knows it."""
+        steps = self._source.steps_per_epoch
+        if steps is None:
+            steps = self._source._num_batches
+        return None if steps is None else int(steps)
+
+    def position(self, *, pending: bool) -> dict[str, Any]:
+        """Returns where the input stands.
+
+        Args:
+            pending: Whether Keras has already counted an execution that has not begun.
+        """
+        return {
+            "iterators": self.iterators,
+            "drawn_before": list(self._drawn),
+            "batches": self._source._steps_seen - (self._source.steps_per_execution if pending else 0),
+            "current": self._source._current_iterator is not None,
+            "num_batches": self._source._num_batches,
+            "made_before": self.made_before,
+        }
+
+    @property
+    def draws(self) -> list[int]:
+        """How many batches were drawn from each iterator that was made."""
+        if not self.iterators:
+            return []
+        return [*self._drawn, max(self._forgotten, int(self._source._steps_seen))]
+
+    def looked_at(self) -> None:
+        """Records that Keras has drawn one batch to build the model, but has counted a whole execution."""
+        self._forgotten -= self.steps_per_execution - 1
+
+    def draws_after_next_look(self) -> list[int]:
+        """Returns what `draws` will be after Keras has drawn a batch to build the model before its next evaluation."""
+        source, draws = self._source, self.draws
+        if source._current_iterator is None or source.steps_per_epoch is None:
+            return [*draws, 1]
+        return [*draws[:-1], draws[-1] + 1]
+
+    def begin_with(self, draws: Sequence[int]) -> None:
+        """Takes the iterators made so far for at least one, of which this many batches were drawn."""
+        self.iterators = len(draws)
+        *self._drawn, self._forgotten = draws
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether Keras would draw its next batch from `live`, and not from a new iterator."""
+        return self._source._current_iterator is not None and self._source.steps_per_epoch is not None
+
+    def resume(self, position: Mapping[str, Any], live: Any, *, batch: int | None) -> None:
+        """Makes the next epoch continue from a position.
+
+        Args:
+            position: From `position`.
+            live: The last iterator of the sequence, advanced to the position; None if none is needed.
+            batch: The step of the epoch to continue with; None if the epoch's training is over or has not begun.
+        """
+        source = self._source
+        self.iterators = int(position["iterators"])
+        self._count()
+        self._drawn = [int(batches) for batches in position["drawn_before"]]
+        self._forgotten = 0
+        self.live = live
+        source._num_batches = position["num_batches"]
+        source._current_iterator = live if position["current"] else None
+        source._steps_seen = int(position["batches"])
+        if batch is None:
+            return
+        if source.steps_per_epoch is not None:
+            source._steps_seen -= batch  # Counted again while the steps that were run are skipped.
+        else:
+            self._prepared = live
+        self._replace_next_epoch(batch // self.steps_per_execution)
+
+    def skip_next_epoch(self) -> None:
+        """Makes the next epoch yield no step."""
+        self._replace_next_epoch(None)
+
+    def _replace_next_epoch(self, skip: int | None) -> None:
+        source = self._source
+        original = source._enumerate_iterator
+
+        def once() -> Iterator[Any]:
+            vars(source).pop("_enumerate_iterator", None)
+            if skip is None:
+                return
+            steps = original()
+            for _ in range(skip):
+                next(steps)  # Hands out the iterator; draws nothing from it.
+            yield from steps
+
+        source._enumerate_iterator = once

@@ -1,0 +1,313 @@
+"""The running `fit` of a model: what it holds, where it begins, and which errors leave it.
+
+Keras hands a callback neither its epoch iterator nor its list of callbacks. `fit` holds both in local variables, which
+are read from its frame.
+
+Verified with Keras 3.8.0 to 3.15.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType
+from typing import Any, Protocol
+
+import keras
+
+from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.keras.names import KerasInternalsError
+
+_FIT_LOCALS = (
+    "callbacks",
+    "epoch_iterator",
+    "epochs",
+    "initial_epoch",
+    "steps_per_epoch",
+    "validation_data",
+    "validation_steps",
+)
+_EPOCH_HOOKS = ("on_epoch_begin", "on_epoch_end")
+_OUTSIDE_STEPS = ("reset_metrics", "evaluate", "_get_metrics_result_or_logs")
+"""Methods of the model that fit itself calls between the steps of an epoch and its last hook."""
+
+
+class TracedStep(Protocol):
+    """The training step of a fit, traced before the fit runs its first one."""
+
+    @property
+    def changed_variables(self) -> Sequence[Any]:
+        """The variables that the step changes."""
+
+    def drop_if_outdated(self, model: Any, *, alone: bool = True) -> list[str]:
+        """Has the first step traced again if Python values that it has read have changed since.
+
+        Args:
+            model: The model.
+            alone: Whether this process trains alone; otherwise nothing is dropped.
+
+        Returns:
+            The names of the values that have changed.
+        """
+
+
+class RunningFit:
+    """What a running `fit` of a model holds.
+
+    Args:
+        model: The model.
+        variables: The local variables of `fit`.
+        feed: Makes the feed of an epoch iterator.
+
+    Attributes:
+        feed: Its training input.
+        epochs: The number of epochs that it was asked for.
+        initial_epoch: The first epoch that it was asked for, from 0.
+        validation_data: What was passed as that.
+        before_evaluate: Called before each validation, before Keras makes an iterator for it.
+        traced: The training step, once it is traced; None if it cannot be.
+    """
+
+    traced: TracedStep | None = None
+
+    def __init__(self, model: Any, variables: Mapping[str, Any], feed: Callable[[Any], InputFeed]) -> None:
+        self._model = model
+        self.before_evaluate: Callable[[], Any] = lambda: None
+        self._frame_callbacks = variables["callbacks"]
+        self.feed = feed(variables["epoch_iterator"])
+        self.epochs: int = variables["epochs"]
+        self.initial_epoch: int = variables["initial_epoch"]
+        self.validation_data = variables["validation_data"]
+        self._validation_steps = variables["validation_steps"]
+        self._earlier_start: list[int | None] = []
+
+    def validate_without_drawing(self, iterators: int) -> Any:
+        """Makes the iterators that the validations of this fit have made, for a fit that validates no more.
+
+        Each of them reshuffles the dataset, which another fit may use as well. Arrays are not shuffled.
+
+        Args:
+            iterators: How many were made, as a save counts them.
+
+        Returns:
+            The dataset; None if there is none, or if it was not used.
+        """
+        data, steps = self.validation_data, self._validation_steps
+        feed = self.feed.of_validation(self._model, data, steps) if iterators else None
+        if feed is None:
+            return None
+        # The next validation would have looked at a batch first, with an iterator of its own only if it has no steps.
+        looked = builds_before_evaluating(self._model) and steps is not None
+        for _ in range(iterators + int(looked)):
+            feed.new()
+        return data
+
+    def take_callbacks(self, first: Any, last: Any) -> list[Any]:
+        """Makes `first` the first and `last` the last callback of this fit; returns the others.
+
+        fit's container of callbacks gets a new list, since the old one is being iterated over. The container is not
+        kept: only the running fit may hold `last`.
+        """
+        container, self._frame_callbacks = self._frame_callbacks, None
+        others = [callback for callback in container.callbacks if callback is not first]
+        container.callbacks = [first, *others, last]
+        return others
+
+    def guard(self, settle: Callable[[BaseException], BaseException]) -> Callable[[], None]:
+        """Shows every error that is about to leave this fit to `settle`, which returns the one to raise.
+
+        These are errors of steps and of batch hooks, of the hooks of epochs, of validation, and of the metrics that are
+        read after an epoch. Call it before `take_callbacks`: it needs the container.
+
+        Returns:
+            A function that ends the guard.
+        """
+        source, container = self.feed.epoch_iterator, weakref.ref(self._frame_callbacks)
+        catching, code = source.catch_stop_iteration, _code_of_fit()
+
+        @contextlib.contextmanager
+        def settled() -> Iterator[None]:
+            try:
+                yield
+            except BaseException as error:
+                if (raised := settle(error)) is error:
+                    raise
+                raise raised from error
+
+        @contextlib.contextmanager
+        def catch_stop_iteration() -> Iterator[None]:
+            with settled(), catching():
+                yield
+
+        def hook(name: str) -> Callable[..., None]:
+            # The container must not hold itself: what it holds is to be freed with it.
+            def called(*args: Any, **kwargs: Any) -> None:
+                with settled():
+                    getattr(type(callbacks := container()), name)(callbacks, *args, **kwargs)
+
+            return called
+
+        def method(name: str) -> Callable[..., Any]:
+            original = getattr(self._model, name)
+
+            @functools.wraps(original)
+            def called(*args: Any, **kwargs: Any) -> Any:
+                # Others may call it too, and catch its errors.
+                if not _is_called_by_fit(code):
+                    return original(*args, **kwargs)
+                with settled():
+                    if name == "evaluate":
+                        self.before_evaluate()
+                    return original(*args, **kwargs)
+
+            return called
+
+        vars(source)["catch_stop_iteration"] = catch_stop_iteration
+        for name in _EPOCH_HOOKS:
+            vars(self._frame_callbacks)[name] = hook(name)
+        for name in _OUTSIDE_STEPS:
+            vars(self._model)[name] = method(name)
+
+        def end() -> None:
+            vars(source).pop("catch_stop_iteration", None)
+            for name in _EPOCH_HOOKS:
+                vars(container() or self).pop(name, None)
+            for name in _OUTSIDE_STEPS:
+                vars(self._model).pop(name, None)
+
+        return end
+
+    def start_at(self, epoch: int) -> None:
+        """Makes fit begin at `epoch`; at or past `epochs`, it trains nothing."""
+        if not self._earlier_start:
+            self._earlier_start.append(self._model._initial_epoch)
+        self._model._initial_epoch = epoch
+
+    def forget_start(self) -> None:
+        """Undoes `start_at`: Keras would begin every later fit of the model there too."""
+        if self._earlier_start:
+            self._model._initial_epoch = self._earlier_start.pop()
+
+    def step_logs(self) -> Any:
+        """Returns the logs of the last step as the step returned them; None if this fit has run none.
+
+        Keras flattens them for callbacks, and tells by their keys whether an epoch's logs are those of its last step.
+        """
+        return self._local("logs")
+
+    def epoch_logs(self) -> Any:
+        """Returns the training logs of the epoch that is being validated; at other times, those of an earlier epoch."""
+        return self._local("epoch_logs")
+
+    def _local(self, name: str) -> Any:
+        frame, code = inspect.currentframe(), _code_of_fit()
+        while frame is not None:
+            if frame.f_code is code and frame.f_locals.get("self") is self._model:
+                return frame.f_locals.get(name) or None
+            frame = frame.f_back
+        return None
+
+    def logs_of_an_epoch_without_steps(self, logs: Any, *, of_step: bool) -> None:
+        """Gives the resumed epoch its training logs if none of its steps is left to run.
+
+        Otherwise Keras takes the epoch's logs from its last step, of which there is none, and the epoch's training
+        metrics are missing from History and from every callback.
+
+        Args:
+            logs: What the last step returned, or the logs of the epoch.
+            of_step: Which of the two. Of a step's logs, Keras checks whether the metrics have the same names.
+        """
+        original = self._model._get_metrics_result_or_logs
+        replaced = vars(self._model).get("_get_metrics_result_or_logs")
+
+        code = _code_of_fit()
+
+        @_between_fit_and_guard
+        def once(step_logs: Any) -> Any:
+            if not _is_called_by_fit(code):  # A callback that evaluates calls it too.
+                return original(step_logs)
+            vars(self._model).pop("_get_metrics_result_or_logs", None)
+            if replaced is not None:
+                vars(self._model)["_get_metrics_result_or_logs"] = replaced
+            if step_logs or of_step:
+                return original(step_logs or logs)
+            return logs
+
+        vars(self._model)["_get_metrics_result_or_logs"] = once
+
+
+def changed_variables() -> list[str]:
+    """Returns what the installed Keras' `fit` lacks of the variables that are read, in words."""
+    variables = _code_of_fit().co_varnames
+    read = (*_FIT_LOCALS, "logs", "epoch_logs")
+    return [f"the variable {name} of fit" for name in read if name not in variables]
+
+
+def _code_of_fit() -> CodeType:
+    function: Any = inspect.unwrap(keras.Model.fit)
+    code: CodeType = function.__code__
+    return code
+
+
+_passed_through: set[CodeType] = set()
+
+
+def _between_fit_and_guard(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks the replacement of a method that fit calls: for what it calls itself, fit is still the caller."""
+    _passed_through.add(function.__code__)
+    return function
+
+
+def _is_called_by_fit(code: CodeType) -> bool:
+    """Whether the function that asks was called by fit, directly or through a marked replacement.
+
+    Args:
+        code: The code of fit.
+    """
+    frame = inspect.currentframe()
+    caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+    while caller is not None and caller.f_code in _passed_through:
+        caller = caller.f_back
+    return caller is not None and caller.f_code is code
+
+
+def running_fit(model: Any, feed: Callable[[Any], InputFeed]) -> RunningFit:
+    """Finds the `fit` of a model that is calling this callback hook.
+
+    Args:
+        model: The model.
+        feed: Makes the feed of an epoch iterator.
+
+    Raises:
+        RuntimeError: No fit of the model is running in this thread.
+        KerasInternalsError: `fit` does not hold what it is known to hold.
+    """
+    code = _code_of_fit()
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is code and frame.f_locals.get("self") is model:
+            missing = [name for name in _FIT_LOCALS if name not in frame.f_locals]
+            if missing:
+                raise KerasInternalsError(
+                    f"fit to hold {', '.join(_FIT_LOCALS)} while it runs", f"none called {', '.join(missing)}"
+                )
+            return RunningFit(model, {name: frame.f_locals[name] for name in _FIT_LOCALS}, feed)
+        frame = frame.f_back
+    raise RuntimeError(
+        "Expected PreemptionCallback to be called by model.fit. Received: a call from elsewhere. "
+        "Pass it in model.fit(callbacks=[...]). For a loop of your own, as around train_on_batch, there is "
+        "PreemptionCheckpointHandler: see docs/custom-loops.md."
+    )
+
+
+def evaluation_iterator(model: Any) -> Any:
+    """Returns the epoch iterator of the validation that runs inside fit; None if there is none."""
+    return getattr(model, "_eval_epoch_iterator", None)
+
+
+def builds_before_evaluating(model: Any) -> bool:
+    """Whether Keras draws a batch to build the model before every fit and evaluation, as it does under a strategy."""
+    return getattr(model, "_distribute_strategy", None) is not None

@@ -1,0 +1,320 @@
+"""What the rest of this package needs of the backend that Keras runs on, and the choice of one.
+
+A backend is a folder beside this module with a class that satisfies `Backend`. Everything above `backend/` reaches it
+through `backend()` and names no backend; `backend/keras/`, `place` and `hung_on_loss` belong to none. Four things pass
+through these functions that only a backend understands: a *strategy* (how a model's replicas share its training), a
+*part* (what stands behind a variable on one replica of this worker), a *pipeline* (what batches come from) and its
+*iterators*.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from keras_preempt.backend import requirements
+from keras_preempt.backend.place import Place, RemoteWorkers
+
+if TYPE_CHECKING:
+    from keras_preempt.agreement.coordinator import Coordinator
+    from keras_preempt.backend.keras.input_feed import InputFeed
+    from keras_preempt.backend.keras.running_fit import RunningFit, TracedStep
+    from keras_preempt.checkpoint.tensors import Array
+
+_BACKENDS = {"tensorflow": "keras_preempt.backend.tensorflow.backend"}
+"""The module of each backend, by Keras' name for it; its `BACKEND` is the backend."""
+
+Runs = Mapping[str, tuple[int, int]]
+"""The first element and the one after the last of each flattened tensor, by name."""
+
+
+class Variables(Protocol):
+    """A variable's parts on this worker, and how to read and assign them."""
+
+    def plain_variables(self, model: Any) -> Sequence[Any]:
+        """Returns the variables in attributes of the model that Keras does not track, with Keras' attributes."""
+
+    def named(self, variable: Any) -> Any:
+        """Returns a variable of the backend's own, under its own name, with Keras' attributes."""
+
+    def parts(self, strategy: Any, variable: Any) -> tuple[Any, ...]:
+        """Returns the parts of a variable on this worker, one for each replica."""
+
+    def identity(self, part: Any) -> int:
+        """Returns the `id` of the resource that holds the value of a part."""
+
+    def views(self, components: Mapping[str, Any]) -> dict[str, Array]:
+        """Returns the values of parts, valid until the next assignment. An array stands for a part with its value."""
+
+    def copies(self, components: Mapping[str, Any], runs: Runs) -> dict[str, Array]:
+        """Returns the values of parts as copies; `runs` says which elements are needed, by name."""
+
+    def assign(self, components: Iterable[Any], array: Array) -> None:
+        """Assigns a value to parts. The array must not be changed any more."""
+
+    def is_variable(self, value: Any) -> bool:
+        """Whether a value is a variable, which changes later, and not a tensor."""
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether a value is a tensor or a variable."""
+
+    def to_tensor(self, value: Any) -> Any:
+        """Returns a NumPy value as a tensor of the same dtype."""
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """A dataset of an input pipeline, or an operation of a function in it.
+
+    Attributes:
+        name: The backend's name for it, such as "ShuffleDataset", "RandomUniform" or "EagerPyFunc".
+        function: The user's function that it is part of; empty for a dataset of the pipeline itself.
+        seeded: Whether it has a seed; None if it takes none.
+        ordered: Whether it hands out its elements in a fixed order.
+        parallel: Whether the function is called for several elements at a time.
+    """
+
+    name: str
+    function: str
+    seeded: bool | None
+    ordered: bool
+    parallel: bool = False
+
+
+class Datasets(Protocol):
+    """What can be seen of an input pipeline, and the state of its iterators."""
+
+    def pipelines_of(self, distributed: Any) -> list[Any]:
+        """Returns the pipelines of what Keras iterates over; empty if they are unknown."""
+
+    def ingredients(self, dataset: Any) -> Iterator[Ingredient]:
+        """Yields everything that a pipeline is made of, including the operations of its functions."""
+
+    def iterator_state(self, iterator: Any) -> bytes | None:
+        """Returns the position of an iterator; None if it cannot be saved."""
+
+    def never_has_state(self, dataset: Any) -> bool:
+        """Whether `iterator_state` is known to be None for every iterator of a pipeline."""
+
+    def keeps_every_shuffle(self, state: bytes, dataset: Any) -> bool:
+        """Whether an iterator's state holds the reshuffling of the epochs to come."""
+
+    def restore_iterator(self, iterator: Any, state: bytes) -> None:
+        """Puts a new iterator at a position. Raises ValueError if the state does not fit the pipeline."""
+
+    def reshuffles_while_drawn(self, dataset: Any) -> bool:
+        """Whether drawing batches, and not only making an iterator, advances the reshuffling of a pipeline."""
+
+    def shuffle_buffers(self, dataset: Any) -> Iterator[tuple[int, int | None]]:
+        """Yields for each shuffle how many elements it holds, and the bytes of one; None if unknown."""
+
+    def hidden_sources(self) -> list[str]:
+        """Returns what functions of this process draw from states that nobody can save, in words."""
+
+
+class SeedGenerator(Protocol):
+    """Where a shuffle takes the orders of its iterators from."""
+
+    def count(self) -> int:
+        """Returns how far it has come."""
+
+    def advance_to(self, count: int) -> None:
+        """Sets how far it has come, forwards or backwards."""
+
+
+class Reshuffling(Protocol):
+    """How far the shuffles of a pipeline have come."""
+
+    def sources(self, dataset: Any) -> Iterator[tuple[Any, bool]]:
+        """Yields each shuffle, and whether drawing does not advance it after an iterator's first element."""
+
+    def reshuffling_of(self, dataset: Any) -> SeedGenerator | None:
+        """Returns the seed generator of a shuffle; None if it cannot be read."""
+
+    def seeds_of(self, shuffle: Any) -> tuple[int, int]:
+        """Returns the seed of a shuffle, and the global one of when it was made; both 0 for none."""
+
+    def keeps_an_order(self, dataset: Any) -> bool:
+        """Whether later iterators of a pipeline depend on what was drawn from earlier ones."""
+
+    def watch_iterators(self, shuffles: Collection[int], told: Callable[[], None]) -> Callable[[], None]:
+        """Calls `told` before an iterator over certain shuffles (by `id`) is made; returns what ends that."""
+
+
+class Errors(Protocol):
+    """The errors of the backend: what one says of another worker, and how it is told to another process."""
+
+    def described(self, error: BaseException) -> tuple[int, str]:
+        """Returns the backend's code of an error, 0 if it is not the backend's, and its text."""
+
+    def of_code(self, code: int, text: str) -> Exception | None:
+        """Returns the backend's error of that code with that text; None if it has none of the code."""
+
+    def code_to_report(self, code: int) -> int:
+        """Returns the code under which the other workers are told of an error with a code of `described`."""
+
+    def may_hide_another(self, error: BaseException) -> bool:
+        """Whether an error may be all that is left of the connection to a worker that has failed."""
+
+    def says_a_worker_is_gone(self, error: BaseException) -> bool:
+        """Whether an error of the backend says that another worker is gone."""
+
+    def says_the_service_is_out_of_reach(self, error: BaseException) -> bool:
+        """Whether an error says that the coordination service does not answer."""
+
+    def says_a_loss(self, error: BaseException, remote: RemoteWorkers) -> bool:
+        """Whether an error says that another worker, or one of the remote workers, is gone."""
+
+    def lost(self, error: BaseException) -> Exception:
+        """Returns an error that says so as a `WorkerLost` with its text."""
+
+    def check_preemption(self, seen: str | None) -> None:
+        """Raises the backend's own error if a worker was preempted; `seen` is the task that is known to be."""
+
+    def check_preemption_is_linked(self) -> bool:
+        """Whether `check_preemption` can find out by itself."""
+
+    def task_preempted_by(self, error: BaseException | None) -> str | None:
+        """Returns the task that an error says was preempted; None for another error."""
+
+    def forget_asynchronous(self) -> None:
+        """Forgets the error of operations that nobody has waited for, which the next operation would raise again."""
+
+
+class RunCount(Protocol):
+    """How many calls a custom loop has made, over all its restarts."""
+
+    runs: int
+    written: int | None
+    """The number in the checkpoint that was written last; None if none was."""
+
+
+class CallOrder(Protocol):
+    """Whether a custom loop calls before its steps or after them."""
+
+    @property
+    def steps_first(self) -> bool:
+        """Whether a step was done when this was first asked."""
+
+
+class LoopCheckpoints(Protocol):
+    """The checkpoints of a custom loop, in a format of the backend's own."""
+
+    @property
+    def count(self) -> RunCount:
+        """The number of calls that goes with the state."""
+
+    @property
+    def directory(self) -> str:
+        """Where the checkpoints stay."""
+
+    def restore(self) -> str | None:
+        """Restores the latest checkpoint; returns its path, or None if there is none."""
+
+    def call_order(self) -> CallOrder:
+        """Finds out whether calls come before the steps; to be called when the state is restored."""
+
+    def size(self) -> int:
+        """Returns the bytes of the latest checkpoint; 0 if that is not known."""
+
+    def save(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Saves now, on all workers; returns what was saved, in words."""
+
+
+class FirstUse(Protocol):
+    """A watch over variables that come into being."""
+
+    def stop(self) -> None:
+        """Ends it. Can be called twice."""
+
+
+class Repaired(Protocol):
+    """The repairs of Keras, while they are in place."""
+
+    def undo(self) -> None:
+        """Gives them up. More calls do nothing."""
+
+
+class Backend(Protocol):
+    """A backend of Keras, as this package sees it."""
+
+    variables: Variables
+    datasets: Datasets
+    reshuffling: Reshuffling
+    errors: Errors
+
+    def versions(self) -> dict[str, str]:
+        """Returns the versions of what a checkpoint depends on, by package, for its manifest."""
+
+    def repair(self) -> Repaired:
+        """Repairs what keeps the installed Keras from training on several replicas or workers."""
+
+    # -- Place -----------------------------------------------------------------------------------------
+
+    def strategy_of(self, model: Any) -> Any:
+        """Returns the strategy that a model trains under."""
+
+    def replicas(self, strategy: Any) -> int:
+        """Returns how many replicas train together, in all processes."""
+
+    def place(self, strategy: Any) -> Place:
+        """Finds this process among the workers of its strategy. Raises ValueError if they cannot be aligned."""
+
+    def place_of_loop(self, resolver: Any) -> tuple[Place, Any]:
+        """Finds this process among the workers of a custom loop; also returns the strategy if that tells it."""
+
+    def in_a_cluster(self) -> bool:
+        """Whether the environment says that this process is one of several training workers."""
+
+    def remote_workers(self) -> RemoteWorkers:
+        """Returns the remote workers that this process is connected to."""
+
+    def coordinator(self, place: Place) -> Coordinator:
+        """Returns how the processes of a job talk to each other. Raises CoordinationLost if they cannot."""
+
+    def notice_keys(self) -> Coordinator:
+        """Returns where the backend's runtime leaves its own notices. Raises CoordinationLost if it is not there."""
+
+    # -- One fit ---------------------------------------------------------------------------------------
+
+    def running_fit(self, model: Any) -> RunningFit:
+        """Finds the fit of a model that is calling this callback hook."""
+
+    def feed(self, epoch_iterator: Any) -> InputFeed:
+        """Returns the feed of an epoch iterator of Keras."""
+
+    def trace(self, model: Any, dataset: Any) -> TracedStep | None:
+        """Traces the training step of a running fit; None if it cannot be traced before its first step."""
+
+    def stateful_random_operations(self, traced: Any) -> Sequence[Any]:
+        """Names the operations of a traced step whose draws a restart may not repeat."""
+
+    def before_capture(self, model: Any) -> None:
+        """Makes the variables of a model hold what its last step has left, before they are read or assigned to."""
+
+    def watch_first_use(self, known: Iterable[Any], look: Callable[[Any], bool]) -> FirstUse:
+        """Calls `look` with each variable that comes into being, before anything uses it, until it returns True."""
+
+    # -- TensorBoard -----------------------------------------------------------------------------------
+
+    def summary_writer(self, callback: Any) -> Any:
+        """Returns the writer of a TensorBoard callback's training curves. Raises OSError if that fails."""
+
+    def write_points(self, writer: Any, values: Mapping[str, float], step: int) -> None:
+        """Writes points of one step, and writes them out. Raises OSError if that fails."""
+
+
+@functools.cache
+def backend() -> Backend:
+    """Returns the backend that Keras runs on.
+
+    Raises:
+        ImportError: This package does not work with it, or with the installed version of it.
+    """
+    requirements.check()
+    import keras  # Here, since what trains nothing works without it.
+
+    return cast(Backend, import_module(_BACKENDS[keras.backend.backend()]).BACKEND)

@@ -1,0 +1,93 @@
+"""The TensorFlow backend behind `keras_preempt.backend.seam.Backend`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_preempt.agreement.coordinator import Coordinator
+from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.backend import seam
+from keras_preempt.backend.keras.callbacks import train_summaries
+from keras_preempt.backend.place import Place
+from keras_preempt.backend.tensorflow import (
+    coordination,
+    datasets,
+    errors,
+    feed,
+    first_use,
+    multi_worker_fit,
+    place,
+    reshuffling,
+    traced_step,
+    variables,
+)
+
+
+class TensorFlowBackend:
+    """What TensorFlow does for each name of `seam.Backend`, where its meaning is documented."""
+
+    variables: seam.Variables = variables
+    datasets: seam.Datasets = datasets
+    reshuffling: seam.Reshuffling = reshuffling
+    errors: seam.Errors = errors
+
+    repair = staticmethod(multi_worker_fit.enable_multi_worker_fit)
+    place_of_loop = staticmethod(place.place_of_loop)
+    in_a_cluster = staticmethod(place.in_a_cluster)
+    remote_workers = staticmethod(place.connected)
+    place = staticmethod(place.place)
+    running_fit = staticmethod(feed.running_fit)
+    feed = staticmethod(feed.DatasetFeed)
+    trace = staticmethod(traced_step.trace)
+    stateful_random_operations = staticmethod(traced_step.stateful_random_operations)
+    watch_first_use = staticmethod(first_use.FirstUse)
+
+    def versions(self) -> dict[str, str]:
+        """See `seam.Backend.versions`."""
+        return {"keras": keras.__version__, "tensorflow": tf.__version__, "numpy": np.__version__}
+
+    def strategy_of(self, model: Any) -> tf.distribute.Strategy:
+        """See `seam.Backend.strategy_of`."""
+        return model.distribute_strategy
+
+    def replicas(self, strategy: tf.distribute.Strategy) -> int:
+        """See `seam.Backend.replicas`."""
+        return int(strategy.num_replicas_in_sync)
+
+    def coordinator(self, place: Place) -> Coordinator:
+        """See `seam.Backend.coordinator`."""
+        if place.members == 1:
+            return LocalCoordinator()
+        return coordination.ServiceCoordinator(place.member, place.members, place.jobs)
+
+    def notice_keys(self) -> Coordinator:
+        """See `seam.Backend.notice_keys`."""
+        return coordination.ServiceCoordinator(0, 1)
+
+    def before_capture(self, model: Any) -> None:
+        """Does nothing: a step leaves what it has computed in the variables."""
+
+    def summary_writer(self, callback: keras.callbacks.TensorBoard) -> Any:
+        """See `seam.Backend.summary_writer`."""
+        try:
+            return train_summaries(callback)
+        except tf.errors.OpError as error:
+            raise OSError(str(error)) from error
+
+    def write_points(self, writer: Any, values: Mapping[str, float], step: int) -> None:
+        """See `seam.Backend.write_points`."""
+        try:
+            # The end of the block writes them out: the process may be about to end.
+            with writer.as_default(), tf.summary.record_if(True):
+                for name, value in values.items():
+                    tf.summary.scalar(name, value, step=step)
+        except tf.errors.OpError as error:
+            raise OSError(str(error)) from error
+
+
+BACKEND: seam.Backend = TensorFlowBackend()

@@ -1,0 +1,279 @@
+"""What can be seen of a tf.data pipeline, and the state of its iterators.
+
+Verified with TensorFlow 2.16.1 to 2.21.0. Each use checks what it relies on and raises `UnsupportedTensorFlow`, which
+says what to do; tests/backend/tensorflow/test_canaries.py has a canary for each private name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from keras_preempt.backend.seam import Ingredient
+from keras_preempt.backend.versions import UnsupportedTensorFlow
+
+IGNORE_STATE = 1
+"""tf.data's ExternalStatePolicy.IGNORE: other state than that of the pipeline is left out."""
+
+
+def iterator_state(iterator: Any) -> bytes | None:
+    """Returns the position of a plain tf.data iterator, with the reshuffle sequence of the epochs to come.
+
+    Returns:
+        Bytes for `restore_iterator`, or None where TensorFlow cannot save this iterator: one that a
+        distribution strategy made, or a pipeline with a Python function or a stateful random op in it.
+    """
+    resource = getattr(iterator, "_iterator_resource", None)
+    if resource is None or not isinstance(iterator, tf.data.Iterator):
+        return None
+    # 2: fail where an op of the pipeline keeps state that would not be saved.
+    try:
+        state = tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=2)
+    except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError):
+        return None
+    return bytes(tf.io.serialize_tensor(state).numpy())
+
+
+def never_has_state(dataset: Any) -> bool:
+    """Whether `iterator_state` is known to be None for every iterator of a pipeline.
+
+    TensorFlow would find out too, with a warning in the log for each of them that reads like an error.
+    """
+    parts = (
+        part.name for pipeline in pipelines_of(dataset) for part in ingredients(pipeline) if part.function
+    )
+    return any(_HIDDEN.fullmatch(name) and not name.endswith("Stateless") for name in parts)
+
+
+def keeps_every_shuffle(state: bytes, dataset: Any) -> bool:
+    """Whether an iterator's state holds the reshuffling of the epochs to come.
+
+    It does only until a shuffle has handed out its last element, which under a prefetch is before the last batch is
+    drawn: then TensorFlow has dropped that part of the iterator.
+    """
+    return len(re.findall(rb"@@num_random_samples(?:@@|[^A-Za-z_])", state)) >= sum(
+        1 for _ in _shuffles_of(dataset)
+    )
+
+
+_MADE_AT_ONCE = (
+    "_BatchDataset",
+    "_FilterDataset",
+    "_MapDataset",
+    "_OptionsDataset",
+    "_ParallelBatchDataset",
+    "_ParallelMapDataset",
+    "_PrefetchDataset",
+)
+"""Datasets whose iterators make the iterator of their input when they are made themselves, and only then."""
+
+
+def reshuffles_while_drawn(dataset: Any) -> bool:
+    """Whether drawing batches, and not only making an iterator, advances the reshuffling of a pipeline.
+
+    That is so with a shuffle below a repetition, or below another shuffle, which makes the iterator of its input at
+    the first draw. Where it is not known, the answer is yes.
+    """
+    while type(dataset).__name__ in _MADE_AT_ONCE:
+        (dataset,) = dataset._inputs()
+    if type(dataset).__name__ == "_ShuffleDataset":
+        (dataset,) = dataset._inputs()
+    return any(True for _ in _shuffles_of(dataset))
+
+
+_KEEPS_BATCHES = (
+    "CacheDataset",
+    "_MapDataset",
+    "_OptionsDataset",
+    "_ParallelMapDataset",
+    "_PrefetchDataset",
+    "_RepeatDataset",
+    "_ShuffleDataset",
+    "_SkipDataset",
+    "_TakeDataset",
+)
+"""Datasets that hand on the batches of their input, one for one; a map is taken to be of this kind."""
+
+
+def batch_size(dataset: Any) -> int | None:
+    """Returns how many samples a full batch of a pipeline holds, as TensorFlow finds it to cut batches for replicas.
+
+    None if TensorFlow cannot tell.
+    """
+    while True:
+        found = int(tf.raw_ops.ComputeBatchSize(input_dataset=tf.data.experimental.to_variant(dataset)))
+        if found > 0:
+            return found
+        if type(dataset).__name__ not in _KEEPS_BATCHES:
+            return None
+        (dataset,) = dataset._inputs()
+
+
+def _shuffles_of(dataset: Any) -> Iterator[Any]:
+    if not hasattr(dataset, "_inputs"):
+        raise UnsupportedTensorFlow("_inputs() on tf.data datasets")
+    if type(dataset).__name__ == "_ShuffleDataset":
+        if not hasattr(dataset, "_seed2"):
+            raise UnsupportedTensorFlow("_seed and _seed2 on shuffled datasets")
+        yield dataset
+    for upstream in dataset._inputs():
+        yield from _shuffles_of(upstream)
+
+
+def pipelines_of(distributed: Any) -> list[Any]:
+    """Returns the pipelines of what Keras iterates over, before a strategy has changed them; empty if unknown."""
+    if isinstance(distributed, tf.data.Dataset):
+        return [distributed]
+    if isinstance(original := getattr(distributed, "_original_dataset", None), tf.data.Dataset):
+        return [original]
+    return [each for each in getattr(distributed, "_datasets", ()) if isinstance(each, tf.data.Dataset)]
+
+
+def ingredients(dataset: Any) -> Iterator[Ingredient]:
+    """Yields everything that a pipeline is made of, including the operations of its functions at any depth."""
+    if not hasattr(dataset, "_inputs") or not hasattr(dataset, "_functions"):
+        raise UnsupportedTensorFlow("_inputs() and _functions() on tf.data datasets")
+    seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
+    seeded = None if seeds[0] is None else any(tf.get_static_value(seed) != 0 for seed in seeds)
+    in_order = dataset.options().deterministic is not False and _is_deterministic(dataset)
+    yield Ingredient(type(dataset).__name__.removeprefix("_"), "", seeded, in_order)
+    for wrapper in dataset._functions():
+        yield from _operations(wrapper.function, type(dataset).__name__.startswith("_Parallel"))
+    for upstream in dataset._inputs():
+        yield from ingredients(upstream)
+
+
+def _is_deterministic(dataset: Any) -> bool:
+    """Whether a dataset was not told `deterministic=False`."""
+    if hasattr(dataset, "_deterministic"):
+        return bool(dataset._deterministic != "false")
+    if not {"deterministic", "sloppy"} & set(inspect.signature(type(dataset).__init__).parameters):
+        return True
+    # An interleave does not keep what it was told. Its input is small as a rule: names of files, numbers of shards.
+    variant = tf.data.experimental.to_variant(dataset)
+    try:
+        serialized = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=IGNORE_STATE)
+    except tf.errors.OpError:
+        return False  # Nobody can tell, and a warning too many is better than one too few.
+    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    return all(node.attr["deterministic"].s != b"false" for node in graph.node)
+
+
+def _operations(function: Any, parallel: bool) -> Iterator[Ingredient]:
+    graph = function.graph.as_graph_def()
+    traced = re.sub(r"^__inference_(?:Dataset_[a-z]+_)?|_\d+$", "", str(function.name.decode()))
+    for nodes in (graph.node, *(inner.node_def for inner in graph.library.function)):
+        constants = {
+            node.name: tf.make_ndarray(node.attr["value"].tensor)
+            for node in nodes
+            if node.op == "Const" and len(node.attr["value"].tensor.tensor_shape.dim) == 0
+        }
+        for node in nodes:
+            if node.op.startswith(("ShuffleDataset", "RandomDataset")):
+                first = 2 if node.op.startswith("Shuffle") else 0
+                names = [name.partition(":")[0] for name in node.input[first : first + 2]]
+                seeded: bool | None = any(constants.get(name, 1) != 0 for name in names)
+            elif "seed" in node.attr and "seed2" in node.attr:
+                seeded = bool(node.attr["seed"].i or node.attr["seed2"].i)
+            else:
+                seeded = None
+            name = re.sub(r"(?<=Dataset)V\d$", "", node.op)
+            ordered = node.attr["deterministic"].s != b"false"
+            yield Ingredient(name, traced, seeded, ordered, parallel)
+
+
+def shuffle_buffers(dataset: Any) -> Iterator[tuple[int, int | None]]:
+    """Yields for each shuffle of a pipeline how many elements it holds, and the bytes of one; None if unknown."""
+    for shuffle in _shuffles_of(dataset):
+        (upstream,) = shuffle._inputs()
+        elements = int(tf.get_static_value(shuffle._buffer_size))
+        if (length := int(upstream.cardinality())) >= 0:
+            elements = min(elements, length) if elements >= 0 else length
+        yield elements, _element_bytes(upstream)
+
+
+def _element_bytes(dataset: Any) -> int | None:
+    tensors = getattr(dataset, "_tensors", None)
+    if type(dataset).__name__ == "_TensorSliceDataset" and tensors:
+        rows = max(1, int(tensors[0].shape[0] or 1))
+        return sum(_bytes_of(tensor) for tensor in tensors) // rows
+    total = 0
+    for spec in tf.nest.flatten(dataset.element_spec):
+        known = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+        if not known or spec.dtype in (tf.string, tf.variant, tf.resource):
+            return None
+        total += int(spec.shape.num_elements()) * int(spec.dtype.size)
+    return total
+
+
+def _bytes_of(tensor: Any) -> int:
+    if tensor.dtype == tf.string:
+        return int(tf.reduce_sum(tf.strings.length(tensor)))
+    return int(tf.size(tensor)) * int(tensor.dtype.size)
+
+
+def restore_iterator(iterator: Any, state: bytes) -> None:
+    """Puts a new iterator of the same dataset at the position that `iterator_state` returned.
+
+    Raises:
+        UnsupportedTensorFlow: The iterator has no resource to restore into.
+        ValueError: The state does not fit the dataset.
+    """
+    resource = getattr(iterator, "_iterator_resource", None)
+    if resource is None:
+        raise UnsupportedTensorFlow("_iterator_resource on tf.data iterators")
+    try:
+        variant = tf.io.parse_tensor(state, tf.variant)
+        tf.raw_ops.DeserializeIterator(resource_handle=resource, serialized=variant)
+    except tf.errors.OpError as error:
+        raise ValueError(
+            "Expected the saved position of this input pipeline. Received: one that TensorFlow cannot "
+            f"restore into it ({error.message}). Was the pipeline changed since the checkpoint was written?"
+        ) from error
+
+
+_HIDDEN = re.compile(
+    r"(?:Eager)?PyFunc(?:Stateless)?|RandomUniform(?:Int)?|RandomStandardNormal|RandomShuffle|RandomGamma(?:V\d)?|"
+    r"RandomPoisson(?:V\d)?|(?:Parameterized)?TruncatedNormal|Multinomial"
+)
+"""Operations that draw from something that no variable holds: Python code, or a generator inside the operation."""
+
+
+def hidden_sources() -> list[str]:
+    """Returns what the functions that TensorFlow has traced in this process draw from states that nobody can save.
+
+    Random operations of an input pipeline that have a seed are left out: a replay of the pipeline repeats them.
+
+    Returns:
+        One text each, such as "tf.numpy_function in an input pipeline (augment)"; empty if nothing was found, or
+        where this TensorFlow does not show its functions.
+    """
+    from tensorflow.python.eager import context
+
+    current = context.context()
+    if not hasattr(current, "list_function_names") or not hasattr(current, "get_function_def"):
+        return []
+    found = set()
+    for raw in current.list_function_names():
+        name = raw.decode() if isinstance(raw, bytes) else str(raw)
+        if not name.startswith("__inference_"):  # Not of the program, such as one eager operation.
+            continue
+        in_pipeline = name.startswith("__inference_Dataset_")
+        traced = re.sub(r"_\d+$", "", name.removeprefix("__inference_"))
+        where = "an input pipeline" if in_pipeline else "the training or validation step"
+        inner = re.sub(r"^Dataset_[a-z]+_", "", traced) if in_pipeline else traced
+        for node in current.get_function_def(name).node_def:
+            repeatable = in_pipeline and bool(node.attr["seed"].i or node.attr["seed2"].i)
+            if _HIDDEN.fullmatch(node.op) and not repeatable:
+                found.add(f"{_spelt(node.op)} in {where} ({inner})")
+    return sorted(found)
+
+
+def _spelt(operation: str) -> str:
+    if "PyFunc" in operation:
+        return "Python code (tf.py_function, tf.numpy_function or a generator)"
+    return f"the stateful random operation {operation} (such as tf.random.*)"

@@ -1,0 +1,103 @@
+"""Above `backend/` nothing names a backend, and a backend that this package does not work with is refused."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import keras
+import pytest
+
+import keras_preempt
+from keras_preempt.backend import seam
+
+PACKAGE = Path(keras_preempt.__file__).parent
+MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
+ABOVE = [module for module in MODULES if not module.startswith("backend/")]
+SHARED = [
+    module for module in MODULES if module.startswith(("backend/keras/", "backend/place", "backend/hung"))
+]
+
+NAMES_ONE = {
+    "__init__.py": "names the homes of WorkerLost and enable_multi_worker_fit, which are TensorFlow's",
+    "handler.py": "takes the place of a class of TensorFlow: it is given TensorFlow's own objects",
+    "cluster/slurm.py": "asks TensorFlow's resolver what Slurm says, to write TF_CONFIG",
+}
+"""Modules that name a backend, and why."""
+
+_OF_A_BACKEND = re.compile(
+    r"(tensorflow|jax|jaxlib|torch|keras_preempt\.backend\.(tensorflow|jax|torch))(\.|\Z)"
+)
+
+
+def _named(source: str) -> list[str]:
+    """The backends that a module imports, anywhere in it, or names in a string as something to be imported."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and str(node.value).startswith("keras_preempt.backend."):
+            found.append(str(node.value))
+    return [name for name in found if _OF_A_BACKEND.match(name)]
+
+
+@pytest.mark.parametrize("module", [*ABOVE, *SHARED])
+def test_only_a_backend_names_a_backend(module: str) -> None:
+    named = _named((PACKAGE / module).read_text())
+    if module in NAMES_ONE:
+        assert named, f"{module} names none any more: take it out of the exceptions"
+    else:
+        assert named == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import tensorflow as tf",
+        "def f():\n    from tensorflow.python.eager import context",
+        "from keras_preempt.backend.tensorflow import errors",
+        "from keras_preempt.backend import tensorflow",
+        "if TYPE_CHECKING:\n    import keras_preempt.backend.tensorflow.errors",
+        "import_module('keras_preempt.backend.tensorflow.errors')",
+        "import jax.numpy as jnp",
+    ],
+)
+def test_the_search_finds_what_it_is_for(source: str) -> None:
+    assert _named(source)
+
+
+def test_the_backend_is_the_one_that_keras_runs_on() -> None:
+    assert keras.backend.backend() in seam._BACKENDS
+    assert seam.backend() is seam.backend()
+    assert set(seam.backend().versions()) == {"keras", "tensorflow", "numpy"}
+
+
+_CONSTRUCT = "from {where} import PreemptionCallback; print('imported'); PreemptionCallback('run')"
+_AS_IF = "import keras; keras.backend.backend = lambda: 'numpy'; "
+
+
+@pytest.mark.parametrize("where", ["keras_preempt", "keras_preempt.callback"])
+@pytest.mark.parametrize("really", [False, True], ids=["as if", "really"])
+def test_on_another_backend_the_callback_says_what_to_set(where: str, really: bool) -> None:
+    if really and find_spec("jax") is None:
+        pytest.skip("Keras' NumPy backend needs JAX, which is not installed")
+    run = subprocess.run(
+        [sys.executable, "-c", ("" if really else _AS_IF) + _CONSTRUCT.format(where=where)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "numpy" if really else "tensorflow"},
+    )
+    assert run.returncode == 1, run.stderr
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: Expected Keras to run on the TensorFlow backend. Received: 'numpy'.")
+    assert "KERAS_BACKEND=tensorflow" in last
+    # Everything above the seam can be imported on any backend: the callback itself refuses, when it is made.
+    assert run.stdout.split() == (["imported"] if where == "keras_preempt.callback" else [])
