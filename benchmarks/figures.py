@@ -117,7 +117,7 @@ class Aims:
 
         Args:
             what: What was measured.
-            value: Its value.
+            value: What it came to.
             relation: "below", "above", "at most" or "at least".
             bound: The aim.
             unit: Of both.
