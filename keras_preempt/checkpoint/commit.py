@@ -238,12 +238,14 @@ def _wait_for_parts(
         if not absent or (not late and (not awaited or waited >= optional_timeout)):
             return sizes
         if late and (waited >= timeout or not dead.isdisjoint(late)):
+            # Another survivor may have given this attempt up already, and taken its own part away.
+            lost = [member for member in late if member in dead] or late
             raise PartsMissing(
                 f"Expected the part lists of workers {_some(sorted(required))} in {store.url}/{attempt.directory}. "
                 f"Received: none of {'worker' if len(late) == 1 else 'workers'} {_some(late)} in time. "
                 "Nothing was committed; the newest earlier checkpoint stays valid. Check that all workers "
                 "share the directory.",
-                tuple(late),
+                tuple(lost),
             )
         wait(min(pause, max((timeout if late else optional_timeout) - waited, 0.0)))
         pause = min(2 * pause, longest_pause)

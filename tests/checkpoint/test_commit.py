@@ -13,6 +13,7 @@ from keras_preempt.checkpoint.errors import (
     CorruptCheckpoint,
     Fenced,
     NotFound,
+    PartsMissing,
     PositionMismatch,
     StoreUnavailable,
 )
@@ -85,6 +86,14 @@ def test_a_missing_writer_prevents_the_commit_and_is_named(store: LocalStore, ti
         commit_parts(store, DIRECTORY, 3, **timed(time))
     assert no_manifest(store)
     assert time.now == pytest.approx(5.0)
+
+
+def test_a_save_fails_because_of_the_worker_that_is_gone_and_not_of_one_that_gave_up_before(
+    store: LocalStore, time: FakeTime
+) -> None:
+    with pytest.raises(PartsMissing) as failed:
+        commit_parts(store, DIRECTORY, 3, **timed(time, gone=lambda: {1}))
+    assert failed.value.late == (1,)
 
 
 def test_a_writer_is_never_optional(store: LocalStore, time: FakeTime) -> None:
