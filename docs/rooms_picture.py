@@ -54,7 +54,7 @@ def picture(arrows: list[Arrow], palette: dict[str, str]) -> str:
         else:
             x, to_x = x + HALF, to_x + HALF
             passed = list(ROOMS)[min(rows[source], rows[target]) + 1 : max(rows[source], rows[target])]
-            bend = max(x, to_x) + 14 * len(passed) + 55 * max(len(names) for names in passed)
+            bend = max(x, to_x) + 14 * len(passed) + 55 * max((len(names) for names in passed), default=1)
             path = f"M{x:g} {y:g}C{bend:g} {y:g} {bend:g} {to_y:g} {to_x:g} {to_y:g}"
         parts.append(
             f'<path d="{path}" fill="none" stroke="{palette["soft"]}" stroke-width="1.3" '

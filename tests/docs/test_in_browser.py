@@ -42,11 +42,11 @@ PROBLEMS = """
   const scrollable = (element) =>
     element && element !== document.body && (scrolls(element) || scrollable(element.parentElement));
   const place = (element) => `<${element.tagName.toLowerCase()}> ${element.textContent.trim().slice(0, 50)}`;
-  for (const element of document.querySelectorAll("article *")) {
+  for (const element of document.querySelectorAll("article *, .md-nav .md-ellipsis")) {
     if (element.closest(".md-clipboard, svg, math") || element.checkVisibility && !element.checkVisibility()) continue;
     const box = element.getBoundingClientRect();
     if (!box.width || !box.height) continue;
-    const beyond = box.right > width + 1 || box.left < -1;
+    const beyond = element.closest("article") && (box.right > width + 1 || box.left < -1);
     if (beyond && !scrollable(element)) problems.push(`beyond the edge: ${place(element)}`);
     const style = getComputedStyle(element);
     const cuts = /hidden|clip/.test(style.overflowX) && element.scrollWidth > element.clientWidth + 1;
@@ -81,20 +81,23 @@ BEYOND_THE_PICTURE = """
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if browser.find() is None:
+def page() -> Iterator[browser.Browser]:
+    program = browser.find()
+    if program is None:
         pytest.skip("looks at the site in a browser: install chromium")
-    built = site.build(tmp_path_factory.mktemp("built"))
-    with site.served(built) as place:
-        yield place
+    with browser.Browser(program) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
-def page(address: str) -> Iterator[browser.Browser]:
-    program = browser.find()
-    assert program is not None
-    with browser.Browser(program) as opened:
-        yield opened
+def built(page: browser.Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return site.build(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture(scope="module")
+def address(built: Path) -> Iterator[str]:
+    with site.served(built) as place:
+        yield place
 
 
 def scheme(dark: bool) -> str:
@@ -128,8 +131,8 @@ def test_nothing_is_cut_off_and_nothing_is_fetched_from_elsewhere(
 
 
 @pytest.mark.chaos
-def test_nothing_is_cut_off_on_any_page(page: browser.Browser, address: str, tmp_path: Path) -> None:
-    paths = site.pages(site.build(tmp_path))
+def test_nothing_is_cut_off_on_any_page(page: browser.Browser, address: str, built: Path) -> None:
+    paths = site.pages(built)
     assert len(paths) > 30
     assert [wrong for path in paths for wrong in look_at(page, address, path)] == []
 
