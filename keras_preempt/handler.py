@@ -18,8 +18,8 @@ from keras_preempt.backend.tensorflow.internals import task_preempted_by
 from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints
 from keras_preempt.notices.termination import Preempted, TerminationConfig
 from keras_preempt.process import log
-from keras_preempt.training.loop import Arguments, LoopWatch
-from keras_preempt.training.loop_cluster import join
+from keras_preempt.training.loop import Arguments, Loop, join
+from keras_preempt.training.propagation import tell_uncaught_loss
 
 Result = TypeVar("Result")
 
@@ -73,6 +73,7 @@ class PreemptionCheckpointHandler:
         staging_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         log.show()
+        tell_uncaught_loss()
         config = _as_ours(termination_config)
         place, coordinator = join(cluster_resolver)
         checkpoints = LoopCheckpoints(
@@ -85,10 +86,8 @@ class PreemptionCheckpointHandler:
         self._count = checkpoints.count
         self._arguments = _NOTHING
         self._failed_at = -1
-        watch = LoopWatch(place, coordinator, checkpoints, config)
-        self._runtime = watch.runtime
-        watch.start()
-        self._watch = watch
+        self._loop = Loop(place, coordinator, checkpoints, config)
+        self._runtime = self._loop.runtime
         _end_with_the_program(self)
 
     @property
@@ -118,7 +117,7 @@ class PreemptionCheckpointHandler:
         runtime = self._runtime
         runtime.entered += 1  # Before attention is looked at: see alignment.
         if runtime.attention:
-            self._watch.boundary(_NOTHING)
+            self._loop.boundary(_NOTHING)
         try:
             result = distributed_train_function(*args, **kwargs)
         except Exception as error:
@@ -142,13 +141,13 @@ class PreemptionCheckpointHandler:
             Preempted: The same, and `exit_fn` has returned.
         """
         self._arguments = (args, kwargs)
-        steps_first = self._watch.order.steps_first
+        steps_first = self._loop.order.steps_first
         if steps_first:
             self._count.runs += 1
         runtime = self._runtime
         runtime.entered += 1
         if runtime.attention:
-            self._watch.boundary(self._arguments)
+            self._loop.boundary(self._arguments)
         if not steps_first:
             self._count.runs += 1  # The step that follows. Not before: the checkpoint does not have it.
 
@@ -165,19 +164,19 @@ class PreemptionCheckpointHandler:
         try:
             yield
         except Exception as error:
-            self._watch.leave_for(error, self._arguments)
+            self._loop.leave_for(error, self._arguments)
             self._fail(error)
             raise
         self._runtime.entered += 1
         if self._runtime.attention:
-            self._watch.boundary(self._arguments)
+            self._loop.boundary(self._arguments)
 
     def close(self) -> None:
         """Training is over: saves if there is a notice, and ends all that was started. Can be called twice.
 
         With several workers, all have to call it after the same number of runs.
         """
-        self._watch.finish(self._arguments)
+        self._loop.finish(self._arguments)
 
     def __enter__(self) -> PreemptionCheckpointHandler:
         return self
@@ -190,14 +189,14 @@ class PreemptionCheckpointHandler:
             return
         try:
             if isinstance(error, Exception):
-                self._watch.leave_for(error, self._arguments)
+                self._loop.leave_for(error, self._arguments)
                 self._fail(error)
         finally:
-            self._watch.abandon(f"its loop was left by {kind.__name__}: {error}")
+            self._loop.abandon(f"its loop was left by {kind.__name__}: {error}")
 
     def __del__(self) -> None:
         # It was made to its end, and has not ended yet, as it has when the modules of a program that ends are gone.
-        if hasattr(self, "_watch") and not self._watch.over:
+        if hasattr(self, "_loop") and not self._loop.over:
             self._end("deleted", threading.current_thread() is threading.main_thread())
 
     def _fail(self, error: Exception) -> None:
@@ -207,7 +206,7 @@ class PreemptionCheckpointHandler:
         self._failed_at = self._count.runs
         if task_preempted_by(error) is not None:
             return  # No error of anybody: the end of the block answers it.
-        told = self._watch.settle(error)
+        told = self._loop.settle(error)
         try:
             if told is not error:
                 raise told from error
@@ -217,9 +216,9 @@ class PreemptionCheckpointHandler:
     def _end(self, why: str, possible: bool) -> None:
         """The user has not said how training ended. A state in the middle of a step is never saved."""
         if possible and self._failed_at != self._count.runs:
-            self._watch.finish(self._arguments)
+            self._loop.finish(self._arguments)
         else:
-            self._watch.abandon(f"its handler was {why} after an error, or outside the main thread")
+            self._loop.abandon(f"its handler was {why} after an error, or outside the main thread")
 
 
 def _as_ours(config: Any) -> TerminationConfig:
@@ -252,7 +251,7 @@ def _end_all() -> None:
     error = getattr(sys, "last_value", None)  # What ends the program, if anything does.
     with contextlib.ExitStack() as ending:
         # In the same order on all workers: the last line first, and every one of them.
-        for handler in sorted(_living, key=lambda handler: -handler._watch.number):
+        for handler in sorted(_living, key=lambda handler: -handler._loop.number):
             ending.callback(handler._end, "given up at the end of the program", error is None)
             if isinstance(error, Exception):
-                ending.callback(handler._watch.settle, error)
+                ending.callback(handler._loop.settle, error)

@@ -24,7 +24,7 @@ import tensorflow as tf  # noqa: E402
 
 from keras_preempt import PreemptionCallback  # noqa: E402
 from keras_preempt.state import inputs  # noqa: E402
-from keras_preempt.training import fit as supervision  # noqa: E402
+from keras_preempt.training import beginning  # noqa: E402
 
 IMPORTED = time.time()
 
@@ -136,7 +136,7 @@ def main(folder: str, way: str, batches: int, after: int, which: str) -> None:
     with strategy.scope():
         trained = model()
     dataset = data(way, batches + after)
-    build, restore = Timed(supervision, "trace"), Timed(inputs, "restore")
+    build, restore = Timed(beginning, "trace"), Timed(inputs, "restore")
     before, behind = Journal(), Journal()
     callbacks = [before, PreemptionCallback(folder), behind]
     if which == "first":

@@ -132,8 +132,8 @@ class Target:
     """Where a moment lies.
 
     Attributes:
-        at: One of `keras_preempt.training.drill.MOMENTS`.
-        step: See `keras_preempt.training.drill.Drill`.
+        at: One of `keras_preempt.training.rehearsal.MOMENTS`.
+        step: See `keras_preempt.training.rehearsal.Drill`.
         batch: The batch of a validation.
     """
 

@@ -19,8 +19,8 @@ class Preemption:
     Attributes:
         member: the worker that gets it.
         step: the training step before which it gets it, counted from 0 over the whole run; see
-            `keras_preempt.training.drill.Drill` for the other moments.
-        at: one of `keras_preempt.training.drill.MOMENTS`.
+            `keras_preempt.training.rehearsal.Drill` for the other moments.
+        at: one of `keras_preempt.training.rehearsal.MOMENTS`.
         batch: the batch of a validation.
         signal: the name of the signal that is the notice.
         kill: whether it is SIGKILL: without a notice, or after it if it is "leaving".

@@ -12,7 +12,7 @@ import pytest
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint import failpoints
 from keras_preempt.process import environment
-from keras_preempt.training.drill import HALF_WRITTEN, Drill
+from keras_preempt.training.rehearsal import HALF_WRITTEN, Drill
 
 ME = os.getpid()
 
@@ -156,7 +156,7 @@ class Arriving:
     def stand(self, at: Position | None) -> int:
         return 3
 
-    def wait(self, count: int, timeout: float, at: Position | None) -> bool:
+    def heard_more_than(self, count: int, timeout: float, at: Position | None) -> bool:
         self.asked.append((count, at))
         return self._arrives
 
