@@ -62,15 +62,7 @@ _fits = 0
 
 @dataclass(frozen=True)
 class Options:
-    """What the user has asked for.
-
-    Attributes:
-        store: The directory of the checkpoints.
-        staging_dir: As `open_store` takes it.
-        termination: How notices arrive and how the job ends.
-        schedule: When to save while nothing happens.
-        retention: Which checkpoints stay.
-    """
+    """What the user has asked for, as `PreemptionCallback` takes it."""
 
     store: Store
     staging_dir: str | os.PathLike[str] | None
@@ -90,35 +82,17 @@ class _Found:
     setup: Setup
     turn: Turn
     options: Options
-    number: int
-    coordinator: Coordinator
-    milestones: Milestones
     participant: Participant
-
-    @property
-    def store(self) -> Store:
-        """Where the fit keeps its checkpoints."""
-        return self.turn.store
-
-    @property
-    def member(self) -> int:
-        """The number of this worker."""
-        return self.participant.place.member
-
-    @property
-    def members(self) -> int:
-        """The number of workers."""
-        return self.participant.place.members
+    milestones: Milestones
 
 
 @dataclass(frozen=True)
 class _Agreed:
-    """What the workers have agreed on."""
+    """What the workers have agreed on, and whether the fit had ended, so that there is nothing to train."""
 
     start: startup.Start
     model_state: ModelState
     over: bool
-    """Whether the fit had ended, and has nothing to train."""
 
 
 def begin(
@@ -167,11 +141,11 @@ def _find(
     global _fits
     store = turn.store
     store.deadline = None  # It may have served a fit before, under a notice of that time.
-    here = place(model.distribute_strategy)
-    running = keras_internals.running_fit(model)
     ending.add(turn.release)
     ending.add(lambda: log.watch_bar(None))
     ending.add(lambda: _close(store))
+    here = place(model.distribute_strategy)
+    running = keras_internals.running_fit(model)
     ending.add(running.guard(lambda error: _settle(participant, error)))
     others = running.take_callbacks(first, last)
     if rivals := [callback for callback in others if isinstance(callback, type(first))]:
@@ -183,9 +157,6 @@ def _find(
     bar = ProgressBar(others)
     log.watch_bar(bar.drawn_at)
     _fits += 1
-    coordinator: Coordinator = (
-        LocalCoordinator() if here.members == 1 else ServiceCoordinator(here.member, here.members, here.jobs)
-    )
     events = EventLog(here.member)
     ending.add(events.close)
     milestones = Milestones(events)
@@ -193,28 +164,19 @@ def _find(
     def machine_goes(at: float | None) -> None:
         store.deadline = at  # Cuts every call to the storage so that it is over by then.
 
+    coordinator: Coordinator = LocalCoordinator()
+    if here.members > 1:
+        coordinator = ServiceCoordinator(here.member, here.members, here.jobs)
     participant = Participant(here, coordinator, events, options.termination, _fits, ending, machine_goes)
     setup = setup_of(model, running.feed, model.distribute_strategy, here.members)
-    return _Found(
-        model,
-        running,
-        others,
-        bar,
-        setup,
-        turn,
-        options,
-        _fits,
-        coordinator,
-        milestones,
-        participant,
-    )
+    return _Found(model, running, others, bar, setup, turn, options, participant, milestones)
 
 
 def _agree(found: _Found, reached: Reached) -> _Agreed:
     """Builds the model if need be, and agrees with the other workers on the checkpoint to continue from."""
-    model, running, store, turn = found.model, found.running, found.store, found.turn
-    strategy = model.distribute_strategy
-    alone = side_by_side.alone(strategy, found.participant.place)
+    model, running, turn, participant = found.model, found.running, found.turn, found.participant
+    store, here, strategy = turn.store, participant.place, model.distribute_strategy
+    alone = side_by_side.alone(strategy, here)
     model_states: list[ModelState] = []
 
     def identity() -> dict[str, Any]:
@@ -223,14 +185,13 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
         changed = [] if running.traced is None else running.traced.changed_variables
         complete = running.traced is not None
         model_states.append(ModelState(model, strategy, complete=complete, changed=changed))
-        described = describe(model, model_states[0], running, found.setup, turn.begun_after)
+        compared = describe(model, model_states[0], running, found.setup, turn.begun_after)
         reached.stage = AGREEING
-        return described
+        return compared
 
     def prepare() -> None:
         store.prepare()
-        replicas = strategy.num_replicas_in_sync // found.members
-        space.check(store, model_states[0], found.members, replicas)
+        space.check(store, model_states[0], here.members, strategy.num_replicas_in_sync // here.members)
 
     def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
         reading = time.time()
@@ -249,8 +210,8 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
         **({} if alone is None else alone.claim()),
     }
     start = startup.begin(
-        found.coordinator,
-        found.number,
+        participant.coordinator,
+        participant.number,
         store,
         prepare,
         identity,
@@ -269,7 +230,7 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
             turn.refuse_longer(done, running.epochs)
     reached.stage = LOOKING
     description = architecture.describe(model)
-    if found.member == 0:
+    if here.member == 0:
         architecture.keep(store, start.incarnation, description)
     return _Agreed(start, model_states[0], over)
 
@@ -278,21 +239,19 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     """Makes the fit, takes over the checkpoint, and takes part in rounds from now on."""
     participant, running, milestones = found.participant, found.running, found.milestones
     runtime, status, ending = participant.runtime, participant.status, participant.ending
-    start, model_state, chief = agreed.start, agreed.model_state, found.member == 0
+    start, store, here = agreed.start, found.turn.store, participant.place
+    chief = here.member == 0
     callbacks = CallbackStates(found.others)
     if start.restored is None and start.incarnation > 1:
         callbacks.begin_again_without_state()
-    session = Session(found.model, running, model_state, callbacks, found.setup, found.member)
-    remote = bool(participant.place.workers)
-    ending.add(lambda: milestones.end(ending.why, lambda: None if remote else _steps_done(session)))
+    session = Session(found.model, running, agreed.model_state, callbacks, found.setup, here.member)
+    ending.add(lambda: milestones.end(ending.why, lambda: None if here.workers else _steps_done(session)))
     ending.add(session.end)
-    participant.events.open(
-        start.incarnation, found.store.append_log(log_name(start.incarnation, found.member))
-    )
-    milestones.started(start.incarnation, found.members)
-    status.begin(found.member, start.incarnation, found.store.key)
+    participant.events.open(start.incarnation, store.append_log(log_name(start.incarnation, here.member)))
+    milestones.started(start.incarnation, here.members)
+    status.begin(here.member, start.incarnation, store.key)
     restored_step = None if start.restored is None else start.restored.manifest.step
-    points = Points(found.others if chief else (), found.store.key, start.incarnation, restored_step)
+    points = Points(found.others if chief else (), store.key, start.incarnation, restored_step)
     ending.add(points.close)
     saves = _saves(found, agreed, session, points)
     ending.add(lambda: participant.write_status(start.incarnation, saves.safe_step, session))
@@ -313,7 +272,7 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     elif before:
         logger.info("%s", before.rstrip())
     reached.stage = LOOKING
-    rehearsal = Rehearsal.from_environment(found.member, found.store.key, session, saves, runtime)
+    rehearsal = Rehearsal.from_environment(here.member, store.key, session, saves, runtime)
     ending.add(rehearsal.close)
     if rehearsal.needs_every_boundary:
         runtime.every_boundary = runtime.attention = True
@@ -342,7 +301,8 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
 
 
 def _saves(found: _Found, agreed: _Agreed, session: Session, points: Points) -> Saves:
-    store, pace, incarnation = found.store, found.participant.runtime.pace, agreed.start.incarnation
+    participant, store = found.participant, found.turn.store
+    here, pace, incarnation = participant.place, participant.runtime.pace, agreed.start.incarnation
 
     def patience() -> float | None:
         gone_at = store.deadline
@@ -351,28 +311,28 @@ def _saves(found: _Found, agreed: _Agreed, session: Session, points: Points) -> 
     saver = Saver(
         store,
         agreed.model_state,
-        found.member,
-        found.members,
+        here.member,
+        here.members,
         incarnation,
         found.options.retention,
-        found.participant.events,
+        participant.events,
         points.saved,
-        Peers(found.coordinator),
+        Peers(participant.coordinator),
         patience,
     )
-    return Saves(session, saver, found.options.schedule, incarnation, found.members, pace)
+    return Saves(session, saver, found.options.schedule, incarnation, here.members, pace)
 
 
 def _say_promise(found: _Found, promised: Promise) -> None:
     if not found.turn.is_news("promise", str(promised)):
         return
-    remote = found.participant.place.workers
+    here = found.participant.place
     logger.log(
         logging.WARNING if promised.doubts else logging.INFO,
         "Watching over %d %s in %s. %s",
-        len(remote) or found.members,
-        "remote worker(s)" if remote else "worker(s)",
-        found.store.url,
+        len(here.workers) or here.members,
+        "remote worker(s)" if here.workers else "worker(s)",
+        found.turn.store.url,
         promised,
     )
 

@@ -75,7 +75,9 @@ class Participant:
 
     Attributes:
         place: Which process this is.
+        coordinator: How the workers talk to each other.
         events: Where to write what happens.
+        number: Tells this training from the others of this process.
         ending: Ends what was started for the training.
         status: What the launcher is told at the end.
         propagation: The errors of which all workers hear.
@@ -98,7 +100,9 @@ class Participant:
         on_end_known: Callable[[float | None], None] = lambda ends_at: None,
     ) -> None:
         self.place = place
+        self.coordinator = coordinator
         self.events = events
+        self.number = number
         self.ending = ending
         self.status = Status()
         self.termination = complete(config, GENERIC)
