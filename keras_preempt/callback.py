@@ -33,20 +33,20 @@ class PreemptionCallback(keras.callbacks.Callback):
     callbacks. See docs/how-it-works.md for what is guaranteed.
 
     Args:
-        directory: Where the checkpoints are: a path that all workers share, or ``gs://bucket/prefix``. One run of
-            one model.
+        directory: Where to keep the checkpoints of this run: a path that all workers share, or
+            ``gs://bucket/prefix``. One directory is for one run of one model.
         termination: How notices arrive and how the job ends; None for SIGTERM and exit status 75.
         save_every: When to save in the background while nothing happens: a number of optimizer steps,
             "epoch", or a time such as "10min" or a `datetime.timedelta`. None: never.
-        max_to_keep: How many of the checkpoints that were committed last stay in the directory; at least 1.
-        keep_every: Which stay beside them for ever, the first one of each: a number of optimizer steps, "epoch", or
-            a time such as "1h" or a `datetime.timedelta`. None: no others.
+        max_to_keep: How many of the newest checkpoints to keep; at least 1.
+        keep_every: Which others to keep for good: the first one in every so many optimizer steps, in every "epoch",
+            or in every interval such as "1h" or a `datetime.timedelta`. None: no others.
         staging_dir: An existing directory on a local disk, for files on their way to or from a bucket; each worker
             makes one of its own in it, and removes it when fit ends. None: the system's temporary directory.
-            A directory that is no bucket has no use for it.
+            Not used if the checkpoints are not in a bucket.
 
     Raises:
-        ValueError: An argument is not what it should be.
+        ValueError: An argument is invalid.
 
     Example:
         >>> model.fit(dataset, epochs=10, callbacks=[PreemptionCallback("gs://bucket/runs/1")])
@@ -91,7 +91,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         )
 
     def set_model(self, model: keras.Model) -> None:
-        """Keeps Keras repaired for as long as the model lives: it may be evaluated after its fit."""
+        """Keeps Keras repaired for as long as the model lives, since it may be evaluated after its fit."""
         super().set_model(model)
         if self._repaired_for is None or self._repaired_for() is not model:
             self._repaired_for = weakref.ref(model)
@@ -139,14 +139,14 @@ class PreemptionCallback(keras.callbacks.Callback):
         """Nothing; spares the detour through the base class."""
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Training is over and saved: gives back what was taken."""
+        """Training is over and saved: ends what was started for it."""
         if self._fit is not None:
             self._fit.training_ends()
             self._fit = None
 
 
 class _Last(keras.callbacks.Callback):
-    """Stands at the end of fit's callbacks, after History: it sees what all the others have left.
+    """The last of fit's callbacks, after History: it sees what all the others have left.
 
     The end of training is agreed on here and not in on_train_end, because Keras overwrites weights with
     their averages, and callbacks restore their best weights, in between: a finished run that is started

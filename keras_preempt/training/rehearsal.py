@@ -1,4 +1,4 @@
-"""What a process does for `keras-preempt drill` and never otherwise: it strikes itself, and records its steps.
+"""What a fit does in `keras-preempt drill` and never otherwise: it gets a signal at a chosen moment, and is recorded.
 
 Nothing here imports Keras or TensorFlow, so that a stand-in for a training script can be drilled as well.
 """

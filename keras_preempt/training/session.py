@@ -148,7 +148,7 @@ class Session:
     # -- Saving -------------------------------------------------------------------------------------
 
     def _iterator_made(self) -> None:
-        """Somebody makes an iterator of the training data, which reshuffles while it is drawn."""
+        """Something makes an iterator of the training data, which reshuffles while it is drawn."""
         if self._fit.feed.making or self._told_of_iterators or self._over:
             return
         self._told_of_iterators = True
@@ -306,7 +306,7 @@ class Session:
             self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
 
     def leave(self) -> None:
-        """What callbacks hold back is written before the process ends."""
+        """Writes what the callbacks hold back, before the process ends."""
         self.callbacks.flush()
 
     def end(self) -> None:
