@@ -37,8 +37,8 @@ def test_an_end_that_fails_keeps_no_other_from_coming() -> None:
 
 def test_an_error_at_the_start_ends_what_was_started_until_then() -> None:
     ending = Ending()
+    ended = noting(ending, "store")
     with pytest.raises(KeyError, match="gone"), ending.on_error():
-        ended = noting(ending, "store")
         raise KeyError("gone")
     assert ended == ["store: KeyError at the start: 'gone'"]
 
