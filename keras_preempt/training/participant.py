@@ -65,25 +65,20 @@ class Participant:
     """One process in one training. Signals are heard from now on.
 
     Args:
-        place: Which process this is.
+        place: Which process this is. Here and below: also an attribute.
         coordinator: How the workers talk to each other.
         events: Where to write what happens.
-        config: How notices arrive and how the process ends.
+        config: How notices arrive and how the process ends; not an attribute, see `termination`.
         number: Tells this training from the others of this process; the same on every worker.
-        ending: Given what has to be ended.
-        on_end_known: See `Runtime`.
+        ending: Ends what was started for the training.
+        on_end_known: See `Runtime`; not an attribute.
 
     Attributes:
-        place: Which process this is.
-        coordinator: How the workers talk to each other.
-        events: Where to write what happens.
-        number: Tells this training from the others of this process.
-        ending: Ends what was started for the training.
         status: What the launcher is told at the end.
-        propagation: The errors of which all workers hear.
+        propagation: The errors that all workers are told of.
         runtime: Where boundaries are counted and rounds take place.
         listening: The sources of notices.
-        termination: How the process ends, as far as it is known until now: see `start`.
+        termination: `config`, completed by what is known of the platform.
 
     Raises:
         ValueError: See `Listening`.
