@@ -1,4 +1,4 @@
-"""`PreemptionCheckpointHandler`: for custom loops, what TensorFlow's class of that name does, and does better."""
+"""`PreemptionCheckpointHandler`: saves a custom loop at a preemption, in place of TensorFlow's class of that name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from keras_preempt.backend.tensorflow.errors import task_preempted_by
 from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints
 from keras_preempt.notices.termination import Preempted, TerminationConfig
 from keras_preempt.process import log
-from keras_preempt.training.loop import Arguments, LoopWatch
-from keras_preempt.training.loop_cluster import join
+from keras_preempt.training.loop import Arguments, Loop, join
+from keras_preempt.training.propagation import tell_uncaught_loss
 
 Result = TypeVar("Result")
 
@@ -32,15 +32,15 @@ class PreemptionCheckpointHandler:
     """Saves a custom training loop when the job is about to be preempted, and restores it when it starts again.
 
     Takes the place of `tf.distribute.experimental.PreemptionCheckpointHandler`: change the import. When any worker
-    gets a notice, all workers stop before the same call of `run`, save, and exit with the same status. What is
-    better than there, and what is different, is in docs/custom-loops.md.
+    gets a notice, all workers stop before the same call of `run`, save, and exit with the same status. For what is
+    better than in TensorFlow's class, and what is different, see docs/custom-loops.md.
 
-    It is known that training is over when `close` is called, a ``with`` block of the handler ends, the handler is
-    deleted, or the program ends. A notice that came since the last call is answered there.
+    Training is over when `close` is called, a ``with`` block of the handler ends, the handler is deleted, or the
+    program ends. A notice that came since the last call is answered there.
 
     Args:
-        cluster_resolver: The strategy's `cluster_resolver`. None: that of the strategy in whose scope the handler is
-            made; one process if that has none.
+        cluster_resolver: The strategy's `cluster_resolver`. None for that of the strategy in whose scope the handler
+            is made; if that has none, this process trains alone.
         checkpoint_or_checkpoint_manager: What to save: a `tf.train.Checkpoint`, of which the latest stays in
             `checkpoint_dir`, or a `tf.train.CheckpointManager` with rules of its own. With several workers, each
             must give its manager a directory of its own, or pass a `tf.train.Checkpoint`.
@@ -51,7 +51,7 @@ class PreemptionCheckpointHandler:
             saving takes all of them, and remove that at once. None: the system's temporary directory.
 
     Raises:
-        ValueError: An argument is not what it should be.
+        ValueError: An argument is invalid.
         CoordinationLost: There are several workers and no coordination service.
         tensorflow.errors.OpError: The latest checkpoint cannot be read.
 
@@ -73,6 +73,7 @@ class PreemptionCheckpointHandler:
         staging_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         log.show()
+        tell_uncaught_loss()
         config = _as_ours(termination_config)
         place, coordinator = join(cluster_resolver)
         checkpoints = LoopCheckpoints(
@@ -85,10 +86,8 @@ class PreemptionCheckpointHandler:
         self._count = checkpoints.count
         self._arguments = _NOTHING
         self._failed_at = -1
-        watch = LoopWatch(place, coordinator, checkpoints, config)
-        self._runtime = watch.runtime
-        watch.start()
-        self._watch = watch
+        self._loop = Loop(place, coordinator, checkpoints, config)
+        self._runtime = self._loop.runtime
         _end_with_the_program(self)
 
     @property
@@ -97,12 +96,12 @@ class PreemptionCheckpointHandler:
         return self._count.runs
 
     def run(self, distributed_train_function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
-        """Calls the function; before it, if there is a notice, saves and may not return.
+        """Calls the function. If there is a notice, saves before that, and may not return.
 
         Give it the iterator and not a batch: a batch that was drawn before this call and not trained on is lost.
 
         Args:
-            distributed_train_function: One train step, or as many as should lie between two moments to stop.
+            distributed_train_function: One training step, or as many as may pass before the loop can stop.
             *args: For the function.
             **kwargs: For the function.
 
@@ -112,13 +111,13 @@ class PreemptionCheckpointHandler:
         Raises:
             SystemExit: The state is saved, and this process is to be started again.
             Preempted: The same, and `exit_fn` has returned.
-            Exception: What the function raises; or the error that another worker's has raised, of the same type,
+            Exception: What the function raises; or the error that it has raised on another worker, of the same type,
                 with its text and the number of that worker.
         """
         runtime = self._runtime
         runtime.entered += 1  # Before attention is looked at: see alignment.
         if runtime.attention:
-            self._watch.boundary(_NOTHING)
+            self._loop.boundary(_NOTHING)
         try:
             result = distributed_train_function(*args, **kwargs)
         except Exception as error:
@@ -128,10 +127,10 @@ class PreemptionCheckpointHandler:
         return result
 
     def save_checkpoint_if_preempted(self, *args: Any, **kwargs: Any) -> None:
-        """Saves if there is a notice, and may not return. To be called for each step, in place of `run`.
+        """Saves if there is a notice, and may not return. To be called once for each step, in place of `run`.
 
-        Before all steps or after all of them: which, is found at the first call by whether anything of what is saved
-        has changed since the handler was made. `total_run_calls` is the number of steps in the checkpoint either way.
+        Call it before each step or after each. The first call finds out which: whether anything of what is saved has
+        changed since the handler was made. `total_run_calls` is the number of steps in the checkpoint either way.
 
         Args:
             *args: For `tf.train.CheckpointManager.save`, or for `save_fn`.
@@ -142,21 +141,22 @@ class PreemptionCheckpointHandler:
             Preempted: The same, and `exit_fn` has returned.
         """
         self._arguments = (args, kwargs)
-        steps_first = self._watch.order.steps_first
+        steps_first = self._loop.order.steps_first
         if steps_first:
             self._count.runs += 1
         runtime = self._runtime
         runtime.entered += 1
         if runtime.attention:
-            self._watch.boundary(self._arguments)
+            self._loop.boundary(self._arguments)
         if not steps_first:
             self._count.runs += 1  # The step that follows. Not before: the checkpoint does not have it.
 
     @contextlib.contextmanager
     def watch_preemption_scope(self) -> Iterator[None]:
-        """Around a loop that calls `run`: what comes during its last call is answered at the end of the block.
+        """Answers at its end a notice that came during the last call of `run` in the block.
 
-        On remote workers, as with TPUStrategy, so is the error by which TensorFlow says that one was preempted.
+        On remote workers, as with TPUStrategy, it also answers the error by which TensorFlow says that one was
+        preempted.
 
         Raises:
             SystemExit: The state is saved, and this process is to be started again.
@@ -165,19 +165,19 @@ class PreemptionCheckpointHandler:
         try:
             yield
         except Exception as error:
-            self._watch.leave_for(error, self._arguments)
+            self._loop.leave_for(error, self._arguments)
             self._fail(error)
             raise
         self._runtime.entered += 1
         if self._runtime.attention:
-            self._watch.boundary(self._arguments)
+            self._loop.boundary(self._arguments)
 
     def close(self) -> None:
-        """Training is over: saves if there is a notice, and ends all that was started. Can be called twice.
+        """Says that training is over: saves if there is a notice, and ends what was started. Can be called twice.
 
         With several workers, all have to call it after the same number of runs.
         """
-        self._watch.finish(self._arguments)
+        self._loop.finish(self._arguments)
 
     def __enter__(self) -> PreemptionCheckpointHandler:
         return self
@@ -190,24 +190,24 @@ class PreemptionCheckpointHandler:
             return
         try:
             if isinstance(error, Exception):
-                self._watch.leave_for(error, self._arguments)
+                self._loop.leave_for(error, self._arguments)
                 self._fail(error)
         finally:
-            self._watch.abandon(f"its loop was left by {kind.__name__}: {error}")
+            self._loop.abandon(f"its loop was left by {kind.__name__}: {error}")
 
     def __del__(self) -> None:
-        # It was made to its end, and has not ended yet, as it has when the modules of a program that ends are gone.
-        if hasattr(self, "_watch") and not self._watch.over:
+        # Not after an error in __init__, nor at the end of the program, when modules may be gone already.
+        if hasattr(self, "_loop") and not self._loop.over:
             self._end("deleted", threading.current_thread() is threading.main_thread())
 
     def _fail(self, error: Exception) -> None:
-        """Tells the others of an error, or raises the one that they have told of in place of this one."""
+        """Reports an error to the other workers, or raises in its place the one that another worker has reported."""
         if isinstance(error, (*_END_OF_DATA, Preempted)):
             return
         self._failed_at = self._count.runs
         if task_preempted_by(error) is not None:
-            return  # No error of anybody: the end of the block answers it.
-        told = self._watch.settle(error)
+            return  # Nobody has failed: the end of the block answers it.
+        told = self._loop.settle(error)
         try:
             if told is not error:
                 raise told from error
@@ -215,11 +215,11 @@ class PreemptionCheckpointHandler:
             del told, error  # Else the errors would hold this frame, which holds them, and the handler.
 
     def _end(self, why: str, possible: bool) -> None:
-        """The user has not said how training ended. A state in the middle of a step is never saved."""
+        """Ends a loop whose user has not said that it is over. The state of half a step is never saved."""
         if possible and self._failed_at != self._count.runs:
-            self._watch.finish(self._arguments)
+            self._loop.finish(self._arguments)
         else:
-            self._watch.abandon(f"its handler was {why} after an error, or outside the main thread")
+            self._loop.abandon(f"its handler was {why} after an error, or outside the main thread")
 
 
 def _as_ours(config: Any) -> TerminationConfig:
@@ -241,7 +241,7 @@ _living: weakref.WeakSet[PreemptionCheckpointHandler] = weakref.WeakSet()
 
 
 def _end_with_the_program(handler: PreemptionCheckpointHandler) -> None:
-    """Sees to it that the handler is closed before the interpreter goes, if its user does not."""
+    """Closes the handler before the interpreter ends, if its user does not."""
     if not _living:
         atexit.unregister(_end_all)
         atexit.register(_end_all)  # After TensorFlow's own, so that it is called before them.
@@ -252,7 +252,7 @@ def _end_all() -> None:
     error = getattr(sys, "last_value", None)  # What ends the program, if anything does.
     with contextlib.ExitStack() as ending:
         # In the same order on all workers: the last line first, and every one of them.
-        for handler in sorted(_living, key=lambda handler: -handler._watch.number):
+        for handler in sorted(_living, key=lambda handler: -handler._loop.number):
             ending.callback(handler._end, "given up at the end of the program", error is None)
             if isinstance(error, Exception):
-                ending.callback(handler._watch.settle, error)
+                ending.callback(handler._loop.settle, error)

@@ -22,6 +22,8 @@ from keras_preempt.backend import place
 from keras_preempt.backend.place import Place, RemoteWorkers
 from keras_preempt.backend.tensorflow import errors
 from keras_preempt.notices.signals import EndsWith
+from keras_preempt.process import exit_codes
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from keras_preempt.testing import FakeMetadata
 
 TENSORFLOWS = tf.distribute.experimental.PreemptionCheckpointHandler
@@ -56,6 +58,19 @@ def preempt(handler: Any, function: Callable[[], object] = lambda: None) -> None
     handler.run(sigterm)
     with pytest.raises((Preempted, SystemExit)):
         handler.run(function)
+
+
+def test_a_loss_outside_of_run_ends_the_program_with_its_status_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_codes, "_judges", [])
+    monkeypatch.setenv(
+        "TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
+    )
+    loss = tf.errors.UnavailableError(None, None, "Socket closed")
+    assert exit_codes.status_of(loss) is None
+    PreemptionCheckpointHandler(None, checkpoint(), tmp_path).close()
+    assert exit_codes.status_of(loss) == EXIT_WORKER_LOST
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def _from_argument(argument: str) -> Any:
             "Expected --model as MODULE:FUNCTION, FILE.py:FUNCTION, or a .keras or .json file. Received: "
             f"{argument!r}. Write for example: --model train.py:make_model"
         )
-    from keras_preempt.training.no_training import TrainingRefused, refused
+    from keras_preempt.cli.no_training import TrainingRefused, refused
 
     try:
         with refused(place):

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import keras
+
 from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.keras.running_fit import builds_before_evaluating, evaluation_iterator
 from keras_preempt.state import inputs
 from keras_preempt.state.shuffles import Counts, Shuffles
 
@@ -61,3 +64,75 @@ class Validated:
         made_at = [*self.made_at, before] if looked_anew and not self.looked else self.made_at
         inputs.draw_again(feed, draws, shuffles, made_at)
         shuffles.go_to(after)
+
+
+class Validations:
+    """The validations of one fit: what they have drawn of their data, and what a save has to hold of that.
+
+    Args:
+        model: The model that is fitted.
+        shuffles: Those of its training and validation data.
+    """
+
+    def __init__(self, model: keras.Model, shuffles: Shuffles) -> None:
+        self._model = model
+        self._shuffles = shuffles
+        self._feed: InputFeed | None = None
+        self._restored_draws: list[int] = []
+        self._validated = Validated()
+        self._counts_before: Counts | None = None  # How far the shuffles were before the last validation.
+
+    @property
+    def iterators(self) -> int:
+        """How many iterators over the data were made before the restored checkpoint."""
+        return len(self._restored_draws)
+
+    def before_evaluate(self) -> None:
+        """Before Keras makes an iterator for a validation, to look at a batch or to go through all."""
+        self._counts_before = self._shuffles.counts()
+        if self._feed is not None:
+            self._validated.goes_on = self._feed.goes_on
+
+    def capture(self, *, inside: bool) -> dict[str, Any]:
+        """Returns what a save holds, as JSON data.
+
+        Args:
+            inside: Whether a validation is about to begin, which a save during it starts over.
+        """
+        if inside:
+            self._begin()
+        if self._feed is None:
+            draws = self._restored_draws
+        elif inside or not builds_before_evaluating(self._model):
+            draws = self._feed.draws
+        else:
+            # Under a strategy, Keras looks at one more batch before each validation. The restarted process does so by
+            # itself before its first one; all the others it has to draw again.
+            draws = self._feed.draws_after_next_look()
+        if self._feed is not None:
+            goes_on = self._validated.goes_on if inside else self._feed.goes_on
+            self._validated = Validated(list(self._feed.noted), inside, goes_on)
+        return {
+            "evaluation_iterators": len(draws),
+            "evaluation_draws": draws,
+            "validated": self._validated.to_json(),
+            "shuffles": self._counts_before if inside else self._shuffles.counts(),
+        }
+
+    def _begin(self) -> None:
+        source = evaluation_iterator(self._model)
+        looks = builds_before_evaluating(self._model)
+        if source is not None and (self._feed is None or not self._feed.belongs_to(source)):
+            self._feed = backend().feed(source)
+            self._feed.note = self._shuffles.counts
+            self._validated.draw_again(
+                self._feed, self._restored_draws, self._shuffles, self._counts_before, looks=looks
+            )
+        elif self._feed is not None and looks:
+            self._feed.looked_at()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `capture` returned, also from an earlier release."""
+        made = int(state["evaluation_iterators"])
+        self._restored_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
+        self._validated = Validated.from_json(state.get("validated", {}))

@@ -1,8 +1,8 @@
-"""Where a drill puts the directories of a script: each of the script's own has one below the drill's.
+"""The directories that a drill gives to a script in place of its own.
 
-The script runs as it is, with as many `PreemptionCallback`s and directories as it has. Two that name one directory
-are given one, two that name different ones are given different ones, in every start of the script: so a place below
-the drill's is named after the directory and not after the order in which callbacks are made.
+The script runs as it is, with as many `PreemptionCallback`s and directories as it has. Two callbacks with the same
+directory must get the same one, and two with different directories different ones, in every start of the script. So a
+directory below the drill's is named after the script's own, and not after the order in which callbacks are made.
 """
 
 from __future__ import annotations

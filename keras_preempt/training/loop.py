@@ -1,14 +1,12 @@
-"""What watches over one custom loop: hears notices, agrees with the other workers, saves, and ends the process.
+"""One custom loop of one process: takes it from boundary to boundary, has it saved, and ends it.
 
 The loop itself only counts its boundaries; everything else is here. Nothing here refers to the handler that the
-user holds, so that deleting that one ends the watch.
+user holds, so that deleting that one ends the loop.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -16,29 +14,25 @@ from typing import Any, NoReturn
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.coordinator import Coordinator
 from keras_preempt.backend.place import Place
-from keras_preempt.backend.seam import CallOrder, LoopCheckpoints, backend
+from keras_preempt.backend.seam import LoopCheckpoints, backend
 from keras_preempt.notices.coordination_key import notice_of
-from keras_preempt.notices.platform import GENERIC
-from keras_preempt.notices.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.report.events import EventLog
-from keras_preempt.report.status import Status
-from keras_preempt.training import leaving
-from keras_preempt.training.drill import Drill
-from keras_preempt.training.listening import Listening
-from keras_preempt.training.propagation import Propagation
-from keras_preempt.training.runtime import Runtime
+from keras_preempt.training import side_by_side
+from keras_preempt.training.participant import Ending, Participant
+from keras_preempt.training.rehearsal import Drill
 
 logger = logging.getLogger("keras_preempt")
 
 _loops = 0
-"""How many loops this process has watched. The workers of a job run one program, so it is the same on all."""
+"""How many loops this process has begun. The workers of a job run one program, so it is the same on all."""
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional and named arguments for a save."""
 
 
-class LoopWatch:
-    """The watch over one loop of one process.
+class Loop:
+    """One loop. It restores the latest checkpoint, and takes part in rounds from then on.
 
     Args:
         place: Which process this is.
@@ -47,11 +41,13 @@ class LoopWatch:
         config: How notices arrive and how the process ends.
 
     Attributes:
-        order: Whether the loop's calls come before its steps; there once it is started.
-        number: How many loops this process has watched before and with this one.
+        number: How many loops this process has begun before and with this one.
+        order: Whether the loop's calls come before its steps.
         runtime: Where the loop counts its boundaries.
-        over: Whether the watch has ended.
         steps_at_start: The number of runs before this process began.
+
+    Raises:
+        BaseException: Whatever a restore can raise; everything that was started has ended then.
     """
 
     def __init__(
@@ -60,52 +56,38 @@ class LoopWatch:
         global _loops
         _loops += 1
         self.number = _loops
-        self.over = False
-        self.order: CallOrder
         self._place = place
         self._checkpoints = checkpoints
-        self._termination = complete(config, GENERIC)  # Until it is known where this is.
-        self._drill: Drill | None = None
-        self._owner = os.getpid()
         self._answered: frozenset[int] = frozenset()  # Who was under notice at the last save with time left.
         self._saved: int | None = None  # The number of runs in what was restored, or saved here.
-        self._status = Status()
         self.steps_at_start = 0
-        # Counted downwards: the numbers from 1 are those of fits.
-        self.runtime = Runtime(
-            coordinator, EventLog(place.member), -self.number, self._termination.grace_period
-        )
-        self._propagation = Propagation(coordinator, remote=place.workers)
-        self._listening = Listening(self.runtime, coordinator, place, config)
+        self._ending = ending = Ending()
+        with ending.on_error():
+            # Counted downwards: the numbers from 1 are those of fits.
+            self._participant = participant = Participant(
+                place, coordinator, EventLog(place.member), config, -self.number, ending
+            )
+            ending.add(lambda: participant.write_status(0, self._last_saved() or 0, self))
+            self.runtime = runtime = participant.runtime
+            path = checkpoints.restore()
+            self.order = checkpoints.call_order()
+            self.steps_at_start = runs = checkpoints.count.runs
+            if path is not None:
+                self._saved = runs
+                logger.info("Continuing from %s, after %d runs.", path, runs)
+            runtime.pace.to_save = checkpoints.size()
+            runtime.at_risk = self._at_risk
+            participant.start()
+            self._drill = Drill.from_environment(place.member)
+            if self._drill is not None or self._asks_tensorflow:
+                runtime.every_boundary = runtime.attention = True
+            runtime.pace.leave(runtime.entered)
+            participant.status.began_training()
 
-    def start(self) -> None:
-        """Restores the latest checkpoint and takes part in rounds from now on.
-
-        Raises:
-            BaseException: Whatever a restore can raise; the watch has ended then.
-        """
-        try:
-            self._start()
-        except BaseException as error:
-            self.abandon(f"{type(error).__name__} at the start: {error}")
-            raise
-
-    def _start(self) -> None:
-        path = self._checkpoints.restore()
-        self.order = self._checkpoints.call_order()
-        self.steps_at_start = runs = self._checkpoints.count.runs
-        if path is not None:
-            self._saved = runs
-            logger.info("Continuing from %s, after %d runs.", path, runs)
-        self.runtime.pace.to_save = self._checkpoints.size()
-        self.runtime.at_risk = self._at_risk
-        self.runtime.start()
-        self._termination = self._listening.hear_platform()
-        self._drill = Drill.from_environment(self._place.member)
-        if self._drill is not None or self._asks_tensorflow:
-            self.runtime.every_boundary = self.runtime.attention = True
-        self.runtime.pace.leave(self.runtime.entered)
-        self._status.began_training()
+    @property
+    def over(self) -> bool:
+        """Whether the loop has ended."""
+        return self._ending.over
 
     @property
     def steps_run(self) -> int:
@@ -115,16 +97,19 @@ class LoopWatch:
     # -- Boundaries -------------------------------------------------------------------------------------
 
     def boundary(self, arguments: Arguments) -> None:
-        """The slow way through a boundary that the loop has just entered; may not return.
+        """Looks closer at a boundary that the loop has just entered; may not return.
+
+        Args:
+            arguments: For a save.
 
         Raises:
             SystemExit: The state is saved and this process is to be started again.
             Preempted: The same, and the user's exit_fn has returned.
         """
-        if self.over or os.getpid() != self._owner:
+        if self.over:
             return
         position = self._position()
-        self._listening.look_again()
+        self._participant.listening.look_again()
         if self._drill is not None and self._drill.strike(position):
             self._drill = None
             self.runtime.every_boundary = self._asks_tensorflow
@@ -144,11 +129,10 @@ class LoopWatch:
                 position.batch,
             )
             self.abandon("another worker has ended its training")
-            return
-        if plan.goes_on:
-            self._save_and_go_on(plan, position, arguments)
+        elif plan.goes_on:
+            self._save_and_train_on(plan, position, arguments)
         else:
-            self._leave(position, saved=self._save(position, arguments) is None)
+            self._save_and_leave(position, arguments)
 
     @property
     def _asks_tensorflow(self) -> bool:
@@ -158,25 +142,28 @@ class LoopWatch:
     def leave_for(self, error: BaseException, arguments: Arguments) -> None:
         """Saves and leaves, if the error says that a remote worker was preempted; returns if it says something else.
 
+        Args:
+            error: What a run has raised.
+            arguments: For a save.
+
         Raises:
             SystemExit: See `boundary`.
             Preempted: See `boundary`.
         """
         task = backend().errors.task_preempted_by(error)
-        if self.over or task is None or not self._place.workers or os.getpid() != self._owner:
+        if self.over or task is None or not self._place.workers:
             return
         self.runtime.notices.append(notice_of(task))
         logger.warning("%s was preempted: saving now.", task)
         backend().errors.forget_asynchronous()  # Or the save raises the same error, after steps that do not wait.
-        position = self._position()
-        self._leave(position, saved=self._save(position, arguments) is None)
+        self._save_and_leave(self._position(), arguments)
 
     def _position(self) -> Position:
         # Alike at the end: a worker whose program ends here has the state that the others have.
         runs = self._checkpoints.count.runs
         return Position(0, "train", runs, runs)
 
-    def _save_and_go_on(self, plan: Plan, position: Position, arguments: Arguments) -> None:
+    def _save_and_train_on(self, plan: Plan, position: Position, arguments: Arguments) -> None:
         if plan.kind is Kind.PREEMPTED and self._answered.intersection(plan.doomed):
             # A further worker has got a notice, and what stands since the first save is counted down already. All
             # workers know the same plans, so that all come to this.
@@ -194,6 +181,16 @@ class LoopWatch:
         left = self.runtime.trains_on_for
         if left is not None:
             logger.warning("Training goes on for about %.0f s, then comes the last save.", left)
+
+    def _save_and_leave(self, position: Position, arguments: Arguments) -> NoReturn:
+        saved = self._save(position, arguments) is None
+        if not saved:
+            logger.error(
+                "Preempted, and NOT saved after %d runs: %s is lost.", position.batch, self._at_risk()
+            )
+        where = f"saved in {self._checkpoints.directory}" if saved else "NOT saved"
+        what = f"its state after {position.batch} runs is {where}. Make a new handler to resume."
+        self._participant.leave(saved=saved, what=what)
 
     def _save(self, position: Position, arguments: Arguments) -> Exception | None:
         """Saves; returns why that failed, if it did."""
@@ -220,29 +217,15 @@ class LoopWatch:
         last = self._last_saved()
         return "everything that was trained" if last is None else f"what was trained since run {last}"
 
-    def _leave(self, position: Position, *, saved: bool) -> NoReturn:
-        code = self._termination.exit_code if saved else EXIT_NOT_SAVED
-        self._status.saved, self._status.exit_code = saved, code
-        with leaving.whatever_happens("Leaving the other workers"):
-            self.runtime.leave(finished=False)
-        if not saved:
-            logger.error(
-                "Preempted, and NOT saved after %d runs: %s is lost.", position.batch, self._at_risk()
-            )
-        self._listening.leave_with(self._termination, code)
-        with leaving.whatever_happens("Ending what was started for the loop"):
-            self.abandon("preempted")
-        with leaving.whatever_happens("Waiting for the workers"):
-            leaving.wait_for_workers(self._termination, self._place, self.runtime.notices)
-        where = f"saved in {self._checkpoints.directory}" if saved else "NOT saved"
-        what = f"its state after {position.batch} runs is {where}. Make a new handler to resume."
-        leaving.leave(self._termination, code, what)
-
     # -- The end ----------------------------------------------------------------------------------------
 
     def finish(self, arguments: Arguments) -> None:
-        """The last boundary: all know that training is over. The state is saved if a notice stands."""
-        if self.over or os.getpid() != self._owner:
+        """The last boundary: all know that training is over. The state is saved if a notice stands.
+
+        Args:
+            arguments: For a save.
+        """
+        if self.over:
             return
         try:
             plan = self.runtime.finish(self._position())
@@ -260,23 +243,27 @@ class LoopWatch:
             self.abandon("training is over")
 
     def settle(self, error: Exception) -> BaseException:
-        """Tells the others of an error that ends training here; returns what to raise, see `Propagation.settle`."""
-        if self.over or self._propagation.origin is not None or os.getpid() != self._owner:
-            return error  # It is nobody else's affair, or has passed through here before, on its way out.
-        return self._propagation.settle(error)
+        """Tells the others of an error that ends training here; returns the one to raise in its place."""
+        if self._participant.propagation.origin is not None:
+            return error  # It has passed through here before, on its way out.
+        return self._participant.settle(error)
 
     def abandon(self, why: str) -> None:
         """Ends all that was started, without a further word with the others but this one. Can be called twice."""
-        if self.over or os.getpid() != self._owner:
-            return
-        self.over = True
-        with contextlib.ExitStack() as closing:  # The last line first, and every one of them.
-            closing.callback(self._write_status)
-            closing.callback(self._listening.stop)
-            closing.callback(self.runtime.close, why)
+        self._ending.end(why)
 
-    def _write_status(self) -> None:
-        self._status.notices = [notice.received_at for notice in self.runtime.notices]
-        self._status.spent("hold", self.runtime.hold_seconds)
-        self._status.last_saved = self._last_saved() or 0
-        self._status.write(self._place.member, 0, self)
+
+def join(resolver: Any) -> tuple[Place, Coordinator]:
+    """Finds this process among the workers of the loop.
+
+    Args:
+        resolver: The cluster resolver of the strategy; None for that of the strategy in whose scope this is called.
+
+    Raises:
+        ValueError: This process is none of the training workers, or their steps cannot be aligned.
+        CoordinationLost: TensorFlow's coordination service does not run in this process.
+    """
+    here, strategy = backend().place_of_loop(resolver)
+    if strategy is not None and (alone := side_by_side.alone(strategy, here)) is not None:
+        alone.warn()
+    return here, backend().coordinator(here)

@@ -45,9 +45,9 @@ class Doubt:
     """Something of a run that a restart does not repeat, or may not.
 
     Attributes:
-        what: What it is, to follow "exact except:".
+        what: What it is, as it follows "exact except:".
         cure: What to do about it: a sentence without its full stop.
-        certain: Whether it is there, and not only if the user's code does what cannot be seen.
+        certain: Whether it is known to be there; else it depends on what the user's code does, which cannot be seen.
     """
 
     what: str
@@ -94,7 +94,7 @@ def promise(
     held: Callable[[Any], bool] = lambda resource: False,
     callbacks: Sequence[str] = (),
 ) -> Promise:
-    """Gathers what there is to say.
+    """Returns how exactly a run continues.
 
     Args:
         data: Of the training and validation data.

@@ -1,27 +1,80 @@
 """Which fit of the script this is: each fit of a process in one directory has a place of its own.
 
-Keras trains on with every call of `fit`: pretraining, then fine-tuning; one fold after the other. Started again,
-the script makes the same calls in the same order, so a fit is told by its number. The first one has the
+Keras trains on with every call of `fit`: pretraining, then fine-tuning; one fold after the other. A script that is
+started again makes the same calls in the same order, so a fit is known by its number. The first one has the
 directory itself, the second one `fit-00002` in it, and so on. A fit that had ended is restored and trains nothing,
 and the script comes to the one that was interrupted.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keras_preempt.checkpoint.errors import IdentityMismatch
 from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.notices import Notice
-from keras_preempt.training import live_fits
-from keras_preempt.training.ended_fits import ended_fits
 
 logger = logging.getLogger("keras_preempt")
+
+
+@dataclass
+class EndedFits:
+    """The fits that had ended before this process began, of those that it has called since it last trained.
+
+    None of them can tell whether it is the last: whether "raise epochs" is good advice, or a loop is about to make the
+    next call. So they are counted. The next fit that trains says how many there were; if none does, the end of the
+    process says that training is over. In an interactive session, whose end may be far away, each says so itself.
+
+    Attributes:
+        interactive: Whether each is reported at once.
+    """
+
+    interactive: bool = field(default_factory=lambda: hasattr(sys, "ps1"))
+    _count: int = 0
+    _url: str = ""
+    _epochs: int = 0
+
+    def had_ended(self, url: str, epochs: int) -> None:
+        """A fit is restored at its end.
+
+        Args:
+            url: The directory that its callback was given.
+            epochs: How many epochs it was asked for.
+        """
+        self._count, self._url, self._epochs = self._count + 1, url, epochs
+        if self.interactive:
+            self.tell()
+
+    def before_training(self) -> str:
+        """Returns what to say of them in front of the line of a fit that trains; empty if there are none."""
+        count, self._count = self._count, 0
+        if count == 0:
+            return ""
+        return f"{'1 fit' if count == 1 else f'{count} fits'} before this one had ended, and trained nothing now. "
+
+    def tell(self) -> None:
+        """Says that they were all that there was to do; nothing if there are none."""
+        count, self._count = self._count, 0
+        if count == 1:
+            logger.info(
+                "Training is over already: all %d epochs are done in %s. Raise epochs to go on, or pass another "
+                "directory for another run.",
+                self._epochs,
+                self._url,
+            )
+        elif count > 1:
+            logger.info(
+                "Training is over already: all %d fits of this process had ended, and trained nothing now. Raise the "
+                "epochs of the last one to go on, or pass another directory for another run.",
+                count,
+            )
 
 
 @dataclass
@@ -34,8 +87,14 @@ class _Script:
 
 
 _scripts: dict[str, _Script] = {}
+_running: dict[str, Turn] = {}
 _heard: list[Notice] = []
 _said: set[Hashable] = set()
+
+ended_fits = EndedFits()
+"""Those of this process."""
+
+atexit.register(ended_fits.tell)
 
 
 class Turn:
@@ -48,7 +107,7 @@ class Turn:
     Attributes:
         store: Where this fit keeps its checkpoints.
         begun_after: How the fit before it in this directory ended; None for the first one. It is part of the
-            identity of the fit: it began with what that one had left.
+            identity of the fit, which began with what that one had left.
 
     Raises:
         ValueError: It cannot be told which fit of the script this is.
@@ -56,8 +115,8 @@ class Turn:
 
     def __init__(self, store: Store, staging_dir: str | os.PathLike[str] | None = None) -> None:
         self._script = script = _scripts.setdefault(store.key, _Script())
-        if script.begun > max(script.ended, 1) and not live_fits.in_use(
-            _place(store, script.begun, staging_dir)
+        if script.begun > max(script.ended, 1) and (
+            _place(store, script.begun, staging_dir).key not in _running
         ):
             raise ValueError(
                 f"Expected the fits of this process in {store.url} to end one after the other. Received: another one "
@@ -70,6 +129,23 @@ class Turn:
         self.begun_after = script.last_end
         script.begun = max(script.begun, self._number)
         self._url, self._staging_dir, self._base = store.url, staging_dir, store
+
+    def claim(self) -> None:
+        """Takes the place for this fit: two fits at once would overwrite each other's checkpoints.
+
+        Raises:
+            ValueError: A fit of this process that is still running has it.
+        """
+        if _running.setdefault(self.store.key, self) is not self:
+            raise ValueError(
+                f"Expected a directory that no other fit of this process is using. Received: "
+                f"{self.store.url!r}, in which one is still running. Give each fit its own directory."
+            )
+
+    def release(self) -> None:
+        """Gives the place back, if this fit has it. Can be called twice."""
+        if _running.get(self.store.key) is self:
+            del _running[self.store.key]
 
     def is_news(self, *what: Hashable) -> bool:
         """Whether this is the first fit in its directory, in this process, to ask this of these words."""
@@ -104,7 +180,7 @@ class Turn:
     def refuse_longer(self, done: int, epochs: int) -> None:
         """Refuses to train on a fit that had ended, if the one after it has begun with what it had left.
 
-        That one would be refused too, but only when this one has trained.
+        That one would be refused too, but only after this one has trained.
 
         Args:
             done: Epochs after which it had ended.
@@ -136,9 +212,9 @@ class Turn:
 
 
 def leave_notices(notices: Iterable[Notice]) -> None:
-    """Keeps the signals that a fit got too late to act on: it had ended. The next fit of the process is under notice.
+    """Keeps the signals that came too late for a fit to act on, as it had ended. They hold for the next fit.
 
-    What other sources have said, they say again.
+    Other sources will announce theirs again.
     """
     _heard[:] = [notice for notice in notices if notice.source == "signal"]
 
@@ -148,14 +224,6 @@ def take_notices() -> list[Notice]:
     taken = _heard[:]
     _heard.clear()
     return taken
-
-
-def begin_again() -> None:
-    """Forgets all fits of this process, as if it were a new one."""
-    _scripts.clear()
-    _heard.clear()
-    _said.clear()
-    ended_fits.before_training()
 
 
 def is_news(*what: Hashable) -> bool:

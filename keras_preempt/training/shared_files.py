@@ -1,7 +1,7 @@
-"""Files that the callbacks of several workers would write at the same time, told of before the first step.
+"""Warns, before the first step, of files that the callbacks of several workers would write at the same time.
 
-All workers run one program, so that a relative path in a callback is one file for those that share a directory. Two
-that save a model in it at once make it neither's, and HDF5 ends one of them with an error about a lock.
+All workers run one program, so that a relative path in a callback is one file for those that share a directory. If
+two save a model in it at once, the file may be broken, and HDF5 ends one of them with an error about a lock.
 """
 
 from __future__ import annotations

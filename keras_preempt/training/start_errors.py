@@ -1,4 +1,4 @@
-"""Says of an error at the start of a fit that this package raised it, at what, and what helps."""
+"""Notes on errors at the start of a fit: that this package raised them, what it was doing, and what helps."""
 
 from __future__ import annotations
 
@@ -71,11 +71,27 @@ def explain(error: BaseException, stage: Stage) -> None:
         add_note(note)
 
 
+@dataclass
+class Reached:
+    """How far the start has come.
+
+    Attributes:
+        stage: What is being done.
+    """
+
+    stage: Stage
+
+
 @contextlib.contextmanager
-def explained(stage: Stage) -> Iterator[None]:
-    """Explains errors that leave the block; see `explain`."""
+def explained(stage: Stage) -> Iterator[Reached]:
+    """Explains errors that leave the block, by the stage that it has reached; see `explain`.
+
+    Args:
+        stage: Where it begins.
+    """
+    reached = Reached(stage)
     try:
-        yield
+        yield reached
     except Exception as error:
-        explain(error, stage)
+        explain(error, reached.stage)
         raise

@@ -1,7 +1,7 @@
-"""What a drill records of every boundary: where training stood, and short sums over its state.
+"""What a drill records of every boundary: where training stood, and checksums of its state.
 
-Two runs that were recorded can be compared step by step, so that a drill can say from which step on they
-differ. It costs time at every step and is there in drills only.
+Two recorded runs can be compared step by step, so that a drill can say from which step on they differ. It costs time
+at every step, so only drills do it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keras_preempt.process import environment
 __all__ = ["StepRecord", "digests", "record_name"]
 
 SUMMED_AT_ONCE = 64 << 20
-"""Bytes of state that are summed up at every execution; of a larger one, only every second, third, ... is."""
+"""Bytes of state of which a checksum is made at every execution; a larger one is summed at every second, third, ..."""
 
 _GROUPS = {"model": "weights", "optimizer": "optimizer", "metrics": "metrics"}
 _SEEDS = ("seed_generator_state", "global_seed")
@@ -126,7 +126,7 @@ class StepRecord:
         self._write(line)
 
     def sources(self, found: Iterable[str]) -> None:
-        """Names what draws from a state that no checkpoint holds, as far as TensorFlow shows it."""
+        """Records what draws from a state that no checkpoint holds, as far as TensorFlow shows it."""
         self._write({"what": "sources", "found": list(found)})
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ def record_name(incarnation: int, member: int) -> str:
 
 
 def digests(tensors: Mapping[str, Array]) -> dict[str, str]:
-    """Sums up tensors in groups: weights, optimizer, metrics, seeds and the others."""
+    """Returns one checksum for each group of tensors: weights, optimizer, metrics, seeds and the others."""
     sums: dict[str, int] = {}
     for name in sorted(tensors):
         group = _GROUPS.get(name.partition("/")[0], "other state")

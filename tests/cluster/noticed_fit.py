@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
-from keras_preempt.training import several_fits
+from tests import fits
 
 STEPS, BATCH = 6, 4
 PATIENCE = 60.0
@@ -145,7 +145,7 @@ class NoticedFit:
         if self.model is None:
             self.model = Model(self.strategy)
         self.model.begin_anew()
-        several_fits.begin_again()
+        fits.forget()
         keras.utils.set_random_seed(7)
         doing = Program(actions or {}, **program)
         config = TerminationConfig(**{"exit_fn": lambda: None, **(termination or {})})

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
-from keras_preempt.training import several_fits
+from tests import fits
 
 STEPS, BATCH = 4, 4
 
@@ -80,7 +80,7 @@ def fit(
     `options` are those of the PreemptionCallback; without a `termination` among them a preemption does not end
     the process.
     """
-    several_fits.begin_again()  # As a new process.
+    fits.forget()  # As a new process.
     steps = Steps(strike)
     callback = PreemptionCallback(
         directory, **{"termination": TerminationConfig(exit_fn=lambda: None), **options}

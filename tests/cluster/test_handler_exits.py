@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 from pathlib import Path
 
@@ -14,23 +15,20 @@ from tests.cluster.harness import ClusterResult, describe, run_cluster
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "scripts" / "handler_exit.py"
 WAYS = ("end", "notice at the end", "error", "error between steps", "exit", "deletion", "SIGTERM", "SIGINT")
-STATUS = {
-    "end": {0},
-    "notice at the end": {0},
-    "error": {1},
-    "error between steps": {1},
-    "exit": {3},
-    "deletion": {0},
+PROMISED = {
+    "end": {(0, 0)},
+    "notice at the end": {(0, 0)},
+    "error": {(1, 1)},
+    "error between steps": {(1, 1)},
+    "exit": {(3, EXIT_WORKER_LOST)},
+    "deletion": {(0, 0)},
+    "killed 0": {(-signal.SIGKILL, EXIT_WORKER_LOST)},
+    "killed 1": {(EXIT_WORKER_LOST, -signal.SIGKILL)},
+    # In the loop; in its last step or after all; after the handler has given back the signal.
+    "SIGTERM": {(75, 75), (0, 0), (-signal.SIGTERM, 0)},
+    "SIGINT": {(-signal.SIGINT, EXIT_WORKER_LOST), (0, 0), (-signal.SIGINT, 0)},
 }
-STRUCK = {
-    0,
-    1,
-    75,
-    EXIT_WORKER_LOST,
-    -signal.SIGTERM,
-    -signal.SIGINT,
-}
-"""A signal can come before the first instruction of the loop and after the last one."""
+"""By the way that worker 0 ends: the exit statuses of worker 0 and of worker 1, if there is one."""
 
 
 def end(folder: Path, way: str, workers: int = 1, seconds: float = 0.0) -> ClusterResult:
@@ -43,9 +41,7 @@ def end(folder: Path, way: str, workers: int = 1, seconds: float = 0.0) -> Clust
     assert list((folder / "tmp").glob("keras-preempt-*")) == [], shown
     assert "Fatal Python error" not in shown, shown
     assert "Exception ignored" not in shown, shown
-    if not way.startswith("killed"):
-        assert result.codes[0] in STATUS.get(way, STRUCK), shown
-        assert all(code in {*STATUS.get(way, STRUCK), *STRUCK} for code in result.codes), shown
+    assert tuple(result.codes) in {statuses[:workers] for statuses in PROMISED[way]}, shown
     return result
 
 
@@ -58,7 +54,6 @@ def test_the_end_of_the_program_answers_a_notice_and_an_error_does_not(way: str,
 
 def test_an_error_that_ends_one_program_ends_the_others_as_that_error(tmp_path: Path) -> None:
     ended = end(tmp_path, "error between steps", 2)
-    assert ended.codes == [1, 1]
     assert "\nValueError: Worker 0: not in a step" in ended.outputs[1]
 
 
@@ -68,8 +63,7 @@ def test_a_worker_that_is_killed_ends_the_other_with_a_status_that_says_so(
 ) -> None:
     """Told from an error of the program, whose status is 1, and from a preemption, by whoever reads nothing else."""
     ended = end(tmp_path, f"killed {killed}", 2)
-    assert ended.codes[1 - killed] == EXIT_WORKER_LOST, describe(ended.outputs)
-    assert "\nkeras_preempt.backend.tensorflow.errors.WorkerLost: " in ended.outputs[1 - killed]
+    assert re.search(r"^keras_preempt\.[\w.]*WorkerLost: ", ended.outputs[1 - killed], re.MULTILINE)
     assert "Another worker is gone" in ended.outputs[1 - killed]
 
 
@@ -85,7 +79,5 @@ def test_200_exits_in_any_way_at_any_moment(tmp_path: Path) -> None:
     exits = 0
     while exits < 200:
         workers, way = choose.choice([1, 1, 2]), choose.choice(WAYS)
-        result = end(tmp_path / str(exits), way, workers, choose.uniform(0, 1.2))
+        end(tmp_path / str(exits), way, workers, choose.uniform(0, 1.2))
         exits += workers
-        if way == "end":
-            assert result.codes == [0] * workers

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from keras_preempt.process import environment
-from keras_preempt.training import drill
+from keras_preempt.training import rehearsal
 
-drill.ARRIVAL = 180.0
+rehearsal.ARRIVAL = 180.0
 if restart := os.environ.get("SLURM_RESTART_COUNT"):
     os.environ.pop(environment.DRILL, None)
     os.environ[environment.INCARNATION] = restart

@@ -15,17 +15,17 @@ import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
 from keras_preempt.checkpoint.errors import ForeignDirectory, IdentityMismatch
-from keras_preempt.training import several_fits
-from keras_preempt.training.ended_fits import ended_fits
+from keras_preempt.training.several_fits import ended_fits
+from tests import fits
 
 X, Y = np.arange(32, dtype="float32").reshape(16, 2), np.ones((16, 1), "float32")
 
 
 @pytest.fixture(autouse=True)
 def new_process() -> Iterator[None]:
-    several_fits.begin_again()
+    fits.forget()
     yield
-    several_fits.begin_again()
+    fits.forget()
 
 
 def make_model() -> keras.Model:
@@ -44,7 +44,7 @@ def fit(model: keras.Model, directory: Path, epochs: int = 2, **options: object)
 
 def script(directory: Path, first_epochs: int = 2, second_epochs: int = 2) -> list[dict[str, list[float]]]:
     """Two fits of one model; as in a new process."""
-    several_fits.begin_again()
+    fits.forget()
     model = make_model()  # Named as in a new process.
     return [fit(model, directory, first_epochs), fit(model, directory, second_epochs)]
 
@@ -93,7 +93,7 @@ def test_a_fit_that_was_made_longer_is_refused_before_it_trains_when_the_next_ha
     tmp_path: Path, longer: int
 ) -> None:
     def script(epochs: list[int]) -> None:
-        several_fits.begin_again()
+        fits.forget()
         model = make_model()
         for each in epochs:
             fit(model, tmp_path / "run", each, callbacks=[Counts()])
@@ -131,13 +131,13 @@ def test_a_first_fit_that_now_ends_elsewhere_is_refused_when_the_second_has_begu
         KeyError, match="by the test"
     ):  # Preempted, as it were, before its first epoch was saved.
         fit(make_model(), tmp_path / "run", callbacks=[StopsAtOnce(), Fails()])
-    several_fits.begin_again()
+    fits.forget()
     model = make_model()
     fit(model, tmp_path / "run", callbacks=[StopsAtOnce()])
     fit(model, tmp_path / "run")
     for checkpoint in (tmp_path / "run").glob("step-*"):
         shutil.rmtree(checkpoint)
-    several_fits.begin_again()
+    fits.forget()
     model, stops = make_model(), True
     fit(model, tmp_path / "run", callbacks=[StopsAtOnce()])
     with pytest.raises(IdentityMismatch, match=r"begun after: .*step 8', received .*step 4'"):
@@ -155,7 +155,7 @@ def test_one_fit_may_have_its_directory_in_that_of_another(tmp_path: Path, inner
     outer, inner = tmp_path / "run", tmp_path / "run" / "pretrained" / "1"
 
     def script() -> list[dict[str, list[float]]]:
-        several_fits.begin_again()
+        fits.forget()
         model = make_model()
         return [fit(model, directory) for directory in ((inner, outer) if inner_first else (outer, inner))]
 
@@ -165,7 +165,7 @@ def test_one_fit_may_have_its_directory_in_that_of_another(tmp_path: Path, inner
 
 def test_a_directory_with_a_run_of_another_process_in_it_is_refused(tmp_path: Path) -> None:
     fit(make_model(), tmp_path / "run" / "pretrained")
-    several_fits.begin_again()
+    fits.forget()
     with pytest.raises(ForeignDirectory, match="holding pretrained"):
         fit(make_model(), tmp_path / "run")
 
@@ -203,7 +203,7 @@ def test_a_finished_fit_keeps_the_averages_that_it_ended_with(tmp_path: Path) ->
     """Keras puts them into the model before the callbacks are told that training is over."""
 
     def weights() -> list[np.ndarray]:
-        several_fits.begin_again()
+        fits.forget()
         model = make_model()
         model.compile(keras.optimizers.SGD(0.001, use_ema=True, ema_momentum=0.5), "mse")
         fit(model, tmp_path / "run")
@@ -235,7 +235,7 @@ def test_a_model_that_is_made_anew_in_one_process_is_told_how_to_get_its_names_b
 
 def test_validation_data_that_reshuffles_comes_in_the_same_order_for_a_later_fit(tmp_path: Path) -> None:
     def histories(directory: Path, epochs: int) -> list[dict[str, list[float]]]:
-        several_fits.begin_again()
+        fits.forget()
         model, samples = make_model(), tf.data.Dataset.from_tensor_slices((X, Y))
         validation = samples.shuffle(16, seed=3).batch(5, drop_remainder=True)
         return [fit(model, directory, end, validation_data=validation) for end in (3, epochs)]
@@ -251,7 +251,7 @@ def test_a_finished_run_that_is_started_again_says_that_it_trains_nothing(
 ) -> None:
     monkeypatch.setattr(ended_fits, "interactive", interactive)
     for epochs, over in ((2, False), (2, True), (3, False)):
-        several_fits.begin_again()
+        fits.forget()
         caplog.clear()
         with caplog.at_level(logging.INFO, "keras_preempt"):
             fit(make_model(), tmp_path, epochs)

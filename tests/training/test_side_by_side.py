@@ -16,8 +16,9 @@ from keras_preempt import PreemptionCallback
 from keras_preempt.backend.place import Place, RemoteWorkers
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.process import this_process
-from keras_preempt.training import several_fits, side_by_side
+from keras_preempt.training import side_by_side
 from keras_preempt.training.side_by_side import Alone, SideBySide, alone
+from tests import fits
 from tests.backend.tensorflow.test_place import Workers
 from tests.checkpoint.builders import new_store
 
@@ -43,7 +44,7 @@ def claimed_by(store: Any, number: int, process: Any) -> int:
 
 def fit(directory: Path) -> None:
     """Trains as a script that has just been started does."""
-    several_fits.begin_again()
+    fits.forget()
     keras.utils.clear_session()
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(optimizer="sgd", loss="mse")

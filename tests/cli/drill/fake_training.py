@@ -28,7 +28,7 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.report.events import EventLog, log_name
 from keras_preempt.training import drill_place
-from keras_preempt.training.drill import Drill
+from keras_preempt.training.rehearsal import Drill
 from keras_preempt.training.step_record import StepRecord
 
 TOTAL, VALIDATED_EVERY, VALIDATION_BATCHES = 20, 5, 4
@@ -49,12 +49,12 @@ if fault == "starts slowly" and launched:
 
 
 class Terminated:
-    """Where signals arrive, as `keras_preempt.training.drill.Heard` wants it: all in the main thread."""
+    """Where signals arrive, as `keras_preempt.training.rehearsal.Heard` wants it: all in the main thread."""
 
     def stand(self, at: Position | None) -> int:
         return len(terminated)
 
-    def wait(self, count: int, timeout: float, at: Position | None) -> bool:
+    def heard_more_than(self, count: int, timeout: float, at: Position | None) -> bool:
         end = time.monotonic() + timeout
         while len(terminated) <= count and time.monotonic() < end:
             signal.sigtimedwait([], 0.01)

@@ -1,8 +1,12 @@
+"""A drill sends its signal at the chosen moment, to the chosen worker, and once."""
+
 from __future__ import annotations
 
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ import pytest
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint import failpoints
 from keras_preempt.process import environment
-from keras_preempt.training.drill import HALF_WRITTEN, Drill
+from keras_preempt.training.rehearsal import HALF_WRITTEN, Drill
 
 ME = os.getpid()
 
@@ -156,7 +160,7 @@ class Arriving:
     def stand(self, at: Position | None) -> int:
         return 3
 
-    def wait(self, count: int, timeout: float, at: Position | None) -> bool:
+    def heard_more_than(self, count: int, timeout: float, at: Position | None) -> bool:
         self.asked.append((count, at))
         return self._arrives
 
@@ -182,3 +186,8 @@ def test_only_the_fit_that_is_meant_is_struck(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(environment.DRILL, json.dumps({"member": 0, "step": 10, "fit": "a-1/fit-00002"}))
     assert Drill.from_environment(0, "a-1") is None
     assert Drill.from_environment(0, "a-1/fit-00002") is not None
+
+
+def test_a_script_without_tensorflow_can_be_drilled() -> None:
+    code = "import sys, keras_preempt.training.rehearsal; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -1,0 +1,367 @@
+"""The beginning of a fit: the workers agree on a checkpoint, resume from it, and are ready for the first step."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from keras_preempt.backend.keras.callbacks import ProgressBar
+from keras_preempt.backend.keras.running_fit import RunningFit
+from keras_preempt.backend.seam import backend
+from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.other_workers import Setup, load_for
+from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
+from keras_preempt.checkpoint.retention import Retention
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.notices.termination import TerminationConfig
+from keras_preempt.process import log
+from keras_preempt.report.events import EventLog, Milestones, log_name
+from keras_preempt.report.progress import transfer
+from keras_preempt.report.tensorboard import Points
+from keras_preempt.state import architecture
+from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
+from keras_preempt.state.description import describe, setup_of
+from keras_preempt.state.model import ModelState
+from keras_preempt.training import shared_files, side_by_side, startup
+from keras_preempt.training.fit import Fit
+from keras_preempt.training.interval import Interval
+from keras_preempt.training.participant import Ending, Participant, described
+from keras_preempt.training.peers import Peers
+from keras_preempt.training.promise import Promise
+from keras_preempt.training.rehearsal import Rehearsal
+from keras_preempt.training.saver import Saver, check_space
+from keras_preempt.training.saves import Saves
+from keras_preempt.training.schedule import Schedule
+from keras_preempt.training.session import Session
+from keras_preempt.training.several_fits import Turn, take_notices
+from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, Reached, explained
+from keras_preempt.training.waiting import longest_wait
+
+logger = logging.getLogger("keras_preempt")
+
+_fits = 0
+"""How many fits this process has begun. The workers of a job run one program, so it is the same on all."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user has asked for, as `PreemptionCallback` takes it."""
+
+    store: Store
+    staging_dir: str | os.PathLike[str] | None
+    termination: TerminationConfig
+    schedule: Schedule
+    retention: Retention
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A fit before the workers have agreed on anything."""
+
+    model: keras.Model
+    running: RunningFit
+    others: list[keras.callbacks.Callback]
+    bar: ProgressBar
+    setup: Setup
+    turn: Turn
+    options: Options
+    participant: Participant
+    milestones: Milestones
+
+
+@dataclass(frozen=True)
+class _Agreed:
+    """What the workers have agreed on, and whether the fit had ended, so that there is nothing to train."""
+
+    start: startup.Start
+    model_state: ModelState
+    over: bool
+
+
+def begin(
+    model: keras.Model, first: keras.callbacks.Callback, last: keras.callbacks.Callback, options: Options
+) -> Fit:
+    """Begins a fit, in its on_train_begin; returns when the workers agree on how it begins.
+
+    Args:
+        model: The model that is fitted.
+        first: Ours among the callbacks of the fit; it becomes the first.
+        last: Another one, which becomes the last. Only the fit's own list of callbacks may hold it: when that goes,
+            the fit has been left.
+        options: What the user has asked for.
+
+    Raises:
+        ValueError: The fit cannot be preempted as it is called; the message says why.
+        CheckpointError: The directory cannot be used, or no checkpoint in it.
+        StartError: Another worker had an error, or did not appear.
+        Exception: What the model raises where it is traced, and what another worker has raised.
+    """
+    began = time.time()
+    turn = Turn(options.store, options.staging_dir)
+    ending = Ending()
+    with ending.on_error(), explained(LOOKING) as reached:
+        found = _find(model, first, last, options, turn, ending)
+        # Until they have agreed, the workers tell each other of errors in `startup`.
+        with _settled(
+            found, lambda error: backend().errors.says_a_loss(error, found.participant.place.workers)
+        ):
+            agreed = _agree(found, reached)
+        with _settled(found):
+            fit = _resume(found, agreed, reached, began)
+        # Whatever ends the fit ends what was started for it, also an exception, of which no hook is told.
+        left = weakref.finalize(last, fit.abandon)
+        ending.add(left.detach)
+    return fit
+
+
+def _find(
+    model: keras.Model,
+    first: keras.callbacks.Callback,
+    last: keras.callbacks.Callback,
+    options: Options,
+    turn: Turn,
+    ending: Ending,
+) -> _Found:
+    """Looks at what the fit is called with, and gets ready to talk to the other workers."""
+    global _fits
+    store = turn.store
+    store.deadline = None  # It may have served a fit before, under a notice of that time.
+    ending.add(turn.release)
+    ending.add(lambda: log.watch_bar(None))
+    ending.add(lambda: _close(store))
+    strategy = backend().strategy_of(model)
+    here = backend().place(strategy)
+    running = backend().running_fit(model)
+    ending.add(running.guard(lambda error: _settle(participant, error)))
+    others = running.take_callbacks(first, last)
+    if rivals := [callback for callback in others if isinstance(callback, type(first))]:
+        raise ValueError(
+            f"Expected one PreemptionCallback in a fit. Received: {len(rivals) + 1}. Remove all but one."
+        )
+    turn.claim()
+    refuse_rivals(others)
+    bar = ProgressBar(others)
+    log.watch_bar(bar.drawn_at)
+    _fits += 1
+    events = EventLog(here.member)
+    ending.add(events.close)
+    milestones = Milestones(events)
+
+    def machine_goes(at: float | None) -> None:
+        store.deadline = at  # Cuts every call to the storage so that it is over by then.
+
+    coordinator = backend().coordinator(here)
+    participant = Participant(here, coordinator, events, options.termination, _fits, ending, machine_goes)
+    setup = setup_of(model, running.feed, backend().replicas(strategy), here.members)
+    return _Found(model, running, others, bar, setup, turn, options, participant, milestones)
+
+
+def _agree(found: _Found, reached: Reached) -> _Agreed:
+    """Builds the model if need be, and agrees with the other workers on the checkpoint to continue from."""
+    model, running, turn, participant = found.model, found.running, found.turn, found.participant
+    store, here, strategy = turn.store, participant.place, backend().strategy_of(model)
+    alone = side_by_side.alone(strategy, here)
+    model_states: list[ModelState] = []
+
+    def identity() -> dict[str, Any]:
+        reached.stage = DESCRIBING
+        running.traced = backend().trace(model, running.feed.dataset)
+        changed = [] if running.traced is None else running.traced.changed_variables
+        complete = running.traced is not None
+        model_states.append(ModelState(model, strategy, complete=complete, changed=changed))
+        compared = describe(model, model_states[0], running, found.setup, turn.begun_after)
+        reached.stage = AGREEING
+        return compared
+
+    def prepare() -> None:
+        store.prepare()
+        check_space(store, model_states[0], here.members, backend().replicas(strategy) // here.members)
+
+    def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
+        reading = time.time()
+        try:
+            return load_for(store, info, member, found.setup, transfer)
+        finally:
+            found.milestones.read(reading)
+
+    def claimed(incarnation: int) -> None:
+        if alone is not None:
+            alone.refuse_company(store, incarnation)
+            alone.warn()
+
+    settings = {
+        "retention": found.options.retention.to_json(),
+        **({} if alone is None else alone.claim()),
+    }
+    start = startup.begin(
+        participant.coordinator,
+        participant.number,
+        store,
+        prepare,
+        identity,
+        read,
+        settings,
+        claimed,
+        beside=turn.beside,
+        tells=shared_files.written_by(found.others),
+        told=shared_files.warn,
+    )
+    over = False
+    if start.restored is not None and start.restored.manifest.finished:
+        done = int(start.restored.manifest.position["epoch"])
+        over = done >= running.epochs or bool(start.restored.state.get("stopped"))
+        if not over:
+            turn.refuse_longer(done, running.epochs)
+    reached.stage = LOOKING
+    description = architecture.describe(model)
+    if here.member == 0:
+        architecture.keep(store, start.incarnation, description)
+    return _Agreed(start, model_states[0], over)
+
+
+def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> Fit:
+    """Makes the fit, takes over the checkpoint, and takes part in rounds from now on."""
+    participant, running, milestones = found.participant, found.running, found.milestones
+    runtime, status, ending = participant.runtime, participant.status, participant.ending
+    start, store, here = agreed.start, found.turn.store, participant.place
+    chief = here.member == 0
+    callbacks = CallbackStates(found.others)
+    if start.restored is None and start.incarnation > 1:
+        callbacks.begin_again_without_state()
+    session = Session(found.model, running, agreed.model_state, callbacks, found.setup, here.member)
+    ending.add(lambda: milestones.end(ending.why, lambda: None if here.workers else _steps_done(session)))
+    ending.add(session.end)
+    participant.events.open(start.incarnation, store.append_log(log_name(start.incarnation, here.member)))
+    milestones.started(start.incarnation, here.members)
+    status.begin(here.member, start.incarnation, store.key)
+    restored_step = None if start.restored is None else start.restored.manifest.step
+    points = Points(found.others if chief else (), store.key, start.incarnation, restored_step)
+    ending.add(points.close)
+    saves = _saves(found, agreed, session, points)
+    ending.add(lambda: participant.write_status(start.incarnation, saves.safe_step, session))
+    ending.add(saves.end)
+    for notice in take_notices():
+        runtime.notify(notice)
+    participant.start()
+    before = found.turn.trains() if chief and not agreed.over else ""
+    if chief and not agreed.over:
+        _say_promise(found, session.promised(callbacks.unsaved))
+    status.spent("startup", time.time() - began)
+    if start.restored is not None:
+        reached.stage = RESTORING
+        seconds = session.restore(start, participant.events, None if agreed.over else before)
+        status.spent("restore", seconds)
+        if agreed.over and chief:
+            found.turn.had_ended(running.epochs)
+    elif before:
+        logger.info("%s", before.rstrip())
+    reached.stage = LOOKING
+    rehearsal = Rehearsal.from_environment(here.member, store.key, session, saves, runtime)
+    ending.add(rehearsal.close)
+    if rehearsal.needs_every_boundary:
+        runtime.every_boundary = runtime.attention = True
+    beginning = session.position(running.initial_epoch, "epoch", 0)
+    milestones.ready(beginning, running.epochs)
+    saves.begin(beginning)
+    runtime.at_risk = saves.at_risk
+    runtime.pace.to_save = session.size
+    runtime.pace.leave(runtime.entered)
+    fit = Fit(
+        found.model,
+        found.turn,
+        participant,
+        session,
+        saves,
+        rehearsal,
+        milestones,
+        points,
+        found.bar,
+        beginning,
+    )
+    if found.options.schedule.seconds is not None and chief:
+        ending.add(Interval(found.options.schedule.seconds, runtime.call_periodic).stop)
+    status.began_training()
+    return fit
+
+
+def _saves(found: _Found, agreed: _Agreed, session: Session, points: Points) -> Saves:
+    participant, store = found.participant, found.turn.store
+    here, pace, incarnation = participant.place, participant.runtime.pace, agreed.start.incarnation
+
+    def patience() -> float | None:
+        gone_at = store.deadline
+        return None if gone_at is None else longest_wait(gone_at - time.monotonic(), pace.save_seconds)
+
+    saver = Saver(
+        store,
+        agreed.model_state,
+        here.member,
+        here.members,
+        incarnation,
+        found.options.retention,
+        participant.events,
+        points.saved,
+        Peers(participant.coordinator),
+        patience,
+    )
+    return Saves(session, saver, found.options.schedule, here.members, pace)
+
+
+def _say_promise(found: _Found, promised: Promise) -> None:
+    if not found.turn.is_news("promise", str(promised)):
+        return
+    here = found.participant.place
+    logger.log(
+        logging.WARNING if promised.doubts else logging.INFO,
+        "Watching over %d %s in %s. %s",
+        len(here.workers) or here.members,
+        "remote worker(s)" if here.workers else "worker(s)",
+        found.turn.store.url,
+        promised,
+    )
+
+
+# -- Errors, and the end -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _settled(found: _Found, which: Callable[[BaseException], bool] = lambda error: True) -> Iterator[None]:
+    """Settles the errors that leave the block, if they are of those that `which` says."""
+    try:
+        yield
+    except BaseException as error:
+        raised = _settle(found.participant, error) if which(error) else error
+        if raised is not error:
+            raise raised from error
+        raise
+
+
+def _settle(participant: Participant, error: BaseException) -> BaseException:
+    """An error is on its way out of the fit; ends that, and returns the error to raise."""
+    raised = participant.settle(error)
+    participant.ending.end(described(raised))
+    return raised
+
+
+def _steps_done(session: Session) -> int | None:
+    try:
+        return session.steps_at_start + session.steps_run
+    except Exception as error:
+        if not backend().errors.described(error)[0]:
+            raise
+        return None  # What has ended training has also left no counter to read.
+
+
+def _close(store: Store) -> None:
+    try:
+        store.close()
+    except StoreUnavailable as error:  # Nothing but events: no reason to hide how the fit has ended.
+        logger.warning("The last events could not be stored: %s", error)

@@ -1,0 +1,175 @@
+"""This process as one of those that train together: it hears notices, joins rounds, reports errors, and leaves.
+
+A fit and a custom loop are each built around a `Participant`. What only one of them does is in `fit` and `loop`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from keras_preempt.agreement.coordinator import Coordinator
+from keras_preempt.backend.place import Place
+from keras_preempt.notices.platform import GENERIC
+from keras_preempt.notices.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+from keras_preempt.report.events import EventLog
+from keras_preempt.report.status import Status, Steps
+from keras_preempt.training import leaving
+from keras_preempt.training.listening import Listening
+from keras_preempt.training.propagation import Propagation, gist
+from keras_preempt.training.runtime import Runtime
+
+
+class Ending:
+    """Ends what a training has started: the last thing first, each of them, and once.
+
+    Attributes:
+        why: Why the training has ended, in words; empty until then.
+    """
+
+    def __init__(self) -> None:
+        self.why = ""
+        self._over = False
+        self._owner = os.getpid()
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to end: it has ended, or belongs to the process of which this one is a fork."""
+        return self._over or os.getpid() != self._owner
+
+    def add(self, end: Callable[[], object]) -> None:
+        """Ends something more, before everything that was added until now."""
+        self._stack.callback(end)
+
+    def end(self, why: str) -> None:
+        """Ends everything. Can be called twice."""
+        if not self.over:
+            self._over, self.why = True, why
+            self._stack.close()
+
+    @contextlib.contextmanager
+    def on_error(self) -> Iterator[None]:
+        """Ends everything if an error leaves the block, in which the training begins."""
+        try:
+            yield
+        except BaseException as error:
+            self.end(f"{type(error).__name__} at the start: {error}")
+            raise
+
+
+class Participant:
+    """One process in one training. Signals are heard from now on.
+
+    Args:
+        place: Which process this is. Here and below: also an attribute.
+        coordinator: How the workers talk to each other.
+        events: Where to write what happens.
+        config: How notices arrive and how the process ends; not an attribute, see `termination`.
+        number: Tells this training from the others of this process; the same on every worker.
+        ending: Ends what was started for the training.
+        on_end_known: See `Runtime`; not an attribute.
+
+    Attributes:
+        status: What the launcher is told at the end.
+        propagation: The errors that all workers are told of.
+        runtime: Where boundaries are counted and rounds take place.
+        listening: The sources of notices.
+        termination: `config`, completed by what is known of the platform.
+
+    Raises:
+        ValueError: See `Listening`.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        coordinator: Coordinator,
+        events: EventLog,
+        config: TerminationConfig,
+        number: int,
+        ending: Ending,
+        on_end_known: Callable[[float | None], None] = lambda ends_at: None,
+    ) -> None:
+        self.place = place
+        self.coordinator = coordinator
+        self.events = events
+        self.number = number
+        self.ending = ending
+        self.status = Status()
+        self.termination = complete(config, GENERIC)
+        self.propagation = Propagation(coordinator, remote=place.workers)
+        self.runtime = Runtime(coordinator, events, number, self.termination.grace_period, on_end_known)
+        self.listening = Listening(self.runtime, coordinator, place, config)
+        ending.add(self.listening.stop)
+        ending.add(lambda: self.runtime.close(ending.why))
+
+    def start(self) -> None:
+        """Takes part in rounds from now on, and listens to the sources of the platform.
+
+        Raises:
+            ValueError: See `Listening.hear_platform`.
+        """
+        self.runtime.start()
+        self.termination = self.listening.hear_platform()
+
+    def settle(self, error: BaseException) -> BaseException:
+        """Tells the others of an error on its way out of the training; returns the one to raise in its place.
+
+        See `Propagation.settle`.
+        """
+        if self.ending.over:  # Such as the exit after a preemption.
+            return error
+        raised = self.propagation.settle(error)
+        origin = self.propagation.origin
+        self.events.emit("error", reason=described(raised), origin=None if origin is None else origin.value)
+        return raised
+
+    def leave(self, *, saved: bool, what: str) -> NoReturn:
+        """Leaves the other workers, ends what was started, and ends the process.
+
+        Args:
+            saved: Whether the state is saved.
+            what: What came of it and how to go on, for the message of `Preempted`.
+
+        Raises:
+            SystemExit: There is no exit_fn.
+            Preempted: There is one, and it has returned.
+        """
+        code = self.exit_code(saved=saved)
+        self.status.saved, self.status.exit_code = saved, code
+        began = time.monotonic()
+        with leaving.whatever_happens("Leaving the other workers"):
+            self.runtime.leave(finished=False)
+        self.status.spent("exit", time.monotonic() - began)
+        self.listening.leave_with(self.termination, code)
+        with leaving.whatever_happens("Ending what was started for the training"):
+            self.ending.end("preempted")
+        with leaving.whatever_happens("Waiting for the workers"):
+            leaving.wait_for_workers(self.termination, self.place, self.runtime.notices)
+        leaving.leave(self.termination, code, what)
+
+    def exit_code(self, *, saved: bool) -> int:
+        """The exit status of a process that is preempted."""
+        return self.termination.exit_code if saved else EXIT_NOT_SAVED
+
+    def write_status(self, incarnation: int, last_saved: int, steps: Steps) -> None:
+        """Leaves the status for the launcher.
+
+        Args:
+            incarnation: The number of this start; 0 where starts are not counted.
+            last_saved: The step of the last checkpoint; 0 for none.
+            steps: How far training has come.
+        """
+        self.status.notices = [notice.received_at for notice in self.runtime.notices]
+        self.status.spent("hold", self.runtime.hold_seconds)
+        self.status.last_saved = last_saved
+        self.status.write(self.place.member, incarnation, steps)
+
+
+def described(error: BaseException) -> str:
+    """Says in one line which error it is."""
+    return f"{type(error).__name__}: {gist(str(error))}"
