@@ -10,7 +10,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from keras_preempt.agreement.alignment import TRANSITIONS, Member, State
+from keras_preempt.agreement.alignment import TRANSITIONS, State
+from keras_preempt.agreement.member import Member
 
 PAGE = Path(__file__).with_name("alignment.md")
 

@@ -1,9 +1,9 @@
-"""What the workers of a cluster tell each other while they agree on a boundary to stop at.
+"""The messages by which the workers of a cluster agree on a boundary to stop at, or say that one of them has failed.
 
-Four frozen values and their JSON form. Nothing here decides anything: the decisions are in `alignment.py`.
+Frozen values and their JSON form. Nothing here decides anything: the decisions are in `alignment.py` and `member.py`.
 A message travels as one value of an insert-once key, so it is complete or absent, never half there. What
-cannot be decoded is therefore no accident of the network but another program talking (a different version,
-another job on the same keys), and is refused with both sides named instead of being guessed at.
+cannot be decoded is therefore no accident of the network: another program talks (a different version, or
+another job on the same keys). It is refused, with both sides named.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ class Kind(str, Enum):
     PERIODIC = "periodic"
     """A save is due; training goes on after it."""
     DEADLINE = "deadline"
-    """An earlier notice left room to train on, and that room is used up."""
+    """An earlier notice left time to train on, and that time is used up."""
     FINISHED = "finished"
     """The caller stands at the last boundary."""
-    FAILED = "failed"
-    """The caller leaves fit by an exception. Everyone is told; no plan follows."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +69,14 @@ class Call:
     Attributes:
         member: Index of the caller.
         kind: Why it calls.
-        reason: For people: the notice's text, the exception's name.
-        deadline: When the caller's machine goes away, in Unix seconds, where known.
-        goes_on: The deadline leaves room: save, then train on. The caller alone judges that, by its own
+        reason: For people: the notice's text.
+        goes_on: There is time: save, then train on. The caller alone judges that, by its own
             clock, so that members cannot come to different answers.
     """
 
     member: int
     kind: Kind
     reason: str = ""
-    deadline: float | None = None
     goes_on: bool = False
 
     def encode(self) -> str:
@@ -90,14 +86,8 @@ class Call:
     @classmethod
     def decode(cls, text: str) -> Call:
         """The message that `encode` wrote. Raises `ProtocolError` for anything else."""
-        read = _Reader("call", text, ("member", "kind", "reason", "deadline", "goes_on"))
-        return cls(
-            read.integer("member"),
-            read.kind(),
-            read.text("reason"),
-            read.seconds("deadline"),
-            read.truth("goes_on"),
-        )
+        read = _Reader("call", text, ("member", "kind", "reason", "goes_on"))
+        return cls(read.integer("member"), read.kind(), read.text("reason"), read.truth("goes_on"))
 
 
 @dataclass(frozen=True)
@@ -137,8 +127,7 @@ class Plan:
         writers: Members that write the mirrored state, ascending.
         doomed: Members under notice, ascending; they write only what they alone hold.
         abort: Why nothing comes of this round, else None.
-        deadline: The caller's, in Unix seconds, where known.
-        goes_on: Training goes on after the save, into the next round.
+        goes_on: Training continues after the save, into the next round.
     """
 
     target: int
@@ -146,7 +135,6 @@ class Plan:
     writers: tuple[int, ...]
     doomed: tuple[int, ...]
     abort: str | None = None
-    deadline: float | None = None
     goes_on: bool = False
 
     def encode(self) -> str:
@@ -156,7 +144,7 @@ class Plan:
     @classmethod
     def decode(cls, text: str) -> Plan:
         """The message that `encode` wrote. Raises `ProtocolError` for anything else."""
-        names = ("target", "kind", "writers", "doomed", "abort", "deadline", "goes_on")
+        names = ("target", "kind", "writers", "doomed", "abort", "goes_on")
         read = _Reader("plan", text, names)
         plan = cls(
             read.integer("target"),
@@ -164,12 +152,56 @@ class Plan:
             read.members("writers"),
             read.members("doomed"),
             read.optional_text("abort"),
-            read.seconds("deadline"),
             read.truth("goes_on"),
         )
         if plan.abort is None and not (plan.target and plan.writers):
             raise read.refuse("a target of at least 1 and writers in a plan without 'abort'", text)
         return plan
+
+
+_FAILED = "keras_preempt: a worker failed: "
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a worker tells, under whatever key the others wait for, when it takes part no more.
+
+    Attributes:
+        member: Index of the worker.
+        type: The name of the exception's class, with its module unless it is a builtin or TensorFlow's; "" where the
+            worker has left without one.
+        code: TensorFlow's error code; 0 if it is no error of TensorFlow's.
+        text: The exception's text, or why the worker has left.
+    """
+
+    member: int
+    type: str
+    code: int
+    text: str
+
+    def encode(self) -> str:
+        """The message from which `decode` reads it; also found within a longer text."""
+        return _FAILED + json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Failure | None:
+        """Finds an encoded failure in a longer text; None if there is none."""
+        _, mark, rest = text.partition(_FAILED)
+        if not mark:
+            return None
+        try:
+            found, _ = json.JSONDecoder().raw_decode(rest)
+        except (ValueError, RecursionError):
+            return None
+        fields = {"member": int, "type": str, "code": int, "text": str}
+        if not isinstance(found, dict) or found.keys() != fields.keys():
+            return None
+        if any(type(found[name]) is not kind for name, kind in fields.items()):
+            return None
+        return cls(**found)
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.text}" if self.type else self.text
 
 
 def _encode(message: Call | At | Plan) -> str:
@@ -227,15 +259,6 @@ class _Reader:
         if not isinstance(value, bool):
             raise self.refuse(f"true or false as '{name}'", value)
         return value
-
-    def seconds(self, name: str) -> float | None:
-        value = self._values[name]
-        if value is None:
-            return None
-        # Bounded so that the comparison also refuses integers too big for a float.
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-            raise self.refuse(f"finite Unix seconds or null as '{name}'", value)
-        return float(value)
 
     def kind(self) -> Kind:
         value = self.text("kind")

@@ -15,8 +15,7 @@ import keras
 import tensorflow as tf
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position
-from keras_preempt.agreement.coordinator import Coordinator
-from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.backend.keras import internals as keras_internals
 from keras_preempt.backend.keras.progress_bar import ProgressBar
 from keras_preempt.backend.keras.traced_step import stateful_random_operations, trace
@@ -49,7 +48,6 @@ from keras_preempt.training import (
     space,
     startup,
 )
-from keras_preempt.training.interval import Interval
 from keras_preempt.training.listening import Listening
 from keras_preempt.training.peers import Peers
 from keras_preempt.training.promise import Promise, promise
@@ -62,7 +60,7 @@ from keras_preempt.training.saves import Saves
 from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
 from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, explain
-from keras_preempt.training.waiting import longest_wait
+from keras_preempt.training.timers import Interval
 
 logger = logging.getLogger("keras_preempt")
 
@@ -243,7 +241,7 @@ class Supervision:
             self._events,
             self._points.saved,
             Peers(coordinator),
-            self._patience,
+            self.runtime.patience,
         )
         self._saves = Saves(
             self.session, saver, self._schedule, start.incarnation, self._place.members, self.runtime.pace
@@ -417,17 +415,13 @@ class Supervision:
             self._status.saved = saved.name is not None
         assert self._events is not None
         self._events.emit("finish", step=position.step)
-        self.runtime.leave(finished=True)
+        self.runtime.leave()
         self._points.finished(position.step or 0)
         self._status.finished = True
 
     def set_deadline(self, deadline: float | None) -> None:
         """Cuts every call to the storage so that it is over by then; monotonic seconds, None for no limit."""
         self._store.deadline = deadline
-
-    def _patience(self) -> float | None:
-        left = self.runtime.left
-        return None if left is None else longest_wait(left, self.runtime.pace.save_seconds)
 
     def _save(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         self._status.aligned_at = time.time()
@@ -460,7 +454,7 @@ class Supervision:
         self._status.exit_code = code
         began = time.monotonic()
         with leaving.whatever_happens("Leaving the other workers"):
-            self.runtime.leave(finished=False)
+            self.runtime.leave()
         self._status.spent("exit", time.monotonic() - began)
         if saved.name is None:
             self._saves.tell_loss(position, uncertain=saved.uncertain)

@@ -228,7 +228,7 @@ class LoopWatch:
         code = self._termination.exit_code if saved else EXIT_NOT_SAVED
         self._status.saved, self._status.exit_code = saved, code
         with leaving.whatever_happens("Leaving the other workers"):
-            self.runtime.leave(finished=False)
+            self.runtime.leave()
         if not saved:
             logger.error(
                 "Preempted, and NOT saved after %d runs: %s is lost.", position.batch, self._at_risk()
@@ -259,7 +259,7 @@ class LoopWatch:
             elif plan is not None and plan.doomed:
                 self._save(self._position(), arguments)
                 logger.warning("The notice came at the end of training: the finished state is saved.")
-            self.runtime.leave(finished=True)
+            self.runtime.leave()
         finally:
             self.abandon("training is over")
 

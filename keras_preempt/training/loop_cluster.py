@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.agreement.coordinator import Coordinator
-from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.backend.tensorflow.place import Place, place, place_in
 from keras_preempt.backend.tensorflow.remote_workers import connected
 from keras_preempt.backend.tensorflow.service import ServiceCoordinator

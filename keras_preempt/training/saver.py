@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt.agreement.alignment import Plan, Position
-from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,

@@ -16,8 +16,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keras_preempt.agreement import alignment
 from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.agreement.messages import Failure
+from keras_preempt.agreement.rounds import key
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound
 from keras_preempt.checkpoint.identity import check_or_create
@@ -142,7 +143,7 @@ def begin(
 class _Handshake:
     def __init__(self, coordinator: Coordinator, fit: int) -> None:
         self.coordinator = coordinator
-        self._prefix = alignment.key(fit, 0, "start")
+        self._prefix = key(fit, 0, "start")
 
     def say(self, name: str, value: Mapping[str, Any]) -> None:
         self.coordinator.put_if_absent(f"{self._prefix}/{name}", json.dumps(value))
@@ -156,22 +157,22 @@ class _Handshake:
                 f"Expected worker {who} to begin its fit too. Received: nothing within {patience:.0f} s. "
                 "Every worker must call model.fit with a PreemptionCallback; see that worker's log."
             ) from error
+        failure = Failure.decode(text)
+        if failure is not None:
+            raise (WorkerMissing if failure.type == WorkerMissing.__name__ else StartError)(failure.text)
         value: dict[str, Any] = json.loads(text)
-        if "error" in value:
-            raise (WorkerMissing if "missing" in value else StartError)(str(value["error"]))
         return value
 
     @contextlib.contextmanager
     def telling(self, name: str) -> Iterator[None]:
-        """Tells an error of this worker to whoever waits for `name`, and goes on raising it."""
+        """Tells an error of this worker to whoever waits for `name`, and raises it again."""
         try:
             yield
-        except StartError as error:
-            missing = {"missing": True} if isinstance(error, WorkerMissing) else {}
-            self.say(name, {"error": str(error), **missing})
-            raise
         except Exception as error:
-            self.say(name, {"error": f"Worker {self.coordinator.member} cannot begin: {error}"})
+            member = self.coordinator.member
+            text = str(error) if isinstance(error, StartError) else f"Worker {member} cannot begin: {error}"
+            failure = Failure(member, type(error).__name__, 0, text)
+            self.coordinator.put_if_absent(f"{self._prefix}/{name}", failure.encode())
             raise
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pytest
 
+from keras_preempt.agreement.messages import Kind
 from tests.agreement.alignment_cluster import Cluster, Mutant, Violation
 from tests.agreement.explorer import explore
 from tests.agreement.schedules import Result, Schedule, random_schedule
@@ -142,19 +143,28 @@ def check(schedule: Schedule, result: Result) -> None:
             assert all(acted == rounds[0] for acted in rounds), schedule
 
 
-def test_ten_thousand_random_schedules_end_in_agreement() -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(2_000), pytest.param(range(10_000), marks=pytest.mark.chaos)], ids=len
+)
+def test_random_schedules_end_in_agreement(seeds: range) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(10_000):
+    for seed in seeds:
         schedule = random_schedule(seed)
         result = simulate(schedule)
         check(schedule, result)
         seen.update({*result.ended})
         seen["rounds that went on"] += any(len(acted) > 1 for acted in result.acted)
+        kinds = {plan.kind for plan in result.plans.values() if plan.abort is None}
+        seen["counted down"] += Kind.DEADLINE in kinds
+        seen["withdrawn in time"] += bool(schedule.withdrawals) and kinds == {Kind.FINISHED}
         seen["aborted"] += any(plan.abort is not None for plan in result.plans.values())
         seen["large"] += schedule.members == 64
     # Each kind of ending was really exercised.
-    kinds = ("left", "finished", "alone", "raised", "dead", "rounds that went on", "aborted", "large")
-    assert all(seen[kind] >= 100 for kind in kinds), seen
+    wanted = (
+        *("left", "finished", "alone", "raised", "dead", "large"),
+        *("rounds that went on", "counted down", "withdrawn in time", "aborted"),
+    )
+    assert all(seen[kind] >= len(seeds) // 100 for kind in wanted), seen
 
 
 def test_schedule_gives_the_same_result_again() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.training.background import BackgroundSave
-from keras_preempt.training.interval import Interval
 from keras_preempt.training.saver import Saved
+from keras_preempt.training.timers import Interval
 
 PATIENCE = 30.0
 HERE = Position(0, "train", 3, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_preempt.training import grace
+from keras_preempt.agreement import grace
 from keras_preempt.training.pace import FIRST_ALIGNMENT, RECENT, SAVE_RATE, Pace
 
 

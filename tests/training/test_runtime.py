@@ -206,7 +206,7 @@ def test_the_leader_waits_only_so_long_for_one_that_died_while_saving(
 
 
 def call_periodic(job: Job, member: int = 0, round: int = 0) -> None:
-    job.workers[member].runtime._coordinator.put_if_absent(
+    job.service.coordinators()[member].put_if_absent(
         f"keras_preempt/1/{round}/call", Call(member, Kind.PERIODIC, "due").encode()
     )
 

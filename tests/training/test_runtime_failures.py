@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from keras_preempt.agreement import member
 from keras_preempt.agreement.alignment import Plan
-from keras_preempt.training import runtime as runtime_module
 from tests.training.runtime_job import Job, notice, short_rounds, the_plan
 
 
@@ -32,7 +32,7 @@ def test_a_dead_member_aborts_the_round_and_lets_everyone_train_on(caplog: pytes
             assert "worker 2 did not answer" in worker.told("abort")[0]["reason"]
         errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
         assert any(
-            "worker 2 did not answer" in message and "Training goes on" in message for message in errors
+            "worker 2 did not answer" in message and "Training continues" in message for message in errors
         )
 
 
@@ -177,7 +177,7 @@ def test_close_wakes_and_ends_the_watcher_in_every_state(state: str) -> None:
         if state == "lost":
             job.service.lose()
         worker.runtime.close("closed in the middle")
-        assert not worker.runtime._watcher.is_alive()
+        assert not worker.runtime._part._watcher.is_alive()
         worker.runtime.close("and again")
         if worker.saving is not None:
             worker.saving.set()
@@ -200,7 +200,7 @@ def test_close_ends_a_hold() -> None:
 def test_a_signal_whose_notice_never_comes_holds_training_for_a_moment_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(runtime_module, "EXPECTED_WITHIN", 0.1)
+    monkeypatch.setattr(member, "EXPECTED_WITHIN", 0.1)
     with Job(1) as job:
         (worker,) = job.workers
         job.stand_in(2)
@@ -216,7 +216,7 @@ def test_a_signal_whose_notice_never_comes_holds_training_for_a_moment_only(
 def test_a_signal_in_the_last_step_whose_notice_never_comes_does_not_keep_training_from_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runtime_module, "EXPECTED_WITHIN", 0.1)
+    monkeypatch.setattr(member, "EXPECTED_WITHIN", 0.1)
     with Job(1) as job:
         (worker,) = job.workers
         job.stand_in(7)

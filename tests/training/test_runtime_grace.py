@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from keras_preempt.agreement import grace
 from keras_preempt.agreement.alignment import Kind
 from keras_preempt.notices import Notice
-from keras_preempt.training import grace, pace
+from keras_preempt.training import pace
 from tests.training.runtime_job import Job, Worker, short_rounds
 
 

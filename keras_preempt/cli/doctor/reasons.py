@@ -7,13 +7,13 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from keras_preempt.agreement.grace import MARGIN
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.cli.doctor.finding import Finding, ok, problem, warning
 from keras_preempt.cli.doctor.processes import Process
 from keras_preempt.cli.doctor.surroundings import RESET, UNBLOCK, Grace
 from keras_preempt.cli.doctor.watched import Watched
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED
-from keras_preempt.training.grace import MARGIN
 
 __all__ = ["Outcome", "explain"]
 

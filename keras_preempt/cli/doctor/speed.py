@@ -6,12 +6,12 @@ import os
 import time
 from dataclasses import dataclass
 
+from keras_preempt.agreement.grace import MARGIN, reserve
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Tell, ok, problem, warning
 from keras_preempt.cli.doctor.size import shown
 from keras_preempt.cli.doctor.surroundings import Grace
-from keras_preempt.training.grace import MARGIN, reserve
 
 __all__ = ["check_save_fits", "measure"]
 
