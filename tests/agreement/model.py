@@ -452,6 +452,8 @@ class Model:
         if plan.goes_on and not last:
             return [self._goes_on(i, worker._replace(time=time), keys) for time in self._times(i, worker)]
         member.leave()
+        if last and member.state is not State.FINISHED:
+            raise Violation(f"worker {i} leaves at the last boundary instead of finishing")
         how = {State.LEFT: Main.LEFT, State.FINISHED: Main.FINISHED}[member.state]
         return [(f"{i} has {how.name.lower()}", self.end(worker, how), keys)]
 
