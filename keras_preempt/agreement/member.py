@@ -262,7 +262,7 @@ class Member:
         self.asked = self.round
         return Request(self.round, Call(self.index, Kind.FINISHED, "training finished"))
 
-    def call_periodic(self) -> Request | None:
+    def call_periodic(self, now: float = 0.0, reserve: float = 0.0) -> Request | None:
         """Calls for a save after which training continues, unless a round stands already."""
         if not self.open or self.state is not State.LISTENING:
             return None

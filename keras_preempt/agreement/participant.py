@@ -45,16 +45,6 @@ class MainThread(Protocol):
     every_boundary: bool
 
 
-class Measures(Protocol):
-    """What is known of the fit's speed."""
-
-    def reserve(self, entered: int) -> float:
-        """Seconds before a deadline by which the last round has to be called."""
-
-    def aligned(self, seconds: float) -> None:
-        """A round took this long, from its call to its plan."""
-
-
 class Participant:
     """Takes part in the rounds of one fit.
 
@@ -63,11 +53,13 @@ class Participant:
         coordinator: How the workers talk to each other.
         fit: The number of this fit in this process; the same on every worker.
         grace: See `grace.Standing`.
-        pace: How fast the fit is.
+        reserve: Returns the seconds before a deadline by which the last round has to be called.
+        aligned: Told how many seconds a round took, from its call to its plan.
         tell: Writes an event.
         clock: Returns monotonic seconds.
 
     Attributes:
+        member: What this worker decides by.
         changed: Guards all that the threads share, except what `MainThread` has; notified whenever that changes.
         fatal: Set once no agreement is possible any more: why.
     """
@@ -78,67 +70,65 @@ class Participant:
         coordinator: Coordinator,
         fit: int,
         grace: float | None,
-        pace: Measures,
+        reserve: Callable[[], float],
+        aligned: Callable[[float], None],
         tell: Callable[..., None],
         clock: Callable[[], float],
     ) -> None:
         self.changed = threading.Condition()
         self.fatal: str | None = None
         self._main = main
-        self._pace = pace
+        self._reserve = reserve
+        self._aligned = aligned
         self._tell = tell
         self._clock = clock
         self._rounds = Rounds(coordinator, fit, clock)
-        self._member = Member(coordinator.member, Standing(grace))
+        self.member = Member(coordinator.member, Standing(grace))
         self._stopped = False
         self._watcher = threading.Thread(target=self._watch, name="keras_preempt-watcher", daemon=True)
 
-    @property
-    def standing(self) -> Standing:
-        """The notices that stand."""
-        with self.changed:
-            return self._member.standing
-
     def start(self) -> None:
         """Starts to take part in rounds. Notices that came before are acted on now."""
-        with self.changed:
-            request = self._member.start(*self._now())
-            self.update()
+        self.ask(self.member.start)
         self._watcher.start()
+
+    def ask(self, step: Callable[[float, float], Request | None]) -> None:
+        """Lets the member take a step, and tells the others what it asks for.
+
+        Args:
+            step: A method of `member`; it is given the present and the reserve.
+        """
+        with self.changed:
+            request = step(self._clock(), self._reserve())
+            self.update()
         self._put(request)
 
     # -- Notices ------------------------------------------------------------------------------------
 
     def expect(self) -> None:
         """See `Member.expect`: for signal handlers, without the lock."""
-        if self._member.expect(self._clock()):
+        if self.member.expect(self._clock()):
             self._main.attention = True
 
     def notify(self, notice: Notice) -> Heard:
         """Takes a notice, calls for it if need be, and returns what it means."""
         with self.changed:
-            heard, request = self._member.notify(notice, *self._now())
-            self.changed.notify_all()  # The countdown has to look at its time again.
+            heard, request = self.member.notify(notice, self._clock(), self._reserve())
+            self.update()  # The countdown has to look at its time again.
         self._put(request)
         return heard
 
     def withdraw(self, notice: Notice) -> Withdrawn:
         """Takes back a notice, and returns what that means."""
         with self.changed:
-            withdrawn = self._member.withdraw(notice)
+            withdrawn = self.member.withdraw(notice)
             self.update()
         return withdrawn
 
     def due(self) -> float | None:
         """When the countdown calls, as it looks now; None for never, or not before something changes."""
         with self.changed:
-            return self._member.due(self._pace.reserve(self._main.entered))
-
-    def count_down(self) -> None:
-        """Calls the last round if the time for it has come."""
-        with self.changed:
-            request = self._member.count_down(*self._now())
-        self._put(request)
+            return self.member.due(self._reserve())
 
     # -- The main thread ----------------------------------------------------------------------------
 
@@ -154,53 +144,31 @@ class Participant:
         # The watcher bounds every wait of a round; this bound only guards against a watcher that died.
         limit = self._clock() + 4 * rounds.ALIGNMENT_TIMEOUT
         with self.changed:
-            self._member.hold(position)
-            while (decision := self._member.let_go(self._main.entered)) is Decision.HOLD:
+            self.member.hold(position)
+            while (decision := self.member.let_go(self._main.entered)) is Decision.HOLD:
                 if self._clock() >= limit:
                     self._lose(f"no decision came while the fit was held at {position}")
                 else:
                     self._wait_for_change(limit)
             self.update()
-            return self._member.plan if decision is Decision.ACT else None
-
-    def stand(self, position: Position | None) -> None:
-        """The main thread waits at this boundary for something else, and a call is to stop it there.
-
-        Args:
-            position: The boundary that it has entered; None if it waits there no more.
-        """
-        with self.changed:
-            self._member.held = position
+            return self.member.plan if decision is Decision.ACT else None
 
     def finish(self, position: Position) -> Plan | None:
         """Holds the main thread at the last boundary; returns None if no agreement is possible."""
         with self.changed:
             # A signal came in the last step, and its notice is not here yet: the plan should know of it.
             limit = self._clock() + rounds.ALIGNMENT_TIMEOUT
-            while self._member.awaits_call and self._clock() < limit:
+            while self.member.awaits_call and self._clock() < limit:
                 self._wait_for_change(limit)
-        while True:
+        plan = None
+        while plan is None:
             with self.changed:
-                request = self._member.finish()
+                request = self.member.finish()
             if request is None:
                 return None
             self._put(request)
             plan = self.hold(position)
-            if plan is not None:
-                return plan
-
-    def call_periodic(self) -> None:
-        """Calls a round for a save after which training continues; does nothing if a round stands already."""
-        with self.changed:
-            request = self._member.call_periodic()
-        self._put(request)
-
-    def acted(self) -> None:
-        """The plan is carried out and training continues, ready for the next round."""
-        with self.changed:
-            request = self._member.acted(*self._now())
-            self.update()
-        self._put(request)
+        return plan
 
     def leave(self, seconds: float | None) -> None:
         """The fit is over for this worker. The coordination leader leaves last, after at most 5 s.
@@ -209,13 +177,12 @@ class Participant:
             seconds: Until this machine goes; None if nobody has said.
         """
         with self.changed:
-            self._member.leave()
+            self.member.leave()
             self.update()
-            member = self._member
-        if member.last or self.fatal is not None:
+        if self.member.last or self.fatal is not None:
             return
         try:
-            self._rounds.leave_last(member.round, seconds)
+            self._rounds.leave_last(self.member.round, seconds)
         except (CoordinationTimeout, CoordinationLost) as error:
             logger.debug("The others did not say that they left: %s", error)
 
@@ -226,7 +193,7 @@ class Participant:
         how the other members learn of it.
         """
         with self.changed:
-            request = self._member.close(why)
+            request = self.member.close(why)
             self._main.attention = False
             self.changed.notify_all()
         if self._watcher.is_alive():
@@ -247,23 +214,23 @@ class Participant:
             self._lose(f"the workers do not speak the same protocol: {error}")
 
     def _one_round(self) -> bool:
-        number = self._member.round
+        number = self.member.round
         call = self._rounds.wait_for_call(number)
         began = self._clock()
         with self.changed:
-            self._member.hear(call)
+            self.member.hear(call)
             self.update()  # Sets attention, BEFORE `entered` is read: see alignment.
             if isinstance(call, Failure):
                 self._say_lost(f"worker {call.member} has left its fit: {call}")
                 return False
-            answer = self._member.answer(self._main.entered)
+            answer = self.member.answer(self._main.entered)
         self._rounds.answer(number, answer)
-        if call.member == self._member.index:
+        if call.member == self.member.index:
             self._rounds.publish_plan(number, call)
         plan = self._rounds.wait_for_plan(number, call)
-        self._pace.aligned(self._clock() - began)
+        self._aligned(self._clock() - began)
         with self.changed:
-            request = self._member.take(plan, *self._now())
+            request = self.member.take(plan, self._clock(), self._reserve())
             self.update()
         if plan.abort is not None:
             self._tell("abort", reason=plan.abort)
@@ -271,7 +238,7 @@ class Participant:
                 "The workers could not agree on a step to save at: %s. Training continues.", plan.abort
             )
             self._put(request)
-            return self._member.open
+            return self.member.open
         self._tell(
             "plan",
             target=plan.target,
@@ -285,10 +252,10 @@ class Participant:
     def _carried_out(self, number: int, plan: Plan) -> bool:
         """Waits until the main thread has carried the plan out; returns whether there will be another round."""
         with self.changed:
-            while self._member.open and self._member.state in (State.PLANNED, State.ACTING):
+            while self.member.open and self.member.state in (State.PLANNED, State.ACTING):
                 self.changed.wait()
-            again = self._member.open and self._member.state is State.LISTENING
-        if again and number > 0 and plan.writers[0] == self._member.index:
+            again = self.member.open and self.member.state is State.LISTENING
+        if again and number > 0 and plan.writers[0] == self.member.index:
             self._rounds.forget(number - 1)  # All have answered in this one, so all have left that.
         return again
 
@@ -296,16 +263,13 @@ class Participant:
 
     def update(self) -> None:
         """Follows a change of the member; with the lock held, and the only place that clears `attention`."""
-        self._main.attention = self._member.attention or self._main.every_boundary
+        self._main.attention = self.member.attention or self._main.every_boundary
         self.changed.notify_all()
-
-    def _now(self) -> tuple[float, float]:
-        return self._clock(), self._pace.reserve(self._main.entered)
 
     def _wait_for_change(self, limit: float) -> None:
         """Waits until something changes, or an announced notice is late; with the lock held."""
         now = self._clock()
-        if self._member.expect_no_more(now):
+        if self.member.expect_no_more(now):
             self.update()
             logger.error(
                 "A signal was announced, and no notice of it has come within %.0f s. Training continues; the next "
@@ -313,12 +277,12 @@ class Participant:
                 EXPECTED_WITHIN,
             )
             return
-        until = self._member.expected_until
+        until = self.member.expected_until
         self.changed.wait(max(0.0, (limit if until is None else min(limit, until)) - now))
 
     def _put(self, request: Request | None) -> bool:
         """Tells the others; returns whether the service has answered."""
-        stopped = self._member.stopped_asking
+        stopped = self.member.stopped_asking
         if stopped and not self._stopped:
             logger.error("No agreement after %d rounds; this worker stops asking.", ROUNDS_PER_REASON)
         self._stopped = stopped
@@ -334,12 +298,12 @@ class Participant:
     def _lose(self, why: str) -> None:
         """No agreement is possible any more."""
         with self.changed:
-            self._member.lose()
+            self.member.lose()
             self._say_lost(why)
             self.update()
 
     def _say_lost(self, why: str) -> None:
-        if self.fatal is not None or not self._member.open:
+        if self.fatal is not None or not self.member.open:
             return
         self.fatal = why
         self._tell("error", reason=why)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from keras_preempt.agreement.coordinator import Coordinator
-from keras_preempt.agreement.grace import longest_wait, too_late
+from keras_preempt.agreement.grace import Standing, longest_wait, too_late
 from keras_preempt.agreement.member import Heard, Withdrawn
 from keras_preempt.agreement.messages import Position
 from keras_preempt.agreement.participant import Participant
@@ -62,7 +62,17 @@ class Hearing:
         self._events = events
         self._on_end_known = on_end_known
         self._clock = clock
-        self._part = Participant(self, coordinator, fit, grace, self.pace, events.emit, clock)
+        reserve = self.pace.reserve
+        self._part = Participant(
+            self,
+            coordinator,
+            fit,
+            grace,
+            lambda: reserve(self.entered),
+            self.pace.aligned,
+            events.emit,
+            clock,
+        )
 
     def expect(self) -> None:
         """Makes the main thread hold at its next boundary, since a notice is on its way to `notify`.
@@ -103,7 +113,7 @@ class Hearing:
             self._tell(notice)
 
     def _tell(self, notice: Notice) -> None:
-        standing, now = self._part.standing, self._clock()
+        standing, now = self._standing, self._clock()
         left = standing.gone_by - now if standing else 0.0
         logger.warning("%s", self.announcement(notice, f" in {left:.0f} s" if left > 0 else ""))
         if standing.ends_at is not None:
@@ -128,7 +138,7 @@ class Hearing:
         withdrawn = self._part.withdraw(notice)
         if withdrawn is Withdrawn.UNKNOWN:
             return
-        self._on_end_known(self._part.standing.ends_at)
+        self._on_end_known(self._standing.ends_at)
         self._events.emit("withdrawn", source=notice.source, reason=notice.reason, boundary=self.entered)
         if withdrawn is Withdrawn.OTHERS_STAND:
             logger.warning("%s was withdrawn; another notice stands.", notice.reason)
@@ -149,7 +159,7 @@ class Hearing:
         """
         with self._part.changed:
             if at is not None:
-                self._part.stand(at)
+                self._part.member.held = at
             return len(self.notices)
 
     def heard_more_than(self, count: int, timeout: float, at: Position | None) -> bool:
@@ -157,18 +167,23 @@ class Hearing:
         with self._part.changed:
             heard = self._part.changed.wait_for(lambda: len(self.notices) > count, timeout)
             if not heard and at is not None:
-                self._part.stand(None)
+                self._part.member.held = None
             return heard
+
+    @property
+    def _standing(self) -> Standing:
+        with self._part.changed:
+            return self._part.member.standing
 
     @property
     def doomed(self) -> bool:
         """Whether this process is under notice."""
-        return bool(self._part.standing)
+        return bool(self._standing)
 
     @property
     def left(self) -> float | None:
         """Seconds until this machine goes; None if nobody has said when that is."""
-        ends_at = self._part.standing.ends_at
+        ends_at = self._standing.ends_at
         return None if ends_at is None else ends_at - self._clock()
 
     def patience(self) -> float | None:

@@ -9,13 +9,10 @@ round when that time is used up. What each of them may do, and when, is decided 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from keras_preempt.agreement.coordinator import Coordinator
 from keras_preempt.agreement.messages import Plan, Position
-from keras_preempt.report.events import EventLog
 from keras_preempt.training.hearing import Hearing
 from keras_preempt.training.timers import Countdown
 
@@ -24,35 +21,17 @@ NEVER = sys.maxsize
 
 
 class Runtime(Hearing):
-    """The main thread's way through the boundaries of one fit, beside what `Hearing` has.
-
-    Args:
-        coordinator: See `Hearing`.
-        events: See `Hearing`.
-        fit: See `Hearing`.
-        grace: See `Hearing`.
-        on_end_known: See `Hearing`.
-        clock: See `Hearing`.
+    """The main thread's way through the boundaries of one fit; its arguments are those of `Hearing`.
 
     Attributes:
         due: The boundary from which on the schedule of saves has to be looked at.
         hold_seconds: How long the main thread was held, all in all.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        events: EventLog,
-        fit: int,
-        grace: float | None = None,
-        on_end_known: Callable[[float | None], None] = lambda ends_at: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(coordinator, events, fit, grace, on_end_known, clock)
-        self.due = NEVER
-        self.hold_seconds = 0.0
-        self._held_before = 0.0  # In this round, at boundaries before the target.
-        self._countdown = Countdown(self._part.changed, self._part.due, self._part.count_down, clock)
+    due = NEVER
+    hold_seconds = 0.0
+    _held_before = 0.0  # In this round, at boundaries before the target.
+    _countdown: Countdown | None = None
 
     @property
     def fatal(self) -> str | None:
@@ -78,7 +57,7 @@ class Runtime(Hearing):
         Raises:
             ProtocolError: The fit has passed the boundary that was agreed on.
         """
-        if self.pace.enter(self.entered):
+        if self.pace.enter(self.entered) and self._countdown is not None:
             self._countdown.look_again()  # The reserve has grown.
         plan = self._timed(self._part.hold, position)
         if plan is None:
@@ -115,12 +94,16 @@ class Runtime(Hearing):
 
     def call_periodic(self) -> None:
         """Calls a round for a save after which training continues; does nothing if a round stands already."""
-        self._part.call_periodic()
+        self._part.ask(self._part.member.call_periodic)
 
     def acted(self) -> None:
         """The plan is carried out and training continues, ready for the next round."""
-        self._part.acted()
-        self._countdown.start()
+        part = self._part
+        part.ask(part.member.acted)
+        if self._countdown is None and part.due() is not None:
+            self._countdown = Countdown(
+                part.changed, part.due, lambda: part.ask(part.member.count_down), self._clock
+            )
         self.pace.leave(self.entered)
 
     def leave(self) -> None:
@@ -130,5 +113,6 @@ class Runtime(Hearing):
 
     def close(self, why: str) -> None:
         """Ends what was started, whatever state the fit is in. Can be called twice."""
-        self._countdown.stop()
         self._part.close(why)
+        if self._countdown is not None:
+            self._countdown.stop()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 
 class Countdown:
-    """Waits for a moment that may move, and calls.
+    """Waits for a moment that may move, and calls, in a thread of its own, from now on.
 
     Args:
         changed: Notified whenever the moment may have changed.
@@ -22,34 +21,27 @@ class Countdown:
         changed: threading.Condition,
         due: Callable[[], float | None],
         call: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self._changed = changed
         self._due = due
         self._call = call
         self._clock = clock
         self._stopped = False
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Starts the thread, if there is a moment to wait for and it does not run yet."""
-        with self._changed:
-            if self._thread is None and not self._stopped and self._due() is not None:
-                self._thread = threading.Thread(target=self._run, name="keras_preempt-countdown", daemon=True)
-                self._thread.start()
+        self._thread = threading.Thread(target=self._run, name="keras_preempt-countdown", daemon=True)
+        self._thread.start()
 
     def look_again(self) -> None:
         """The moment may have changed."""
-        if self._thread is not None:
-            with self._changed:
-                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Ends the thread. Can be called twice."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread():
             self._thread.join(timeout=60)
 
     def _run(self) -> None:

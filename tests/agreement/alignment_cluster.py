@@ -61,8 +61,9 @@ def frozen(member: Member) -> Frozen:
     return tuple(getattr(member, name) for name in _NAMES)
 
 
-def thawed(values: Frozen) -> Member:
+def thawed(values: Frozen | None) -> Member:
     """A member of its own, made of what `frozen` returned."""
+    assert values is not None
     return Member(*values)
 
 

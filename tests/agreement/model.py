@@ -11,10 +11,8 @@ from keras_preempt.agreement import alignment
 from keras_preempt.agreement.alignment import Decision, State, abort_plan, make_plan
 from keras_preempt.agreement.grace import Standing
 from keras_preempt.agreement.member import Member, Request
-from keras_preempt.agreement.messages import At, Call, Failure, Kind, Plan, Position
-from keras_preempt.notices import Notice
+from keras_preempt.agreement.messages import Call, Failure, Plan, Position
 from tests.agreement.alignment_cluster import (
-    ENDS_AT,
     RESERVE,
     TIMES,
     Cluster,
@@ -28,13 +26,9 @@ from tests.agreement.alignment_cluster import (
     frozen,
     thawed,
 )
+from tests.agreement.told import check_call, check_notices, notice_of, times
 
 Step = tuple[str, Worker, Keys]
-
-
-def _notice(number: int, what: str) -> Notice:
-    deadline = ENDS_AT if what == "r" else None
-    return Notice("test", what, 0.0, deadline, id=str(number), hint=what == "h", heard_at=0.0)
 
 
 class Model:
@@ -74,7 +68,6 @@ class Model:
 
         Also whether these may be run before all steps of the other workers; see `_commuting`.
         """
-        assert worker.member is not None
         heeded = self._without_vain_calls(worker, keys)
         if heeded != worker:
             return [(f"{i} need not call", heeded, keys)], True
@@ -90,7 +83,7 @@ class Model:
                 others.append((f"{i} loses coordination", lost, keys))
         else:
             if worker.main < Main.LEFT:
-                self._check_notices(i, worker, member, current)
+                check_notices(i, self.script(i), worker, member, current, self.last)
                 others += self._notice_steps(i, worker, keys)
             others += self._put_steps(i, worker, keys)
             watcher += self._watcher_steps(i, worker, keys, current, bool(facts & Facts.IMPATIENT))
@@ -108,7 +101,6 @@ class Model:
 
         Whatever else can happen first, now or later, leaves them possible and comes to the same after them.
         """
-        assert worker.member is not None
         planned = current.plan is not None and current.plan.abort is None
         match thawed(worker.member).state:
             case State.PLANNED | State.ACTING if main:
@@ -148,7 +140,6 @@ class Model:
 
     def _without_vain_calls(self, worker: Worker, keys: Keys) -> Worker:
         """A call where one stands already, or for a round that everyone has left, changes nothing."""
-        assert worker.member is not None
         for name in ("listener", "countdown", "thread", "watcher"):
             request: Request | None = getattr(worker, name)
             if request is None:
@@ -167,30 +158,21 @@ class Model:
 
     # -- Notices and the countdown ------------------------------------------------------------------
 
-    def _times(self, i: int, worker: Worker) -> list[int]:
-        """What the clock of the worker may say when it looks at it next."""
-        assert worker.member is not None
-        used_up = worker.time == 0 and "r" in self._outstanding(i, worker)
-        late = worker.time < 2 and thawed(worker.member).expected_until is not None
-        return [worker.time, worker.time + 1] if used_up or late else [worker.time]
-
     def _notice_steps(self, i: int, worker: Worker, keys: Keys) -> list[Step]:
-        assert worker.member is not None
         steps: list[Step] = []
-        for time in self._times(i, worker):
+        for time in times(self.script(i), worker):
             member, now, then = thawed(worker.member), TIMES[time], worker._replace(time=time)
             if worker.heard < len(self.script(i)) and worker.listener is None:
                 steps.append(self._next_of_script(i, then, keys))
             due = member.due(RESERVE)
             if due is not None and now >= due and worker.countdown is None:
                 request = member.count_down(now, RESERVE)
-                self._check_call(i, then, request)
+                check_call(i, self.script(i), then, request)
                 counted = then._replace(member=frozen(member), countdown=request)
                 steps.append((f"{i} has counted down", counted, keys))
         return steps
 
     def _next_of_script(self, i: int, worker: Worker, keys: Keys) -> Step:
-        assert worker.member is not None
         member, now = thawed(worker.member), TIMES[worker.time]
         what = self.script(i)[worker.heard]
         after = worker._replace(heard=worker.heard + 1)
@@ -201,65 +183,24 @@ class Model:
         elif what == "p":
             request = member.call_periodic()
         elif what == "w":
-            member.withdraw(_notice(worker.heard - 1, self.script(i)[worker.heard - 1]))
+            member.withdraw(notice_of(worker.heard - 1, self.script(i)[worker.heard - 1]))
         else:
-            _, request = member.notify(_notice(worker.heard, what), now, RESERVE)
-            self._check_call(i, after, request)
+            _, request = member.notify(notice_of(worker.heard, what), now, RESERVE)
+            check_call(i, self.script(i), after, request)
         after = after._replace(member=frozen(member), listener=request)
         return (f"{i} hears {what} at {now:.0f}", after, keys)
-
-    def _outstanding(self, i: int, worker: Worker) -> list[str]:
-        """The notices that it has heard and that were not withdrawn."""
-        found: list[str] = []
-        for what in self.script(i)[: worker.heard]:
-            if what == "w":
-                found.pop()
-            elif what in "nr":
-                found.append(what)
-        return found
-
-    def _has_time(self, i: int, worker: Worker) -> bool:
-        return worker.time == 0 and "n" not in self._outstanding(i, worker)
-
-    def _check_call(self, i: int, worker: Worker, request: Request | None) -> None:
-        """What a worker may say about the notices that it has."""
-        if request is None or isinstance(request.call, Failure):
-            return
-        if request.call.kind in (Kind.PREEMPTED, Kind.DEADLINE):
-            if not self._outstanding(i, worker):
-                raise Violation(f"worker {i} calls, although no notice stands")
-            if request.call.goes_on and not self._has_time(i, worker):
-                raise Violation(f"worker {i} wants to train on without time")
-            if not request.call.goes_on and self._has_time(i, worker):
-                raise Violation(f"worker {i} wants to leave although there is time")
-
-    def _check_notices(self, i: int, worker: Worker, member: Member, current: Round) -> None:
-        """What holds in every state: a notice is being served or counted down for, and nothing else is."""
-        if not self._outstanding(i, worker):
-            if member.trains_on or member.standing:
-                raise Violation(f"worker {i} counts down, although no notice stands")
-            return
-        if not member.standing:
-            raise Violation(f"worker {i} has forgotten a notice that stands")
-        busy = member.state is not State.LISTENING or current.call is not None or member.stopped_asking
-        saying = (worker.listener, worker.countdown, worker.thread, worker.watcher) != (None,) * 4
-        if busy or saying or worker.entered == self.last:
-            return
-        due = member.due(RESERVE)
-        if due is None or (not self._has_time(i, worker) and TIMES[worker.time] < due):
-            raise Violation(f"worker {i} does nothing about a notice that stands")
 
     # -- The watcher --------------------------------------------------------------------------------
 
     def _watcher_steps(
         self, i: int, worker: Worker, keys: Keys, current: Round, impatient: bool
     ) -> list[Step]:
-        assert worker.member is not None
         member, mutant = thawed(worker.member), self.cluster.mutant
         match worker.watch:
             case Watch.WAITING if current.call is not None and member.state is State.LISTENING:
                 if mutant == "read before set" and isinstance(current.call, Call):
-                    return [(f"{i} reads", worker._replace(watch=Watch.EARLY, at=self._early(worker)), keys)]
+                    at = alignment.answer(i, worker.entered, member.held, bool(member.standing))
+                    return [(f"{i} reads", worker._replace(watch=Watch.EARLY, at=at), keys)]
                 return [self._hear(i, worker, keys, current, Watch.SEEN)]
             case Watch.EARLY:
                 return [self._hear(i, worker, keys, current, Watch.READ)]
@@ -289,13 +230,7 @@ class Model:
     def _here(self, worker: Worker) -> Position:
         return Position(0, "train", worker.entered)
 
-    def _early(self, worker: Worker) -> At:
-        assert worker.member is not None
-        member = thawed(worker.member)
-        return alignment.answer(member.index, worker.entered, member.held, bool(member.standing))
-
     def _hear(self, i: int, worker: Worker, keys: Keys, current: Round, then: Watch) -> Step:
-        assert worker.member is not None
         assert current.call is not None
         member = thawed(worker.member)
         member.hear(current.call)
@@ -314,13 +249,12 @@ class Model:
         return worker._replace(watch=Watch.WAITING) if member.open else self._watched(worker)
 
     def _plan_steps(self, i: int, worker: Worker, keys: Keys, current: Round, impatient: bool) -> list[Step]:
-        assert worker.member is not None
         call = current.call
         assert isinstance(call, Call)
         if current.plan is not None:
             return [
                 self._taken(i, worker._replace(time=time), keys, current.plan)
-                for time in (self._times(i, worker) if current.plan.abort else [worker.time])
+                for time in (times(self.script(i), worker) if current.plan.abort else [worker.time])
             ]
         steps: list[Step] = []
         if call.member == i and None not in current.answers:
@@ -333,17 +267,15 @@ class Model:
         return steps
 
     def _taken(self, i: int, worker: Worker, keys: Keys, plan: Plan) -> Step:
-        assert worker.member is not None
         member = thawed(worker.member)
         request = member.take(plan, TIMES[worker.time], RESERVE)
-        self._check_call(i, worker, request)
+        check_call(i, self.script(i), worker, request)
         told = worker._replace(member=frozen(member), watcher=request, watch=Watch.CALLING)
         return (f"{i} reads the plan", told if request else self._listening(told, member), keys)
 
     # -- The main thread ----------------------------------------------------------------------------
 
     def _main_steps(self, i: int, worker: Worker, keys: Keys, current: Round, facts: Facts) -> list[Step]:
-        assert worker.member is not None
         member = thawed(worker.member)
         last = worker.entered == self.last
         match worker.main:
@@ -396,14 +328,13 @@ class Model:
         return [(f"{i} asks for the end", asking, keys)]
 
     def _late_announcement(self, i: int, worker: Worker, keys: Keys, member: Member) -> list[Step]:
-        for time in self._times(i, worker):
+        for time in times(self.script(i), worker):
             if member.expect_no_more(TIMES[time]):
                 after = worker._replace(member=frozen(member), announced=False, time=time)
                 return [(f"{i} expects no notice any more", after, keys)]
         return []
 
     def _raise(self, i: int, worker: Worker, keys: Keys, facts: Facts) -> Step:
-        assert worker.member is not None
         member = thawed(worker.member)
         request = member.close("an exception")
         if not facts & Facts.SILENT:
@@ -450,7 +381,9 @@ class Model:
         if worker.entered != plan.target and not last:
             raise Violation(f"worker {i} acts at {worker.entered}, target {plan.target}")
         if plan.goes_on and not last:
-            return [self._goes_on(i, worker._replace(time=time), keys) for time in self._times(i, worker)]
+            return [
+                self._goes_on(i, worker._replace(time=time), keys) for time in times(self.script(i), worker)
+            ]
         member.leave()
         if last and member.state is not State.FINISHED:
             raise Violation(f"worker {i} leaves at the last boundary instead of finishing")
@@ -458,9 +391,8 @@ class Model:
         return [(f"{i} has {how.name.lower()}", self.end(worker, how), keys)]
 
     def _goes_on(self, i: int, worker: Worker, keys: Keys) -> Step:
-        assert worker.member is not None
         member = thawed(worker.member)
         request = member.acted(TIMES[worker.time], RESERVE)
-        self._check_call(i, worker, request)
+        check_call(i, self.script(i), worker, request)
         after = worker._replace(main=Main.CALLING, member=frozen(member), thread=request)
         return (f"{i} trains on", after if request else after._replace(main=Main.RUNNING), keys)
