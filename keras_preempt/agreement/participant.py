@@ -105,11 +105,6 @@ class Participant:
 
     # -- Notices ------------------------------------------------------------------------------------
 
-    def expect(self) -> None:
-        """See `Member.expect`: for signal handlers, without the lock."""
-        if self.member.expect(self._clock()):
-            self._main.attention = True
-
     def notify(self, notice: Notice) -> Heard:
         """Takes a notice, calls for it if need be, and returns what it means."""
         with self.changed:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from keras_preempt.agreement.coordinator import Coordinator
-from keras_preempt.agreement.grace import Standing, longest_wait, too_late
+from keras_preempt.agreement.grace import Standing, too_late
 from keras_preempt.agreement.member import Heard, Withdrawn
 from keras_preempt.agreement.messages import Position
 from keras_preempt.agreement.participant import Participant
@@ -81,7 +81,8 @@ class Hearing:
         and only sets attributes. Without it, the main thread could begin further steps in the
         millisecond until the call comes back.
         """
-        self._part.expect()
+        if self._part.member.expect(self._clock()):
+            self.attention = True
 
     def looked(self) -> None:
         """Whoever has set `attention` from outside is done: boundaries are looked at only if they have to be."""
@@ -174,19 +175,3 @@ class Hearing:
     def _standing(self) -> Standing:
         with self._part.changed:
             return self._part.member.standing
-
-    @property
-    def doomed(self) -> bool:
-        """Whether this process is under notice."""
-        return bool(self._standing)
-
-    @property
-    def left(self) -> float | None:
-        """Seconds until this machine goes; None if nobody has said when that is."""
-        ends_at = self._standing.ends_at
-        return None if ends_at is None else ends_at - self._clock()
-
-    def patience(self) -> float | None:
-        """Seconds that a save which begins now waits for what other workers have to write; None for no limit."""
-        left = self.left
-        return None if left is None else longest_wait(left, self.pace.save_seconds)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 
+from keras_preempt.agreement.grace import longest_wait
 from keras_preempt.agreement.messages import Plan, Position
 from keras_preempt.training.hearing import Hearing
 from keras_preempt.training.timers import Countdown
@@ -43,6 +44,17 @@ class Runtime(Hearing):
         """Seconds until the countdown of this process calls, as it looks now; None if there is no countdown."""
         due = self._part.due()
         return None if due is None else max(0.0, due - self._clock())
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until this machine goes; None if nobody has said when that is."""
+        ends_at = self._standing.ends_at
+        return None if ends_at is None else ends_at - self._clock()
+
+    def patience(self) -> float | None:
+        """Seconds that a save which begins now waits for what other workers have to write; None for no limit."""
+        left = self.left
+        return None if left is None else longest_wait(left, self.pace.save_seconds)
 
     def start(self) -> None:
         """Starts to take part in rounds. Notices that came before are acted on now."""
