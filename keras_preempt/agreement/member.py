@@ -1,7 +1,7 @@
 """One worker's part in the rounds: its state, the notices against it, its countdown, and every decision that it takes.
 
 Pure: moments are given, in monotonic seconds, and what is to be said to the others is returned. A fit's threads call
-these methods under one lock (see `participant.py`), the tests in every order that such threads can come to.
+these methods under one lock (see `delegate.py`), the tests in every order that such threads can come to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The messages of rounds, as they are put into and fetched from the keys of the coordination service.
 
-What they mean is decided in `alignment` and `member`; who waits for which, in `participant`. Every wait has its bound.
+What they mean is decided in `alignment` and `member`; who waits for which, in `delegate`. Every wait has its bound.
 """
 
 from __future__ import annotations

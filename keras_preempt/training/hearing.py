@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 from keras_preempt.agreement.coordinator import Coordinator
+from keras_preempt.agreement.delegate import Delegate
 from keras_preempt.agreement.grace import Standing, too_late
 from keras_preempt.agreement.member import Heard, Withdrawn
 from keras_preempt.agreement.messages import Position
-from keras_preempt.agreement.participant import Participant
 from keras_preempt.notices import Notice
 from keras_preempt.report.events import EventLog
 from keras_preempt.training.pace import Pace
@@ -31,9 +31,9 @@ class Hearing:
             waited for or counted down goes by it; the time of day goes into the events only.
 
     Attributes:
-        entered: See `participant.MainThread`.
-        attention: See `participant.MainThread`.
-        every_boundary: See `participant.MainThread`.
+        entered: See `delegate.MainThread`.
+        attention: See `delegate.MainThread`.
+        every_boundary: See `delegate.MainThread`.
         notices: The notices that this process has got, also those that were withdrawn since.
         pace: How fast this fit moves and saves.
         at_risk: Returns what is lost if no save succeeds from now on, in words.
@@ -63,7 +63,7 @@ class Hearing:
         self._on_end_known = on_end_known
         self._clock = clock
         reserve = self.pace.reserve
-        self._part = Participant(
+        self._delegate = Delegate(
             self,
             coordinator,
             fit,
@@ -81,19 +81,19 @@ class Hearing:
         and only sets attributes. Without it, the main thread could begin further steps in the
         millisecond until the call comes back.
         """
-        if self._part.member.expect(self._clock()):
+        if self._delegate.member.expect(self._clock()):
             self.attention = True
 
     def looked(self) -> None:
         """Whoever has set `attention` from outside is done: boundaries are looked at only if they have to be."""
-        with self._part.changed:
-            self._part.update()
+        with self._delegate.changed:
+            self._delegate.update()
 
     def notify(self, notice: Notice) -> None:
         """Takes a notice. Called by the listener threads; never by a signal handler."""
-        with self._part.changed:
+        with self._delegate.changed:
             self.notices.append(notice)
-        heard = self._part.notify(notice)
+        heard = self._delegate.notify(notice)
         self._events.emit(
             "notice",
             source=notice.source,
@@ -136,7 +136,7 @@ class Hearing:
 
     def withdraw(self, notice: Notice) -> None:
         """A source says that what it announced will not happen. A call that was made already stands."""
-        withdrawn = self._part.withdraw(notice)
+        withdrawn = self._delegate.withdraw(notice)
         if withdrawn is Withdrawn.UNKNOWN:
             return
         self._on_end_known(self._standing.ends_at)
@@ -158,20 +158,20 @@ class Hearing:
         Returns:
             How many notices have come so far.
         """
-        with self._part.changed:
+        with self._delegate.changed:
             if at is not None:
-                self._part.member.held = at
+                self._delegate.member.held = at
             return len(self.notices)
 
     def heard_more_than(self, count: int, timeout: float, at: Position | None) -> bool:
         """Waits until more notices than `count` have come, for at most `timeout` seconds; whether they have."""
-        with self._part.changed:
-            heard = self._part.changed.wait_for(lambda: len(self.notices) > count, timeout)
+        with self._delegate.changed:
+            heard = self._delegate.changed.wait_for(lambda: len(self.notices) > count, timeout)
             if not heard and at is not None:
-                self._part.member.held = None
+                self._delegate.member.held = None
             return heard
 
     @property
     def _standing(self) -> Standing:
-        with self._part.changed:
-            return self._part.member.standing
+        with self._delegate.changed:
+            return self._delegate.member.standing

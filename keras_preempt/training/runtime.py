@@ -2,7 +2,7 @@
 
 Four threads. The *main* thread trains and passes boundaries; until a notice arrives a boundary costs it an
 addition and a test. The *listener* turns notices into calls (`hearing`). The *watcher* takes part in the rounds
-(`agreement.participant`). The *countdown*, there only after a notice that leaves time to train on, calls the last
+(`agreement.delegate`). The *countdown*, there only after a notice that leaves time to train on, calls the last
 round when that time is used up. What each of them may do, and when, is decided in `agreement.member`.
 """
 
@@ -37,12 +37,12 @@ class Runtime(Hearing):
     @property
     def fatal(self) -> str | None:
         """Why no agreement is possible any more; None as long as one is."""
-        return self._part.fatal
+        return self._delegate.fatal
 
     @property
     def trains_on_for(self) -> float | None:
         """Seconds until the countdown of this process calls, as it looks now; None if there is no countdown."""
-        due = self._part.due()
+        due = self._delegate.due()
         return None if due is None else max(0.0, due - self._clock())
 
     @property
@@ -58,7 +58,7 @@ class Runtime(Hearing):
 
     def start(self) -> None:
         """Starts to take part in rounds. Notices that came before are acted on now."""
-        self._part.start()
+        self._delegate.start()
 
     def boundary(self, position: Position) -> Plan | None:
         """Looks closer at a boundary that the main thread has just entered.
@@ -71,7 +71,7 @@ class Runtime(Hearing):
         """
         if self.pace.enter(self.entered) and self._countdown is not None:
             self._countdown.look_again()  # The reserve has grown.
-        plan = self._timed(self._part.hold, position)
+        plan = self._timed(self._delegate.hold, position)
         if plan is None:
             self.pace.leave(self.entered)
         return plan
@@ -83,7 +83,7 @@ class Runtime(Hearing):
             The plan under which to save the finished run; None if no agreement was possible.
         """
         self.entered += 1
-        return self._timed(self._part.finish, position)
+        return self._timed(self._delegate.finish, position)
 
     def _timed(self, hold: Callable[[Position], Plan | None], position: Position) -> Plan | None:
         began = self._clock()
@@ -106,25 +106,25 @@ class Runtime(Hearing):
 
     def call_periodic(self) -> None:
         """Calls a round for a save after which training continues; does nothing if a round stands already."""
-        self._part.ask(self._part.member.call_periodic)
+        self._delegate.ask(self._delegate.member.call_periodic)
 
     def acted(self) -> None:
         """The plan is carried out and training continues, ready for the next round."""
-        part = self._part
-        part.ask(part.member.acted)
-        if self._countdown is None and part.due() is not None:
+        delegate = self._delegate
+        delegate.ask(delegate.member.acted)
+        if self._countdown is None and delegate.due() is not None:
             self._countdown = Countdown(
-                part.changed, part.due, lambda: part.ask(part.member.count_down), self._clock
+                delegate.changed, delegate.due, lambda: delegate.ask(delegate.member.count_down), self._clock
             )
         self.pace.leave(self.entered)
 
     def leave(self) -> None:
         """The fit is over for this process. The coordination leader goes last, after at most 5 s."""
-        self._part.leave(self.left)
+        self._delegate.leave(self.left)
         self.close("the fit is over")
 
     def close(self, why: str) -> None:
         """Ends what was started, whatever state the fit is in. Can be called twice."""
-        self._part.close(why)
+        self._delegate.close(why)
         if self._countdown is not None:
             self._countdown.stop()

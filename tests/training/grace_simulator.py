@@ -130,8 +130,8 @@ class Fit:
     def _countdown_may_call(self) -> None:
         """The countdown wakes up by itself when its time has come; only its clock has to be told of that."""
         if self._runtime.trains_on_for == 0.0:
-            with self._runtime._part.changed:
-                self._runtime._part.changed.notify_all()
+            with self._runtime._delegate.changed:
+                self._runtime._delegate.changed.notify_all()
             self._await_plan()
 
     def _train(self) -> None:

@@ -177,7 +177,7 @@ def test_close_wakes_and_ends_the_watcher_in_every_state(state: str) -> None:
         if state == "lost":
             job.service.lose()
         worker.runtime.close("closed in the middle")
-        assert not worker.runtime._part._watcher.is_alive()
+        assert not worker.runtime._delegate._watcher.is_alive()
         worker.runtime.close("and again")
         if worker.saving is not None:
             worker.saving.set()

@@ -106,7 +106,7 @@ def test_a_withdrawn_notice_lets_training_go_on_to_its_end() -> None:
         job.stand_in(1, 1)
         first_save(job, seconds=5)
         job.workers[0].runtime.withdraw(ends_in(5))
-        assert not job.workers[0].runtime._part.member.standing
+        assert not job.workers[0].runtime._delegate.member.standing
         assert not job.workers[0].runtime.attention
         job.end()
         assert all(worker.finished for worker in job.workers)
@@ -162,7 +162,7 @@ def test_a_hint_saves_and_ends_nothing() -> None:
         job.service.await_key("/0/plan")
         job.end()
         assert [kinds(worker) for worker in job.workers] == [[Kind.PERIODIC, Kind.FINISHED]] * 2
-        assert not job.workers[0].runtime._part.member.standing
+        assert not job.workers[0].runtime._delegate.member.standing
 
 
 def test_storage_is_told_when_this_machine_goes() -> None:

@@ -45,7 +45,7 @@ class MainThread(Protocol):
     every_boundary: bool
 
 
-class Participant:
+class Delegate:
     """Takes part in the rounds of one fit.
 
     Args:
