@@ -49,8 +49,8 @@ class Coordinator(Protocol):
 
         Args:
             key: The key to wait for.
-            timeout: In seconds. None waits until the key appears or the service fails; only a thread
-                that somebody wakes by inserting the key may wait like that.
+            timeout: In seconds. None waits until the key appears or the service fails; only for a thread
+                that is woken at the end by inserting the key.
 
         Raises:
             CoordinationTimeout: The key did not appear in time.
@@ -59,25 +59,25 @@ class Coordinator(Protocol):
         ...
 
     def delete(self, prefix: str) -> None:
-        """Removes `prefix` and everything under `prefix/`. Does nothing where nothing is."""
+        """Removes `prefix` and everything under `prefix/`, if there is anything."""
         ...
 
     def gone(self) -> frozenset[int]:
         """The members of which the service itself says that they are gone.
 
-        It is a request; to be made while something is waited for, and not otherwise. It can hang for as long as the
-        member that hosts the service does.
+        This sends a request; make it only while waiting for something. It can hang for as long as the member that hosts
+        the service does.
         """
         ...
 
     def report_error(self, message: str, code: int = ABORTED) -> None:
         """Makes the other members' collectives fail with `message` instead of waiting for this one.
 
-        They can train no more after that; the keys can still be used.
+        They cannot train any more after that; the keys can still be used.
 
         Args:
             message: What their errors say.
-            code: One of TensorFlow's error codes, which decides on the type of these errors.
+            code: One of TensorFlow's error codes, which decides the type of these errors.
 
         Raises:
             CoordinationLost: The service cannot be reached.

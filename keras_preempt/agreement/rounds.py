@@ -18,7 +18,7 @@ ALIGNMENT_TIMEOUT = 30.0
 that they take milliseconds; only a dead or stopped process takes longer."""
 
 PLAN_MARGIN = 5.0
-"""Seconds that the others wait longer for a plan than the caller waits for their answers."""
+"""Seconds by which the others wait longer for a plan than the caller waits for their answers."""
 
 LEADER_WAIT = 5.0
 """Seconds that the coordination leader waits for the others to leave first: without it their calls fail."""

@@ -22,7 +22,7 @@ def test_room_means_three_times_what_is_measured_and_the_margin_once() -> None:
     assert not has_room(127.0, 100.0, 10.0, margin=1.5)
 
 
-def test_a_step_that_ends_after_the_deadline_is_too_late_by_so_much() -> None:
+def test_by_how_much_a_step_misses_the_deadline() -> None:
     assert too_late(110.0, 100.0, save_seconds=4.0, step_seconds=9.0) == 3.0
     assert too_late(110.0, 100.0, save_seconds=4.0, step_seconds=6.0) == 0.0
 
@@ -71,7 +71,7 @@ def test_what_the_user_says_and_what_the_notice_says(
     assert (standing.gone_by, standing.ends_at) == (gone_by, ends_at)
 
 
-def test_the_earliest_deadline_rules() -> None:
+def test_the_earliest_deadline_decides() -> None:
     standing = Standing().add(notice(deadline=200.0, id="a")).add(notice(deadline=300.0, id="b"))
     assert standing.gone_by == 200.0
     standing = standing.add(notice(deadline=150.0, id="c"))

@@ -1,4 +1,4 @@
-"""What is known of a fit's speed, on a clock that the test moves."""
+"""How the speed of a fit is measured, on a clock that the test moves."""
 
 from __future__ import annotations
 

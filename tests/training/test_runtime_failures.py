@@ -46,7 +46,7 @@ def test_a_worker_under_notice_asks_again_after_an_aborted_round() -> None:
         assert [steps for worker in job.workers for steps, _ in worker.acted] == [3, 3]
 
 
-def test_many_signals_are_one_reason_and_do_not_use_up_the_asking(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_signals_count_as_one_reason_to_call_a_round(caplog: pytest.LogCaptureFixture) -> None:
     with Job(2) as job:
         job.stand_in(2, 2)
         job.service.mute(lambda member, key: "/0/at/1" in key)
@@ -58,7 +58,7 @@ def test_many_signals_are_one_reason_and_do_not_use_up_the_asking(caplog: pytest
         assert "stops asking" not in caplog.text
 
 
-def test_a_caller_that_dies_before_its_plan_holds_nobody_for_ever() -> None:
+def test_no_worker_waits_for_ever_for_the_plan_of_a_caller_that_died() -> None:
     with Job(3) as job:
         job.stand_in(2, 2, 2)
         job.service.hold_back("wait", lambda member, key: member == 1 and "/at/" in key)  # for good
@@ -124,7 +124,7 @@ def test_members_that_disagree_about_the_program_are_named_and_nobody_acts() -> 
         assert [worker.acted for worker in job.workers] == [[], []]
 
 
-def test_a_fit_that_ends_by_an_exception_tells_the_others_and_lets_them_go() -> None:
+def test_a_fit_that_ends_by_an_exception_tells_the_others_and_releases_them() -> None:
     with Job(2) as job:
         job.stand_in(2, 2)
         job.workers[1].runtime.close("ValueError: the loss is NaN")
