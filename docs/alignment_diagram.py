@@ -9,7 +9,8 @@ import sys
 
 from generated import main
 
-from keras_preempt.agreement.alignment import TRANSITIONS, Member, State
+from keras_preempt.agreement.alignment import TRANSITIONS, State
+from keras_preempt.agreement.member import Member
 
 
 def picture_and_tables() -> str:

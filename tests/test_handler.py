@@ -17,7 +17,7 @@ import tensorflow as tf
 import keras_preempt
 from keras_preempt import Preempted, PreemptionCheckpointHandler, TerminationConfig
 from keras_preempt import handler as handler_module
-from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.backend import place
 from keras_preempt.backend.place import Place, RemoteWorkers
 from keras_preempt.backend.tensorflow import errors

@@ -1,8 +1,9 @@
 """Step alignment: how the workers of one fit agree on the boundary at which all of them act.
 
-Pure: no clock, no thread, no I/O. Everything that affects a transition is in this file (the messages are
-in `messages.py`), so a test can run every interleaving of a small cluster through these very
-functions. `docs/alignment.md` is generated from `TRANSITIONS`.
+Pure: no clock, no thread, no I/O. The table of states and the rules of a round are in this file; `member.py` applies
+them to one worker, whose notices and countdown it keeps. The messages are in `messages.py`. Nothing else affects a
+transition, so the tests run every interleaving of a small cluster through the very functions and classes that a fit
+runs. `docs/alignment.md` is generated from `TRANSITIONS`.
 
 Theory of operation
 ===================
@@ -16,17 +17,17 @@ that a worker has entered. A *round* is one agreement, over keys that are insert
 3. *plan*: the caller gathers every `at` and inserts `plan`: act at the highest of them.
 4. *go*: a worker below the target trains on; at the target it acts: saves, then leaves or trains on.
 
-Two threads of a worker share `entered`, `held` and a `Member`. They may do so without a lock on the hot path
+Two threads of a worker share `entered`, `attention` and a `Member`. They may do so without a lock on the hot path
 because of the order of four accesses: the main thread increments `entered` and then reads `attention`;
 the watcher sets `attention` and then reads `entered`. So either the watcher sees the increment, or the main
 thread sees attention and holds. Two things are one step each, under a lock: reading `held` together with
-`entered`, and deciding to let a held main thread go (`held_decision`) together with clearing `held`. Else a
-boundary may be published as one where the thread stands while it is already leaving.
+`entered` (`Member.answer`), and deciding to let a held main thread go together with clearing `held`
+(`Member.let_go`). Otherwise a boundary could be published as one where the thread stands while it is already leaving.
 
 Why nobody passes the target: a member either holds, or has published a boundary that it has yet to reach,
 and the target is no lower. Attention therefore stays set from the call until the target is reached, also
 across boundaries passed on the way to it. Why nobody deadlocks: answering needs no main thread, and every
-wait is bounded: who runs out of patience, the caller gathering or a member waiting for the plan, inserts an
+wait is bounded: whoever runs out of patience, the caller gathering or a member waiting for the plan, inserts an
 aborted plan. `plan` is inserted once, so plan or abort is decided once for all, and the loser obeys it.
 
 The last boundary. After it a worker could no longer answer. So there it always calls (`finished`), and if
@@ -34,8 +35,13 @@ another call stands already, it holds like anyone. A plan that is carried out th
 beyond it, means that everyone finishes: whoever is not there yet has a target that it cannot reach earlier.
 If the round is aborted there, training ends without agreement.
 
+Notices and the countdown. A worker under notice calls until a round has served its notice. If there is time, that
+round saves and training continues (`goes_on`); from then on the worker counts down, and calls the last round when only
+the reserve is left. A notice that comes meanwhile moves that moment. A notice that is withdrawn counts no more; a call
+that was made for it stands.
+
 Loss of coordination matters only while something is still to be agreed. A member that knows its plan needs
-no one: it goes on to the target and acts there, although the service, or the member hosting it, is gone.
+no one: it trains up to the target and acts there, although the service, or the member hosting it, is gone.
 
 Keys of a round may be deleted once a later round has a plan that is not aborted: everybody has answered in
 that one, so everybody has left the earlier ones.
@@ -43,11 +49,11 @@ that one, so everybody has left the earlier ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from keras_preempt.agreement.messages import At, Call, Kind, Plan, Position, ProtocolError
-from keras_preempt.agreement.plan import abort_plan, answer, make_plan
 
 __all__ = [
     "TRANSITIONS",
@@ -56,22 +62,18 @@ __all__ = [
     "Decision",
     "Event",
     "Kind",
-    "Member",
     "Plan",
     "Position",
     "ProtocolError",
     "State",
     "Transition",
     "abort_plan",
-    "advance",
     "answer",
     "decide",
-    "finishing",
-    "held_decision",
-    "key",
     "make_plan",
     "outcome",
-    "overshot",
+    "transition",
+    "without",
 ]
 
 
@@ -120,7 +122,7 @@ class Transition:
         event: What happens.
         target: The state after.
         meaning: Why, for the documentation.
-        next_round: Whether this ends the round: its call and plan are dropped and the number goes up.
+        next_round: Whether this ends the round: its plan is dropped and the number goes up.
     """
 
     source: State
@@ -151,136 +153,121 @@ TRANSITIONS: tuple[Transition, ...] = (
 )
 
 _BY_SOURCE = {(row.source, row.event): row for row in TRANSITIONS}
-_ATTENTIVE = frozenset({State.ANSWERED, State.PLANNED, State.ACTING})
 
 
-@dataclass(frozen=True)
-class Member:
-    """One worker as alignment sees it.
-
-    Attributes:
-        index: The worker's index in the cluster.
-        round: Number of the round that it is in, from 0.
-        state: What it is doing in that round.
-        call: The call that stands in that round, once seen.
-        plan: The plan that stands in that round, once seen; never an aborted one.
-    """
-
-    index: int
-    round: int = 0
-    state: State = State.LISTENING
-    call: Call | None = None
-    plan: Plan | None = None
-
-    @property
-    def attention(self) -> bool:
-        """Whether the main thread has to look at the round at every boundary."""
-        return self.state in _ATTENTIVE
-
-
-def advance(member: Member, event: Event, *, call: Call | None = None, plan: Plan | None = None) -> Member:
-    """`member` after `event`, as the table has it.
-
-    What was received says what has happened: CALL with a failed call is LOST, PLAN with an aborted plan is
-    ABORT.
-
-    Args:
-        member: The member before.
-        event: What happened.
-        call: With CALL, the call that stands.
-        plan: With PLAN, the plan that stands.
+def transition(state: State, event: Event) -> Transition:
+    """The row of the table for `event` in `state`.
 
     Raises:
-        ProtocolError: The table has no such event in this state, or its message is missing.
+        ProtocolError: The table has no such event in this state.
     """
-    if (event is Event.CALL) != (call is not None) or (
-        plan is not None and event not in (Event.PLAN, Event.ABORT)
-    ):
-        raise ProtocolError(
-            f"Expected a call with {Event.CALL} and a plan with {Event.PLAN}. Received: {event}."
-        )
-    if event is Event.PLAN and plan is None:
-        raise ProtocolError("Expected the plan that stands with the event 'plan'. Received: none.")
-    if call is not None and call.kind is Kind.FAILED:
-        event = Event.LOST
-    if plan is not None and plan.abort is not None:
-        event = Event.ABORT
-    row = _BY_SOURCE.get((member.state, event))
+    row = _BY_SOURCE.get((state, event))
     if row is None:
-        allowed = ", ".join(repr(row.event.value) for row in TRANSITIONS if row.source is member.state)
+        allowed = ", ".join(repr(row.event.value) for row in TRANSITIONS if row.source is state)
         raise ProtocolError(
-            f"Expected one of the events {allowed} for member {member.index}, {member.state.value} in round "
-            f"{member.round}. Received: '{event.value}'."
+            f"Expected one of the events {allowed} for a member that is {state.value}. Received: '{event.value}'."
         )
-    if row.next_round:
-        return Member(member.index, member.round + 1, row.target)
-    return replace(member, state=row.target, call=call or member.call, plan=plan or member.plan)
+    return row
+
+
+def answer(member: int, entered: int, held: Position | None, doomed: bool) -> At:
+    """What `member` publishes after it has set attention.
+
+    Args:
+        member: Index of the member.
+        entered: Boundaries that its main thread has entered, read together with `held`.
+        held: What boundary `entered` is, if the main thread stands there until it is let go.
+        doomed: Whether the member is under notice.
+    """
+    return At(member, entered if held else entered + 1, held, doomed)
+
+
+def make_plan(call: Call, answers: Sequence[At], members: Sequence[int]) -> Plan:
+    """The plan that the caller publishes once every member has answered.
+
+    The mirrored state is written by the members that are not under notice, or by all if all are. Members that
+    stand at one boundary and take it for different places run different programs: that aborts the round.
+
+    Args:
+        call: The call that stands.
+        answers: One per member, in any order.
+        members: Indices of all members.
+
+    Raises:
+        ProtocolError: `answers` are not exactly one per member.
+    """
+    answered = sorted(at.member for at in answers)
+    if answered != sorted(members):
+        raise ProtocolError(
+            f"Expected one answer from each of {sorted(members)}. Received answers from {answered}."
+        )
+    standing: dict[int, At] = {}
+    for at in sorted(answers, key=lambda at: at.member):
+        first = standing.setdefault(at.boundary, at) if at.position else at
+        if first.position and at.position and not first.position.agrees_with(at.position):
+            return abort_plan(
+                call,
+                f"members {first.member} and {at.member} disagree about boundary {at.boundary}: member "
+                f"{first.member} is at {first.position}; member {at.member} is at {at.position}. All workers "
+                "must run the same program on datasets of the same length.",
+            )
+    dooming = {call.member} if call.kind is Kind.PREEMPTED else set()
+    doomed = dooming | {at.member for at in answers if at.doomed}
+    writers = [member for member in answered if member not in doomed] or answered
+    target = max(at.boundary for at in answers)
+    goes_on = call.goes_on or call.kind is Kind.PERIODIC
+    return Plan(target, call.kind, tuple(writers), tuple(sorted(doomed)), None, goes_on)
+
+
+def abort_plan(call: Call, why: str) -> Plan:
+    """The plan of a round that nothing comes of; inserted by whoever stops waiting first."""
+    return Plan(0, call.kind, (), (), why or "no reason given")
 
 
 def decide(entered: int, plan: Plan | None, last: bool) -> Decision:
     """What a main thread at boundary `entered` does about `plan`, which is None if not known yet.
 
     At the last boundary every plan that is not aborted is carried out, also one whose target lies beyond it.
+
+    Raises:
+        ProtocolError: The main thread is already beyond the target, where the others have acted.
     """
     if plan is None:
         return Decision.HOLD
     if plan.abort is not None:
         return Decision.PASS
-    return Decision.ACT if last or entered >= plan.target else Decision.PASS
-
-
-def held_decision(member: Member, entered: int, *, last: bool, asked: int | None = None) -> Decision:
-    """What a main thread held at boundary `entered` does now; ask again whenever `member` has changed.
-
-    Evaluate it, and clear `held` unless it says HOLD, in one step under the lock that guards `member`.
-
-    Args:
-        member: The member now; maybe in a later round than when the hold began.
-        entered: Boundaries entered.
-        last: Whether this is the last boundary.
-        asked: At the last boundary, the round in which this thread made sure that a call stands, else None.
-
-    Raises:
-        ProtocolError: The main thread is already beyond the target.
-    """
-    if member.state is State.LOST:
-        return Decision.PASS
-    if member.state is State.LISTENING:
-        # Either the call that the thread itself asked for has not come back yet, or the round was aborted.
-        awaiting = last and asked is not None and asked == member.round
-        return Decision.HOLD if awaiting else Decision.PASS
-    if member.plan is not None:
-        overshot(entered, member.plan)
-    return decide(entered, member.plan, last)
-
-
-def finishing(entered: int, plan: Plan, last: bool) -> bool:
-    """Whether acting here is finishing: the last boundary was reached, so everyone finishes at it."""
-    return last and decide(entered, plan, last) is Decision.ACT
-
-
-def outcome(entered: int, plan: Plan, last: bool) -> Event:
-    """The event that ends the acting: FINISH at the last boundary; else ACTED or LEAVE, as planned."""
-    if finishing(entered, plan, last):
-        return Event.FINISH
-    return Event.ACTED if plan.goes_on else Event.LEAVE
-
-
-def overshot(entered: int, plan: Plan) -> None:
-    """Raise `ProtocolError` if boundary `entered` is beyond the target: others have acted at the target."""
-    if plan.abort is None and entered > plan.target:
+    if entered > plan.target:
         raise ProtocolError(
             f"Expected to act at boundary {plan.target}. Received: the main thread beyond it, at boundary "
             f"{entered}. Check that no callback skips batches on some workers only; else please report this."
         )
+    return Decision.ACT if last or entered == plan.target else Decision.PASS
 
 
-def key(fit: int, round: int, *rest: str | int) -> str:
-    """The key of a round's message, for example `keras_preempt/0/2/at/1`.
+def outcome(plan: Plan, last: bool) -> Event:
+    """The event that ends the acting on `plan`: FINISH at the last boundary; else ACTED or LEAVE, as planned."""
+    if last:
+        return Event.FINISH
+    return Event.ACTED if plan.goes_on else Event.LEAVE
+
+
+def without(plan: Plan, late: Sequence[int], members: Sequence[int], own: int) -> Plan:
+    """A plan to save by while some of its writers are gone; every survivor comes to the same one by itself.
+
+    All of them stand at the target with the same weights. So the writers that are left write everything, or the first
+    worker under notice if none is; and nobody but the writers is waited for longer than a worker under notice is.
 
     Args:
-        fit: How many fits this process has begun; the same on every worker.
-        round: Number of the round.
-        rest: Further parts: "call", "plan", or "at" and the member's index.
+        plan: The plan, of which nothing came.
+        late: Writers that are gone, or taken for that, of this plan and of those before it; never this worker.
+        members: Indices of all members.
+        own: This worker's index.
     """
-    return "/".join(("keras_preempt", str(fit), str(round), *map(str, rest)))
+    gone = set(late) - {own}
+    left = [member for member in plan.writers if member not in gone]
+    heirs = [member for member in plan.doomed if member not in gone and member not in plan.writers]
+    writers = tuple(left or heirs[:1] or [own])
+    if writers == plan.writers:  # As far as this worker knows, it is the only one.
+        writers = (own,)
+    doomed = sorted({*plan.doomed, *members}.difference(writers))
+    return replace(plan, writers=writers, doomed=tuple(doomed))

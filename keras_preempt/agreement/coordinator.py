@@ -1,4 +1,4 @@
-"""The contract between the runtime and whatever lets the workers agree.
+"""What the workers agree over: write-once keys that they share, and the same for a job of one process.
 
 Keys can be inserted once and never changed, so that the first insert wins for the whole cluster.
 That single property carries every decision of the package: who called the round, and what its plan is.
@@ -6,6 +6,8 @@ That single property carries every decision of the package: who called the round
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Protocol
 
 ABORTED = 10
@@ -47,8 +49,8 @@ class Coordinator(Protocol):
 
         Args:
             key: The key to wait for.
-            timeout: In seconds. None waits until the key appears or the service fails; only a thread
-                that somebody wakes by inserting the key may wait like that.
+            timeout: In seconds. None waits until the key appears or the service fails; only for a thread
+                that is woken at the end by inserting the key.
 
         Raises:
             CoordinationTimeout: The key did not appear in time.
@@ -57,27 +59,71 @@ class Coordinator(Protocol):
         ...
 
     def delete(self, prefix: str) -> None:
-        """Removes `prefix` and everything under `prefix/`. Does nothing where nothing is."""
+        """Removes `prefix` and everything under `prefix/`, if there is anything."""
         ...
 
     def gone(self) -> frozenset[int]:
         """The members of which the service itself says that they are gone.
 
-        It is a request; to be made while something is waited for, and not otherwise. It can hang for as long as the
-        member that hosts the service does.
+        This sends a request; make it only while waiting for something. It can hang for as long as the member that hosts
+        the service does.
         """
         ...
 
     def report_error(self, message: str, code: int = ABORTED) -> None:
         """Makes the other members' collectives fail with `message` instead of waiting for this one.
 
-        They can train no more after that; the keys can still be used.
+        They cannot train any more after that; the keys can still be used.
 
         Args:
             message: What their errors say.
-            code: One of TensorFlow's error codes, which decides on the type of these errors.
+            code: One of TensorFlow's error codes, which decides the type of these errors.
 
         Raises:
             CoordinationLost: The service cannot be reached.
         """
         ...
+
+
+class LocalCoordinator:
+    """A `Coordinator` for a job of one process: a dictionary, so that one process and a cluster run the same code."""
+
+    member = 0
+    members = 1
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def put_if_absent(self, key: str, value: str) -> bool:
+        """See `Coordinator.put_if_absent`."""
+        with self._changed:
+            if key in self._values:
+                return False
+            self._values[key] = value
+            self._changed.notify_all()
+            return True
+
+    def wait_for(self, key: str, timeout: float | None) -> str:
+        """See `Coordinator.wait_for`."""
+        limit = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while key not in self._values:
+                left = None if limit is None else limit - time.monotonic()
+                if left is not None and left <= 0:
+                    raise CoordinationTimeout(f"The key {key!r} did not appear within {timeout:.1f} s.")
+                self._changed.wait(left)
+            return self._values[key]
+
+    def delete(self, prefix: str) -> None:
+        """See `Coordinator.delete`."""
+        with self._changed:
+            for key in [k for k in self._values if k == prefix or k.startswith(prefix + "/")]:
+                del self._values[key]
+
+    def gone(self) -> frozenset[int]:
+        """Nobody else is there to be gone."""
+        return frozenset()
+
+    def report_error(self, message: str, code: int = ABORTED) -> None:
+        """Nobody else is there to be told."""

@@ -1,9 +1,9 @@
-"""What the workers of a cluster tell each other while they agree on a boundary to stop at.
+"""The messages by which the workers of a cluster agree on a boundary to stop at, or say that one of them has failed.
 
-Four frozen values and their JSON form. Nothing here decides anything: the decisions are in `alignment.py`.
+Frozen values and their JSON form. Nothing here decides anything: the decisions are in `alignment.py` and `member.py`.
 A message travels as one value of an insert-once key, so it is complete or absent, never half there. What
-cannot be decoded is therefore no accident of the network but another program talking (a different version,
-another job on the same keys), and is refused with both sides named instead of being guessed at.
+cannot be decoded is therefore no accident of the network: another program talks (a different version, or
+another job on the same keys). It is refused, with both sides named.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from enum import Enum
 from keras_preempt.checkpoint.fields import Fields, loads
 
 PHASES = ("train", "validation", "epoch", "end")
-
-_LATEST = 1e300  # Unix seconds; every clock's are smaller, and a float can hold them
 
 
 class ProtocolError(RuntimeError):
@@ -32,11 +30,9 @@ class Kind(str, Enum):
     PERIODIC = "periodic"
     """A save is due; training goes on after it."""
     DEADLINE = "deadline"
-    """An earlier notice left room to train on, and that room is used up."""
+    """An earlier notice left time to train on, and that time is used up."""
     FINISHED = "finished"
     """The caller stands at the last boundary."""
-    FAILED = "failed"
-    """The caller leaves fit by an exception. Everyone is told; no plan follows."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +69,14 @@ class Call:
     Attributes:
         member: Index of the caller.
         kind: Why it calls.
-        reason: For people: the notice's text, the exception's name.
-        deadline: When the caller's machine goes away, in Unix seconds, where known.
-        goes_on: The deadline leaves room: save, then train on. The caller alone judges that, by its own
+        reason: For people: the notice's text.
+        goes_on: There is time: save, then train on. The caller alone judges that, by its own
             clock, so that members cannot come to different answers.
     """
 
     member: int
     kind: Kind
     reason: str = ""
-    deadline: float | None = None
     goes_on: bool = False
 
     def encode(self) -> str:
@@ -97,7 +91,6 @@ class Call:
             fields.integer("member", maximum=None),
             _kind(fields),
             fields.text("reason", longest=None),
-            _deadline(fields),
             fields.boolean("goes_on"),
         )
         fields.end()
@@ -148,8 +141,7 @@ class Plan:
         writers: Members that write the mirrored state, ascending.
         doomed: Members under notice, ascending; they write only what they alone hold.
         abort: Why nothing comes of this round, else None.
-        deadline: The caller's, in Unix seconds, where known.
-        goes_on: Training goes on after the save, into the next round.
+        goes_on: Training continues after the save, into the next round.
     """
 
     target: int
@@ -157,7 +149,6 @@ class Plan:
     writers: tuple[int, ...]
     doomed: tuple[int, ...]
     abort: str | None = None
-    deadline: float | None = None
     goes_on: bool = False
 
     def encode(self) -> str:
@@ -174,13 +165,57 @@ class Plan:
             _members(fields, "writers"),
             _members(fields, "doomed"),
             None if fields.null("abort") else fields.text("abort", longest=None),
-            _deadline(fields),
             fields.boolean("goes_on"),
         )
         fields.end()
         if plan.abort is None and not (plan.target and plan.writers):
             raise fields.refuse("a target of at least 1 and writers in a plan without 'abort'", text)
         return plan
+
+
+_FAILED = "keras_preempt: a worker failed: "
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a worker tells, under whatever key the others wait for, when it takes part no more.
+
+    Attributes:
+        member: Index of the worker.
+        type: The name of the exception's class, with its module unless it is a builtin or the backend's; "" where the
+            worker has left without one.
+        code: The backend's code of the error; 0 if it is not the backend's.
+        text: The exception's text, or why the worker has left.
+    """
+
+    member: int
+    type: str
+    code: int
+    text: str
+
+    def encode(self) -> str:
+        """The message from which `decode` reads it; also found within a longer text."""
+        return _FAILED + json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Failure | None:
+        """Finds an encoded failure in a longer text; None if there is none."""
+        _, mark, rest = text.partition(_FAILED)
+        if not mark:
+            return None
+        try:
+            found, _ = json.JSONDecoder().raw_decode(rest)
+        except (ValueError, RecursionError):
+            return None
+        fields = {"member": int, "type": str, "code": int, "text": str}
+        if not isinstance(found, dict) or found.keys() != fields.keys():
+            return None
+        if any(type(found[name]) is not kind for name, kind in fields.items()):
+            return None
+        return cls(**found)
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.text}" if self.type else self.text
 
 
 def _encode(message: Call | At | Plan) -> str:
@@ -213,11 +248,6 @@ def _members(fields: Fields, key: str) -> tuple[int, ...]:
     if any(first >= second for first, second in itertools.pairwise(found)):
         raise fields.refuse(f"ascending members, each once, as '{key}'", found)
     return found
-
-
-def _deadline(fields: Fields) -> float | None:
-    key = "deadline"
-    return None if fields.null(key) else fields.number(key, minimum=-_LATEST, maximum=_LATEST)
 
 
 def _position(fields: Fields) -> Position:

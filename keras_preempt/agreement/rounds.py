@@ -1,6 +1,6 @@
 """The messages of rounds, as they are put into and fetched from the keys of the coordination service.
 
-What they mean is decided in `alignment`; who waits for which, in `runtime`. Here every wait has its bound.
+What they mean is decided in `alignment` and `member`; who waits for which, in `delegate`. Every wait has its bound.
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from keras_preempt.agreement import alignment
-from keras_preempt.agreement.alignment import At, Call, Plan
+from keras_preempt.agreement.alignment import abort_plan, make_plan
 from keras_preempt.agreement.coordinator import CoordinationTimeout, Coordinator
+from keras_preempt.agreement.member import Request
+from keras_preempt.agreement.messages import At, Call, Failure, Plan
 
 ALIGNMENT_TIMEOUT = 30.0
 """Seconds that one message of a round may take. Answers come from watcher threads, not from training, so
 that they take milliseconds; only a dead or stopped process takes longer."""
 
 PLAN_MARGIN = 5.0
-"""Seconds that the others wait longer for a plan than the caller waits for their answers."""
+"""Seconds by which the others wait longer for a plan than the caller waits for their answers."""
 
 LEADER_WAIT = 5.0
 """Seconds that the coordination leader waits for the others to leave first: without it their calls fail."""
@@ -39,13 +40,14 @@ class Rounds:
         self._fit = fit
         self._clock = clock
 
-    def call(self, number: int, call: Call) -> None:
+    def put(self, request: Request) -> None:
         """Puts a call, unless one stands."""
-        self._coordinator.put_if_absent(self._key(number, "call"), call.encode())
+        self._coordinator.put_if_absent(self._key(request.round, "call"), request.call.encode())
 
-    def wait_for_call(self, number: int) -> Call:
-        """Waits for the call, for as long as it takes."""
-        return Call.decode(self._coordinator.wait_for(self._key(number, "call"), None))
+    def wait_for_call(self, number: int) -> Call | Failure:
+        """Waits for the call, for as long as it takes; a failure instead, if a member takes part no more."""
+        text = self._coordinator.wait_for(self._key(number, "call"), None)
+        return Failure.decode(text) or Call.decode(text)
 
     def answer(self, number: int, answer: At) -> None:
         """Puts this member's answer."""
@@ -62,11 +64,9 @@ class Rounds:
                 answers.append(
                     At.decode(self._coordinator.wait_for(self._key(number, "at", str(member)), left))
                 )
-            plan = alignment.make_plan(call, answers, members)
+            plan = make_plan(call, answers, members)
         except CoordinationTimeout:
-            plan = alignment.abort_plan(
-                call, f"worker {len(answers)} did not answer within {ALIGNMENT_TIMEOUT:.0f} s"
-            )
+            plan = abort_plan(call, f"worker {len(answers)} did not answer within {ALIGNMENT_TIMEOUT:.0f} s")
         self._coordinator.put_if_absent(self._key(number, "plan"), plan.encode())
 
     def wait_for_plan(self, number: int, call: Call) -> Plan:
@@ -79,7 +79,7 @@ class Rounds:
             text = self._coordinator.wait_for(self._key(number, "plan"), ALIGNMENT_TIMEOUT + PLAN_MARGIN)
         except CoordinationTimeout:
             # Plan or abort: whatever is inserted first holds for everyone.
-            plan = alignment.abort_plan(call, f"worker {call.member} called, and then made no plan")
+            plan = abort_plan(call, f"worker {call.member} called, and then made no plan")
             self._coordinator.put_if_absent(self._key(number, "plan"), plan.encode())
             text = self._coordinator.wait_for(self._key(number, "plan"), ALIGNMENT_TIMEOUT)
         return Plan.decode(text)
@@ -109,4 +109,15 @@ class Rounds:
                 self._coordinator.wait_for(self._key(number, "left", str(other)), wait)
 
     def _key(self, number: int, *rest: str) -> str:
-        return alignment.key(self._fit, number, *rest)
+        return key(self._fit, number, *rest)
+
+
+def key(fit: int, round: int, *rest: str | int) -> str:
+    """The key of a round's message, for example `keras_preempt/0/2/at/1`.
+
+    Args:
+        fit: How many fits this process has begun; the same on every worker.
+        round: Number of the round.
+        rest: Further parts: "call", "plan", or "at" and the member's index.
+    """
+    return "/".join(("keras_preempt", str(fit), str(round), *map(str, rest)))

@@ -10,6 +10,7 @@ import keras
 
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.running_fit import builds_before_evaluating, evaluation_iterator
+from keras_preempt.backend.seam import backend
 from keras_preempt.state import inputs
 from keras_preempt.state.shuffles import Counts, Shuffles
 

@@ -32,7 +32,6 @@ from keras_preempt.state.description import describe, setup_of
 from keras_preempt.state.model import ModelState
 from keras_preempt.training import shared_files, side_by_side, startup
 from keras_preempt.training.fit import Fit
-from keras_preempt.training.interval import Interval
 from keras_preempt.training.participant import Ending, Participant, described
 from keras_preempt.training.peers import Peers
 from keras_preempt.training.promise import Promise
@@ -43,7 +42,7 @@ from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
 from keras_preempt.training.several_fits import Turn, take_notices
 from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, Reached, explained
-from keras_preempt.training.waiting import longest_wait
+from keras_preempt.training.timers import Interval
 
 logger = logging.getLogger("keras_preempt")
 
@@ -296,10 +295,6 @@ def _saves(found: _Found, agreed: _Agreed, session: Session, points: Points) -> 
     participant, store = found.participant, found.turn.store
     here, pace, incarnation = participant.place, participant.runtime.pace, agreed.start.incarnation
 
-    def patience() -> float | None:
-        gone_at = store.deadline
-        return None if gone_at is None else longest_wait(gone_at - time.monotonic(), pace.save_seconds)
-
     saver = Saver(
         store,
         agreed.model_state,
@@ -310,7 +305,7 @@ def _saves(found: _Found, agreed: _Agreed, session: Session, points: Points) -> 
         participant.events,
         points.saved,
         Peers(participant.coordinator),
-        patience,
+        participant.runtime.patience,
     )
     return Saves(session, saver, found.options.schedule, here.members, pace)
 

@@ -249,7 +249,7 @@ class Fit:
             self._status.committed = saved.name
             self._status.saved = saved.name is not None
         self._participant.events.emit("finish", step=position.step)
-        self._runtime.leave(finished=True)
+        self._runtime.leave()
         self._points.finished(position.step or 0)
         self._status.finished = True
 

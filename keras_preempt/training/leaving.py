@@ -1,4 +1,4 @@
-"""How a process leaves once its fit is preempted, and saved as far as it could be."""
+"""How a process leaves after its fit was preempted and, if possible, saved."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from keras_preempt.process.exit_codes import keep_exit_status
 logger = logging.getLogger("keras_preempt")
 
 WORKERS_GONE_TIMEOUT = 300.0
-"""Seconds that a coordinator waits for its workers to go before it exits: machines with accelerators have up to
-a minute of grace after a notice, and may take some more to shut down."""
+"""Seconds that a coordinator waits for its workers to leave before it exits: machines with accelerators have up to
+a minute of grace after a notice, and may take longer to shut down."""
 
 
 @contextlib.contextmanager
 def whatever_happens(what: str) -> Iterator[None]:
-    """Goes on leaving after an error: the checkpoint is committed or is not, and the exit status says which.
+    """Continues to leave after an error: the checkpoint is committed or is not, and the exit status says which.
 
     Args:
         what: What is done, for the log.
@@ -41,7 +41,7 @@ def call_save_fn(termination: Termination) -> None:
         return
     try:
         termination.save_fn()
-    except Exception:  # Whatever it is: the checkpoint is safe, and the machine goes all the same.
+    except Exception:  # Whatever it is: the checkpoint is safe, and the machine goes anyway.
         logger.exception("save_fn has failed; the checkpoint of keras_preempt is not touched by that.")
 
 
@@ -67,7 +67,7 @@ def leave(termination: Termination, code: int, what: str) -> NoReturn:
     Args:
         termination: How to end.
         code: The exit status.
-        what: What came of it and how to go on, for the message of `Preempted`.
+        what: What was saved and how to resume, for the message of `Preempted`.
 
     Raises:
         SystemExit: There is no exit_fn.
@@ -79,6 +79,6 @@ def leave(termination: Termination, code: int, what: str) -> NoReturn:
     logger.warning("Preempted: exiting with status %d.", code)
     keep_exit_status()
     # At its end the interpreter would look for garbage among all of TensorFlow's objects, for a second or
-    # more of the grace period. Registered, not called: whoever catches SystemExit goes on as ever.
+    # more of the grace period. Registered, not called: a program that catches SystemExit continues as before.
     atexit.register(gc.freeze)
     raise SystemExit(code)

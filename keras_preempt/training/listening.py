@@ -1,4 +1,4 @@
-"""Which sources of notices one fit listens to, and when they end."""
+"""The sources of notices that one fit listens to, from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("keras_preempt")
 
 
 class Listening:
-    """The sources of one training. What comes without a network is heard from now on.
+    """The sources of notices of one fit. Those that need no network are heard from now on.
 
     Args:
         runtime: Takes the notices.
@@ -36,7 +36,7 @@ class Listening:
         config: What the user says about notices.
 
     Raises:
-        ValueError: A variable that is to name the platform, or a metadata server, does not.
+        ValueError: An environment variable that names the platform, or a metadata server, is wrong.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Listening:
                 "termination signal will NOT be heard. Call fit from the main thread."
             )
         if clustered:
-            # Also beside the signals: what came before this fit went to TensorFlow's own handler, and the
-            # key appears up to a second after the signal.
+            # In addition to the signals: one that came before this fit went to TensorFlow's own handler, which sets
+            # the key up to a second later.
             keys, on_lost = _notice_keys(place, coordinator), None
             if place.workers and keys is not coordinator:
                 hung = HungOnLoss()
@@ -74,13 +74,13 @@ class Listening:
             self._hear(CoordinationKeyNotices(keys, self._about_a_task, on_lost))
 
     def hear_platform(self) -> Termination:
-        """Listens to the sources of the platform and to the user's function as well.
+        """Also listens to the sources of the platform and to the user's function.
 
         Returns:
-            What the user has said, completed by what the platform is.
+            The user's configuration, completed by what is known of the platform.
 
         Raises:
-            ValueError: A variable that is to say where a metadata server is does not.
+            ValueError: An environment variable that names a metadata server is wrong.
         """
         termination = complete(self._config, self._platform())
         notify, withdraw = self._runtime.notify, self._runtime.withdraw
@@ -96,7 +96,7 @@ class Listening:
         return termination
 
     def look_again(self) -> None:
-        """Makes sure that signals are heard, if other code has taken their handlers. To be called at boundaries."""
+        """Takes the signal handlers back if other code has replaced them. To be called at boundaries."""
         if self._look_again and self._signals is not None:
             self._look_again = False
             self._signals.look_again()
@@ -115,7 +115,7 @@ class Listening:
         return found
 
     def leave_with(self, termination: Termination, status: int) -> None:
-        """The process is about to end: a further signal does not replace its status. `exit_fn` ends it otherwise."""
+        """Keeps a further signal from replacing the exit status of this process, unless `exit_fn` ends it."""
         if self._signals is not None and termination.exit_fn is None:
             self._signals.leave_with(status)
 
@@ -136,14 +136,14 @@ class Listening:
 
 
 def _notice_keys(here: Place, coordinator: Coordinator) -> Coordinator:
-    """Where TensorFlow leaves its notices; a coordinator of remote workers has no other use for it."""
+    """The coordinator under whose keys TensorFlow leaves its notices."""
     if not here.workers:
         return coordinator
     try:
         return backend().notice_keys()
     except CoordinationLost:
         logger.warning(
-            "The remote workers have no coordination service: of their preemption nothing will be heard. "
+            "The remote workers have no coordination service: notices of their preemption will NOT be heard. "
             "Connect to them with a TPUClusterResolver."
         )
         return coordinator

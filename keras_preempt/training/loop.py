@@ -238,7 +238,7 @@ class Loop:
             elif plan is not None and plan.doomed:
                 self._save(self._position(), arguments)
                 logger.warning("The notice came at the end of training: the finished state is saved.")
-            self.runtime.leave(finished=True)
+            self.runtime.leave()
         finally:
             self.abandon("training is over")
 

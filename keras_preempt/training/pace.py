@@ -1,9 +1,9 @@
-"""How fast a fit moves and saves: what the grace countdown reckons with.
+"""How fast a fit moves and saves: what the grace countdown is calculated from.
 
-Nothing is measured at every step while nothing happens. A boundary at which the main thread looks closer ends
+Until a notice arrives, single steps are not measured. A boundary at which the main thread looks closer ends
 a *stretch*, of many boundaries in an undisturbed epoch and of one while a notice stands; what counts is the
-time of a stretch by the boundaries in it. So the pace is known roughly before a notice comes, and exactly
-soon after. The few places of an epoch that are no step and may take far longer, such as the beginning of its
+time of a stretch divided by its boundaries. So the pace is known roughly before a notice comes, and exactly
+soon after. The few places of an epoch that are not steps and may take far longer, such as the beginning of its
 input, are measured each time.
 """
 
@@ -13,10 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from keras_preempt.training import grace
+from keras_preempt.agreement import grace
 
 RECENT = 512
-"""Stretches that count; the slowest of them is reckoned with."""
+"""Stretches that count; the slowest of them is expected again."""
 
 SAVE_RATE = 50e6
 """Bytes a second at which a save is expected to be written before one was measured."""
@@ -74,11 +74,11 @@ class Pace:
         return seconds > slowest
 
     def leave(self, entered: int) -> None:
-        """The main thread goes on from that boundary; what it did there counts for nothing."""
+        """The main thread continues from that boundary; what it did there does not count."""
         self._left = (self._clock(), entered)
 
     def paused(self, seconds: float) -> None:
-        """So long it took from one boundary to the next, or a part of that, for something that is no step.
+        """The main thread spent this long between two boundaries on something that is not a step.
 
         That is what other callbacks do at the end of an epoch, and what has to be done before its first batch
         and that of its validation: a buffer to shuffle from is filled, for example.
@@ -86,23 +86,23 @@ class Pace:
         self._pauses.append(seconds)
 
     def save_began(self) -> None:
-        """A save is under way from now on."""
+        """A save begins now."""
         self._saving_since = self._clock()
 
     # -- Any thread -------------------------------------------------------------------------------------
 
     def saved(self, seconds: float | None) -> None:
-        """The save that was under way has taken so long until it was committed; None: it was not."""
+        """The save that was under way took this long until it was committed; None: it was not committed."""
         self._saving_since = None
         if seconds is not None:
             self._saves.append(seconds)
 
     def aligned(self, seconds: float) -> None:
-        """A round has taken so long, from its call to its plan."""
+        """A round took this long, from its call to its plan."""
         self._rounds.append(seconds)
 
     def slowest(self, entered: int) -> float:
-        """Seconds to reckon with from one boundary to the next.
+        """Seconds to expect at most from one boundary to the next.
 
         Args:
             entered: Boundaries entered so far.
@@ -117,7 +117,7 @@ class Pace:
 
     @property
     def save_seconds(self) -> float:
-        """Seconds to reckon with for a save; one under way takes at least as long as it has until now."""
+        """Seconds to expect at most for a save; one under way takes at least as long as it has until now."""
         since = self._saving_since
         elapsed = 0.0 if since is None else self._clock() - since
         expected = max(self.to_save / SAVE_RATE, FIRST_SAVE)

@@ -143,7 +143,7 @@ class Participant:
         self.status.saved, self.status.exit_code = saved, code
         began = time.monotonic()
         with leaving.whatever_happens("Leaving the other workers"):
-            self.runtime.leave(finished=False)
+            self.runtime.leave()
         self.status.spent("exit", time.monotonic() - began)
         self.listening.leave_with(self.termination, code)
         with leaving.whatever_happens("Ending what was started for the training"):

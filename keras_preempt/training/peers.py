@@ -1,4 +1,4 @@
-"""Which of the other workers are gone, asked beside whatever is waited for."""
+"""Asks which of the other workers are gone, while a save waits for them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from keras_preempt.agreement.coordinator import Coordinator
 
 ASK_SECONDS = 1.0
-"""Seconds between two questions, which are asked only while a save waits for other workers."""
+"""Seconds between two requests, which are made only while a save waits for other workers."""
 
 _END_SECONDS = 2.0
 
 
 class Peers:
-    """The other workers, as far as the coordination service knows that they are gone.
+    """Knows which of the other workers are gone, as far as the coordination service says so.
 
     Args:
         coordinator: Whom to ask.
@@ -27,14 +27,14 @@ class Peers:
 
     @property
     def gone(self) -> frozenset[int]:
-        """Their numbers; what is known by now, without asking."""
+        """Their numbers, as known by now; makes no request."""
         return self._gone
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Keeps `gone` up to date for as long as it is entered.
 
-        In a thread of its own: the question hangs while the worker that hosts the service is frozen, and whoever
+        In a thread of its own: the request hangs while the worker that hosts the service is frozen, and the save that
         waits has a deadline.
         """
         if self._coordinator.members == 1:

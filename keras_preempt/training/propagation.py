@@ -1,10 +1,9 @@
-"""An error of one worker ends the training of all workers, as the error that it is, told by whom.
+"""How the error of one worker ends the training of all workers: as the same error, with the number of the worker.
 
 Without this the others would wait in a collective until they notice that one of them is gone, and then raise an
 error that says no more than that. So the worker that fails tells the coordination service, which makes the
-collectives of the others fail within milliseconds; their errors carry what is needed to raise the original one:
-its type by name, its text, and the number of the worker. Names and text only: nothing that comes from another
-process is ever evaluated or unpickled.
+collectives of the others fail within milliseconds; their errors carry a `Failure`, from which the original one is
+made again. Names and text only: nothing that comes from another process is ever evaluated or unpickled.
 """
 
 from __future__ import annotations
@@ -12,27 +11,25 @@ from __future__ import annotations
 import builtins
 import contextlib
 import enum
-import json
 import logging
 import time
-from dataclasses import asdict, dataclass
 
 from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.agreement.messages import Failure
 from keras_preempt.backend.place import NO_WORKERS, RemoteWorkers
 from keras_preempt.backend.seam import backend
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_by
 
 logger = logging.getLogger("keras_preempt")
 
-_MARK = "keras_preempt: a worker failed: "
 _KEY = "keras_preempt/error/first"
 _SEEN = "keras_preempt/error/seen"
 
 LONGEST_TEXT = 8000
-"""Characters of an error's text that are told. Texts of 24,000 came through in tests."""
+"""Characters of an error's text that are told to the others. Texts of 24,000 came through in tests."""
 
 SEEN_TIMEOUT = 2.0
-"""Seconds that the coordination leader, without which nobody hears anything, stays to be heard."""
+"""Seconds that the coordination leader stays after its own error: without it the others would not hear of that."""
 
 _LOOK_SECONDS = 0.5
 _NOT_THE_GIST = ("Graph execution error", "Detected at node", "File ")
@@ -46,85 +43,45 @@ class Origin(enum.Enum):
     LOST = "the loss of a worker"
 
 
-@dataclass(frozen=True)
-class Failure:
-    """What a worker tells of the error that ended its training.
+def failure_of(error: BaseException, member: int) -> Failure:
+    """Describes an exception of this process, that of worker `member`."""
+    kind = type(error)
+    code, text = backend().errors.described(error)
+    plain = code or kind.__module__ == "builtins"
+    name = kind.__name__ if plain else f"{kind.__module__}.{kind.__qualname__}"
+    return Failure(member, name, code, _shortened(text))
 
-    Attributes:
-        member: The number of the worker.
-        type: The name of the exception's class, with its module unless it is a builtin or the backend's.
-        code: The backend's code of the error; 0 if it is not the backend's.
-        text: The exception's text.
+
+def rebuild(failure: Failure) -> Exception:
+    """Returns the same type of exception with the same text, and the number of the worker before it.
+
+    A class that is neither a builtin nor the backend's, or that cannot be made from a text alone, is a
+    RuntimeError that names it.
     """
-
-    member: int
-    type: str
-    code: int
-    text: str
-
-    @classmethod
-    def of(cls, error: BaseException, member: int) -> Failure:
-        """Describes an exception of this process."""
-        kind = type(error)
-        code, text = backend().errors.described(error)
-        plain = code or kind.__module__ == "builtins"
-        name = kind.__name__ if plain else f"{kind.__module__}.{kind.__qualname__}"
-        return cls(member, name, code, _shortened(text))
-
-    def encode(self) -> str:
-        """Returns the message from which `decode` reads it."""
-        return _MARK + json.dumps(asdict(self))
-
-    @classmethod
-    def decode(cls, text: str) -> Failure | None:
-        """Finds an encoded failure in a longer text; None if there is none."""
-        _, mark, rest = text.partition(_MARK)
-        if not mark:
-            return None
-        try:
-            found, _ = json.JSONDecoder().raw_decode(rest)
-        except (ValueError, RecursionError):
-            return None
-        fields = {"member": int, "type": str, "code": int, "text": str}
-        if not isinstance(found, dict) or found.keys() != fields.keys():
-            return None
-        if any(type(found[name]) is not kind for name, kind in fields.items()):
-            return None
-        return cls(**found)
-
-    def rebuild(self) -> Exception:
-        """Returns the same type of exception with the same text, and the number of the worker before it.
-
-        A class that is neither a builtin nor the backend's, or that cannot be made from a text alone, is a
-        RuntimeError that names it.
-        """
-        text = f"Worker {self.member}: {self.text}"
-        if (of_backend := backend().errors.of_code(self.code, text)) is not None:
-            return of_backend
-        kind = vars(builtins).get(self.type)
-        # A StopIteration would not end a loop over data with an error, but without one.
-        if (
-            isinstance(kind, type)
-            and issubclass(kind, Exception)
-            and not issubclass(kind, (StopIteration, StopAsyncIteration))
-        ):
-            with contextlib.suppress(TypeError):
-                return kind(text)
-        return RuntimeError(f"Worker {self.member}: {self.type}: {self.text}")
-
-    def __str__(self) -> str:
-        return f"{self.type}: {self.text}"
+    text = f"Worker {failure.member}: {failure.text}"
+    if (of_backend := backend().errors.of_code(failure.code, text)) is not None:
+        return of_backend
+    kind = vars(builtins).get(failure.type)
+    # A StopIteration would not end a loop over data with an error, but without one.
+    if (
+        isinstance(kind, type)
+        and issubclass(kind, Exception)
+        and not issubclass(kind, (StopIteration, StopAsyncIteration))
+    ):
+        with contextlib.suppress(TypeError):
+            return kind(text)
+    return RuntimeError(f"Worker {failure.member}: {failure.type}: {failure.text}")
 
 
 class Propagation:
-    """The errors of one training, of which all workers hear.
+    """Tells all workers of an error that ends the training of one of them.
 
     Args:
         coordinator: How the workers talk to each other.
         remote: The workers that this process computes on, which can be lost as well.
 
     Attributes:
-        origin: Where the error comes from that has ended the training; None as long as there is none.
+        origin: Where the error that has ended the training comes from; None as long as there is none.
     """
 
     def __init__(self, coordinator: Coordinator, *, remote: RemoteWorkers = NO_WORKERS) -> None:
@@ -151,13 +108,13 @@ class Propagation:
         if self.origin is None and can_lose and backend().errors.says_a_loss(error, self._remote):
             self.origin = Origin.LOST
             _tell_loss(str(error))
-            self._tell(Failure.of(error, self._coordinator.member))
+            self._tell(failure_of(error, self._coordinator.member))
             return backend().errors.lost(error)
         if self.origin is None:
             self.origin = Origin.OWN
             if self._coordinator.members > 1:
                 logger.info("This worker has failed, and tells the others: %s.", type(error).__name__)
-            self._tell(Failure.of(error, self._coordinator.member))
+            self._tell(failure_of(error, self._coordinator.member))
         return error
 
     def has_ended_elsewhere(self) -> bool:
@@ -173,7 +130,7 @@ class Propagation:
         return None if failure is None else self._heard(failure)
 
     def left(self) -> None:
-        """Tells the others that this worker has left its training by an error that nobody could see."""
+        """Tells the others that this worker has left its training by an error that was not seen on its way."""
         if self.origin is None:
             self.origin = Origin.OWN
             self._tell(
@@ -187,7 +144,7 @@ class Propagation:
 
     def _heard(self, failure: Failure) -> Exception:
         self._say_seen()
-        error = failure.rebuild()
+        error = rebuild(failure)
         # No worker calls that an error of its own: it has lost another one, maybe a moment before this one does.
         is_loss = backend().errors.says_a_worker_is_gone(error)
         if self.origin is None and is_loss:
@@ -248,10 +205,10 @@ class Propagation:
 
 
 def tell_uncaught_loss() -> None:
-    """From now on, a loss of which no fit can tell (it has not begun, or is still building) ends with its status too.
+    """Makes the loss of a worker end the process with its exit status also where no fit can see the error.
 
     Before a fit calls its callbacks, and where a program makes its model, variables are created on all workers
-    together, and nothing of this package is called that could see the error.
+    together, and nothing of this package is called that could see it.
     """
     exits_by(_status_of_loss)
 

@@ -1,7 +1,7 @@
-"""Makes one worker's part of a checkpoint from the parts of other workers, and says what that costs.
+"""Makes one worker's part of a checkpoint from the parts of other workers, and says what is not exact about it.
 
-What belongs to a variable goes by the rules of `state.regroup`. The rest of a worker's own state (Python's and NumPy's
-random state, callbacks, logs) is that of the worker of the same number, or of worker w modulo the old number.
+Variables follow the rules of `state.regroup`. The rest of a worker's own state (Python's and NumPy's
+random state, callbacks, logs) is taken from the worker with the same number, modulo the old number of workers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Regrouped:
     """A worker's part, made from those of others.
 
     Attributes:
-        loaded: The part, with the position to go on from.
-        summary: What is exact and what is not, in a line.
-        treatment: How many variables went by each rule, by the rule in words.
+        loaded: The part, with the position to continue from.
+        summary: What is exact and what is not, in one line.
+        treatment: How many variables each rule was used for, by the rule in words.
     """
 
     loaded: Loaded
@@ -46,12 +46,12 @@ def regroup_checkpoint(
     """Makes the part of one worker.
 
     Args:
-        found: What there is.
+        found: The parts that were saved.
         model_state: The variables of this worker.
         member: Its number.
         setup: What it trains on.
         steps_per_execution: Steps in one call of the train function.
-        num_batches: Batches in an epoch, as the position of this fit's input has it.
+        num_batches: Batches in an epoch of this fit's input, if known.
     """
     source = next((own for own in found.workers if own.member == member), None)
     source = source or found.workers[member % len(found.workers)]

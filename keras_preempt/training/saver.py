@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from keras_preempt.agreement.alignment import Plan, Position
-from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.commit import Attempt, check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (

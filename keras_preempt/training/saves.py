@@ -7,8 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from keras_preempt.agreement.alignment import Kind, Plan, Position
-from keras_preempt.agreement.plan import without
+from keras_preempt.agreement.alignment import Kind, Plan, Position, without
 from keras_preempt.checkpoint.layout import parse_step
 from keras_preempt.report.progress import InBackground
 from keras_preempt.training.pace import Pace

@@ -1,98 +1,41 @@
-"""When to save while nothing happens: every so many steps, every epoch, or every so much time."""
+"""When to save while no notice arrives: every so many steps, every epoch, or every so much time."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Protocol
 
-from keras_preempt.agreement.alignment import Position
+from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint.retention import seconds_of
 from keras_preempt.process import environment
 
 
-class Schedule(Protocol):
-    """A rule by which every worker finds the same boundaries by itself, or a time that one worker watches.
+@dataclass(frozen=True)
+class Schedule:
+    """When to save; by at most one of these rules, and not at all without one.
+
+    By steps and by epochs every worker finds the same boundaries by itself. If time decides, worker 0 calls a round.
 
     Attributes:
-        seconds: Between two saves, if time decides; then worker 0 calls a round. None otherwise.
+        steps: Save at the first boundary of training at or after each multiple of this number of optimizer steps.
+        epochs: Whether to save at the beginning of each epoch but the first of a fit.
+        seconds: Seconds between two saves, as one worker's clock has it.
     """
 
-    @property
-    def seconds(self) -> float | None:
-        """See the class."""
-        ...
+    steps: int | None = None
+    epochs: bool = False
+    seconds: float | None = None
 
     def due(self, position: Position, saved: Position | None) -> bool:
         """Whether to save at a boundary, where the last save, or else the start of this fit, was at `saved`."""
-        ...
+        if self.steps is not None:
+            before = 0 if saved is None else saved.step or 0
+            return position.phase == "train" and (position.step or 0) // self.steps > before // self.steps
+        return self.epochs and position.phase == "epoch" and position.epoch > (saved.epoch if saved else 0)
 
     def steps_left(self, step: int) -> int | None:
         """Optimizer steps until the next save, at least 1; None where steps do not decide."""
-        ...
-
-
-@dataclass(frozen=True)
-class Never:
-    """Saves only when something happens."""
-
-    seconds: float | None = None
-
-    def due(self, position: Position, saved: Position | None) -> bool:
-        """See `Schedule.due`."""
-        return False
-
-    def steps_left(self, step: int) -> int | None:
-        """See `Schedule.steps_left`."""
-        return None
-
-
-@dataclass(frozen=True)
-class EverySteps:
-    """At the first boundary of training at or after each multiple of `steps`."""
-
-    steps: int
-    seconds: float | None = None
-
-    def due(self, position: Position, saved: Position | None) -> bool:
-        """See `Schedule.due`."""
-        before = 0 if saved is None else saved.step or 0
-        return position.phase == "train" and (position.step or 0) // self.steps > before // self.steps
-
-    def steps_left(self, step: int) -> int | None:
-        """See `Schedule.steps_left`."""
-        return self.steps - step % self.steps
-
-
-@dataclass(frozen=True)
-class EveryEpoch:
-    """At the beginning of each epoch but the first of a fit."""
-
-    seconds: float | None = None
-
-    def due(self, position: Position, saved: Position | None) -> bool:
-        """See `Schedule.due`."""
-        before = 0 if saved is None else saved.epoch
-        return position.phase == "epoch" and position.epoch > before
-
-    def steps_left(self, step: int) -> int | None:
-        """See `Schedule.steps_left`."""
-        return None
-
-
-@dataclass(frozen=True)
-class EveryInterval:
-    """Every `seconds`, as one worker's clock has it."""
-
-    seconds: float
-
-    def due(self, position: Position, saved: Position | None) -> bool:
-        """See `Schedule.due`."""
-        return False
-
-    def steps_left(self, step: int) -> int | None:
-        """See `Schedule.steps_left`."""
-        return None
+        return None if self.steps is None else self.steps - step % self.steps
 
 
 def parse(save_every: object) -> Schedule:
@@ -106,18 +49,18 @@ def parse(save_every: object) -> Schedule:
         ValueError: It is none of these, or not positive.
     """
     if save_every is None:
-        return Never()
+        return Schedule()
     if isinstance(save_every, int) and not isinstance(save_every, bool) and save_every > 0:
-        return EverySteps(save_every)
+        return Schedule(steps=save_every)
     if save_every == "epoch":
-        return EveryEpoch()
+        return Schedule(epochs=True)
     seconds = seconds_of(save_every)
     if seconds is None:
         raise ValueError(
             "Expected save_every to be a positive number of steps, 'epoch', or a time such as '90s', '10min', "
             f"'1h' or a timedelta. Received: {save_every!r}."
         )
-    return EveryInterval(seconds)
+    return Schedule(seconds=seconds)
 
 
 def chosen(save_every: object) -> Schedule:
@@ -137,9 +80,9 @@ def chosen(save_every: object) -> Schedule:
 
 
 def parse_text(text: str) -> Schedule:
-    """Does what `parse` does, for a text, in which a number is one of steps.
+    """Parses a text as `parse` does; digits alone are a number of steps.
 
     Raises:
-        ValueError: It is no schedule.
+        ValueError: It is not a schedule.
     """
     return parse(int(text) if text.isascii() and text.isdigit() else text)

@@ -1,9 +1,9 @@
-"""Workers of one cluster that train side by side, each a model of its own, where they were meant to train one.
+"""Detects workers of one cluster that each train a model of their own in the same directory.
 
 TensorFlow makes several processes train together only under a strategy for several workers. Without it each of them
-trains alone, and nothing says so. That is right for a search or for folds, each in a directory of its own. In one
-directory they take each other for a later start of the same run: one could never save again, or the second one would
-go on from what the first has left.
+trains alone, without any message. That is right for a search or for folds, each in a directory of its own. In one
+directory they take each other for a later start of the same run: one of them could never save again, or the second one
+would continue from what the first one has left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOGETHER = 600.0
 them still lives: on another machine."""
 
 _CLAIMS = 32
-"""The newest claims are looked at, of so many starts: each is one read."""
+"""How many of the newest claims are looked at: each takes one read."""
 
 
 class SideBySide(StartError):
@@ -56,7 +56,7 @@ class Alone:
     strategy: str
 
     def warn(self) -> None:
-        """Says so, and what to do about it."""
+        """Logs that this worker trains alone, and what to do about it."""
         logger.warning(
             "TF_CONFIG names %d workers, and this one, %s, trains a model of its own, since that was made under %s. "
             "To train one model on all of them, make and compile it under tf.distribute.MultiWorkerMirroredStrategy. "
@@ -67,7 +67,7 @@ class Alone:
         )
 
     def claim(self) -> Mapping[str, Any]:
-        """Returns what the other workers have to know, as JSON, to be kept with the claim of this start."""
+        """Returns what the other workers have to know, as JSON to be stored with the claim of this start."""
         return {
             incarnations.ALONE: {"task": self.task, "cluster": self.cluster, "process": this_process.name()}
         }
@@ -85,7 +85,7 @@ class Alone:
         for number in earlier[:_CLAIMS]:
             try:
                 claim = incarnations.read(store, number)
-            except (NotFound, CorruptCheckpoint):  # Taken back by a start that failed; or of no use to us.
+            except (NotFound, CorruptCheckpoint):  # Withdrawn by a start that failed; or unreadable.
                 continue
             other = claim.get(incarnations.ALONE)
             if not isinstance(other, dict) or other.get("cluster") != self.cluster:
@@ -110,8 +110,8 @@ def alone(strategy: object, place: Place) -> Alone | None:
         place: The place that this process has in it.
 
     Returns:
-        None if it is not: it trains with the others, or it is none of them, such as an evaluator, or one of a cluster
-        that works in another way, with parameter servers or with remote workers.
+        None if it is not: it trains with the others; it is no training worker, but an evaluator, say; or its cluster
+        works in another way, with parameter servers or with remote workers.
     """
     if place.members > 1 or place.workers or place.joins:
         return None
@@ -120,7 +120,7 @@ def alone(strategy: object, place: Place) -> Alone | None:
         cluster, task = dict(told["cluster"]), dict(told["task"])
         members = sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
         job, index = task["type"], int(task.get("index", 0))
-    except (ValueError, TypeError, KeyError):  # No cluster; or a text that only a strategy has to understand.
+    except (ValueError, TypeError, KeyError):  # No cluster, or a text that only a strategy can read.
         return None
     if members < 2 or job not in ("chief", "worker") or "ps" in cluster:
         return None

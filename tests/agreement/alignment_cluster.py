@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum, IntFlag
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from keras_preempt.agreement.alignment import At, Call, Member, Plan
+from keras_preempt.agreement.alignment import At, Plan
+from keras_preempt.agreement.member import Member, Request
+from keras_preempt.agreement.messages import Call, Failure
 
 
 class Violation(AssertionError):
@@ -18,14 +20,16 @@ class Main(IntEnum):
 
     RUNNING = 0  # in the step after boundary `entered`
     ENTERED = 1  # has incremented `entered`, has not looked at `attention`
-    MARKING = 2  # is about to set `held`
-    HELD = 3
-    ACTING = 4
-    LEFT = 5
-    FINISHED = 6
-    ALONE = 7  # training ended after an aborted round or without coordination
-    RAISED = 8  # training's own error
-    DEAD = 9
+    ASKING = 2  # at the last boundary, has a call to put
+    MARKING = 3  # at the last boundary, is about to hold
+    HELD = 4
+    ACTING = 5
+    CALLING = 6  # has carried out a plan that goes on, and has a call to put
+    LEFT = 7
+    FINISHED = 8
+    ALONE = 9  # training ended after an aborted round or without coordination
+    RAISED = 10  # training's own error
+    DEAD = 11
 
 
 class Watch(IntEnum):
@@ -35,8 +39,32 @@ class Watch(IntEnum):
     SEEN = 1  # has set `attention`
     READ = 2  # has read how far the main thread is
     PUBLISHED = 3  # waits for the plan; the caller also for answers
-    TORN = 4  # mutant: has read `entered`, not yet `held`
-    EARLY = 5  # mutant: has read both, has not set `attention`
+    CALLING = 4  # has taken an aborted plan, and has a call to put
+    ENDED = 5
+    TORN = 6  # mutant: has read `entered`, not yet `held`
+    EARLY = 7  # mutant: has read both, has not set `attention`
+
+
+Frozen = tuple[Any, ...]
+"""The attributes of a `Member`."""
+
+_NAMES = tuple(field.name for field in fields(Member))
+
+
+def frozen(member: Member) -> Frozen:
+    """A member as a value that can be compared and hashed; what it did in rounds that are over makes no difference."""
+    for name in ("asked", "called", "expected"):
+        if getattr(member, name) < member.round:
+            setattr(member, name, -1)
+    if member.expected < 0:
+        member.expected_at = 0.0
+    return tuple(getattr(member, name) for name in _NAMES)
+
+
+def thawed(values: Frozen | None) -> Member:
+    """A member of its own, made of what `frozen` returned."""
+    assert values is not None
+    return Member(*values)
 
 
 class Worker(NamedTuple):
@@ -44,22 +72,31 @@ class Worker(NamedTuple):
     entered: int
     watch: Watch
     at: At | None
-    member: Member | None
-    noticed: bool
-    calls: int  # calls that it may still make for its notice
-    asked: int | None
-    released: int  # mutant: the round in which it was released
+    member: Frozen | None  # None: nothing happens in this worker any more
+    heard: int  # how much of its script has happened
+    time: int  # index into `TIMES`
+    announced: bool  # a signal handler has announced a notice, and no call has come back yet
+    listener: Request | None  # what each of its threads has to put
+    countdown: Request | None
+    thread: Request | None  # of the main thread
+    watcher: Request | None
 
 
 class Round(NamedTuple):
     number: int
-    call: Call | None
+    call: Call | Failure | None
     answers: tuple[At | None, ...]
     plan: Plan | None
 
 
 Keys = tuple[Round, ...]
-Mutant = Literal["", "no last boundary rule", "cleared on release", "read before set", "torn read"]
+Mutant = Literal["", "cleared on release", "read before set", "torn read"]
+
+TIMES = (0.0, 95.0, 200.0)
+"""What a worker's clock says: when a notice with time comes; when that time is used up; later still."""
+
+RESERVE = 10.0
+ENDS_AT = 100.0
 
 
 @dataclass(frozen=True)
@@ -73,10 +110,11 @@ class Cluster:
         death: "worker" (one dies at any point), "leader" (with it the coordination), "raise" (one leaves fit
             by an exception between boundaries), or "".
         patience: "death": waits end once somebody is gone; "none": at any time.
-        notified: Workers that may get notice, at any time; None is all.
-        goes_on: Rounds that worker 0 may call in which training goes on.
-        late_notices: Also tell apart whether a worker got notice before it answered another's call.
+        scripts: For each worker what it is told, in this order and at any time: "n" a notice without time; "r" one
+            with time to train on; "w" the last notice is withdrawn; "s" a signal handler announces a notice; "p" a
+            save is due by the clock; "h" a hint. Fewer scripts than workers: the others are told nothing.
         reduced: Leave out orders of steps that commute.
+        mutant: How the threads that are modelled here break the order of their accesses.
     """
 
     workers: int
@@ -84,9 +122,7 @@ class Cluster:
     lockstep: bool
     death: Literal["", "worker", "leader", "raise"] = ""
     patience: Literal["death", "none"] = "death"
-    notified: frozenset[int] | None = None
-    goes_on: int = 0
-    late_notices: bool = True
+    scripts: tuple[str, ...] = ("n", "n", "n")
     reduced: bool = False
     mutant: Mutant = ""
 

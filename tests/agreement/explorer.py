@@ -1,4 +1,4 @@
-"""Runs every interleaving of a small cluster through the functions of `keras_preempt.agreement.alignment`.
+"""Runs every interleaving of a small cluster through `keras_preempt.agreement.member.Member`, the rules of a fit.
 
 What one worker can do is in `model.py`. A cluster's state is a tuple of small integers, one
 per worker plus one for the keys, each naming an interned value. What one worker can do depends only on its
@@ -8,7 +8,7 @@ without a next step leaves a worker waiting, every execution ends.
 
 `Cluster.reduced` leaves out orders that cannot differ (a partial-order reduction). A step is then run at
 once, alone, where it commutes with every step that could come before it: nothing reads what it writes, and
-it takes no other step away. `Model.commutes` says which; a test compares both where both are cheap.
+it takes no other step away. `Model.steps` says which; a test compares both where both are cheap.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from keras_preempt.agreement.alignment import ProtocolError
-from tests.agreement.alignment_cluster import Cluster, Facts, Keys, Main, Violation, Worker
+from tests.agreement.alignment_cluster import Cluster, Facts, Keys, Main, Violation, Worker, thawed
 from tests.agreement.model import Model
 
 # Plain integers: the flags' own arithmetic would take most of the time.
@@ -41,6 +41,7 @@ class Explorer:
         self._progress: list[int] = []
         self._gone: list[bool] = []
         self._ended: list[bool] = []
+        self._over: list[bool] = []
         self._rounds: list[int] = []
         self._keys: list[Keys] = []
         self._key_ids: dict[Keys, int] = {}
@@ -58,10 +59,10 @@ class Explorer:
             found = self._worker_ids[worker] = len(self._workers)
             self._workers.append(worker)
             self._progress.append(worker.entered - (Main.RUNNING < worker.main <= Main.LEFT))
-            ended_alone = worker.main is Main.ALONE and self.cluster.mutant != "no last boundary rule"
-            self._gone.append(ended_alone or worker.main > Main.ALONE)
+            self._gone.append(worker.main >= Main.ALONE)
             self._ended.append(worker.main >= Main.LEFT)
-            self._rounds.append(99 if worker.member is None else worker.member.round)
+            self._over.append(worker.member is None)
+            self._rounds.append(99 if worker.member is None else thawed(worker.member).round)
         return found
 
     def _key_id(self, keys: Keys) -> int:
@@ -123,7 +124,7 @@ class Explorer:
         successors: list[tuple[str, tuple[int, ...]]] = []
         for i in range(count):
             local = locals_[i]
-            if ended[local]:
+            if self._over[local]:
                 continue
             facts = shared
             mine = progress[local]
@@ -134,13 +135,11 @@ class Explorer:
             memo = (i, local, keys, facts)
             steps = self._memo.get(memo)
             if steps is None:
+                found, commutes = self.model.steps(i, self._workers[local], self._keys[keys], Facts(facts))
                 steps = self._memo[memo] = [
-                    (label, self._worker_id(worker), self._key_id(after))
-                    for label, worker, after in self.model.steps(
-                        i, self._workers[local], self._keys[keys], Facts(facts)
-                    )
+                    (label, self._worker_id(worker), self._key_id(after)) for label, worker, after in found
                 ]
-                if self.model.commutes(i, self._workers[local], self._keys[keys]) and len(steps) == 1:
+                if commutes:
                     self._at_once.add(memo)
             alone = memo in self._at_once
             if alone:
@@ -181,12 +180,10 @@ class Explorer:
         names = tuple(worker.main.name for worker in workers)
         living = {name for name in names if name not in ("DEAD", "RAISED")}
         cluster = self.cluster
-        # Without the rule, a run without a notice ends alone; what must be found is a stuck worker.
-        ruled = cluster.mutant != "no last boundary rule"
-        calm = not cluster.death and cluster.patience == "death" and ruled
+        calm = not cluster.death and cluster.patience == "death"
         if len({worker.entered for worker in workers if worker.main is Main.LEFT}) > 1:
             raise Violation(f"members left at different boundaries: {workers}")
-        if cluster.death != "leader" and ruled and len(living) > 1:
+        if cluster.death != "leader" and len(living) > 1:
             raise Violation(f"some act and some do not: {names}")
         if calm and living not in ({"LEFT"}, {"FINISHED"}):
             raise Violation(f"not all act or all finish: {names}")

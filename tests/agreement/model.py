@@ -1,28 +1,34 @@
 """What one worker of a small cluster can do next: its threads' accesses to shared memory and to the keys.
 
-Each step is atomic, as far as the real accesses are. What the threads decide is asked of the functions of
-`keras_preempt.agreement.alignment`; `explorer.py` puts the workers' steps in every order.
+Each step is atomic, as far as the real accesses are: one method of `keras_preempt.agreement.member.Member`, which a
+fit's threads call under a lock, or one access to a key. Which decision is right is not worked out here; what must hold
+whatever is decided is checked. `explorer.py` puts the workers' steps in every order.
 """
 
 from __future__ import annotations
 
-from keras_preempt.agreement.alignment import (
-    At,
-    Call,
-    Decision,
-    Event,
-    Kind,
-    Member,
-    Position,
-    State,
-    abort_plan,
-    advance,
-    answer,
-    held_decision,
-    make_plan,
-    outcome,
+from keras_preempt.agreement import alignment
+from keras_preempt.agreement.alignment import Decision, State, abort_plan, make_plan
+from keras_preempt.agreement.grace import Standing
+from keras_preempt.agreement.member import Member, Request
+from keras_preempt.agreement.messages import Call, Failure, Plan, Position
+from tests.agreement.alignment_cluster import (
+    RESERVE,
+    TIMES,
+    Cluster,
+    Facts,
+    Keys,
+    Main,
+    Round,
+    Violation,
+    Watch,
+    Worker,
+    frozen,
+    thawed,
 )
-from tests.agreement.alignment_cluster import Cluster, Facts, Keys, Main, Round, Violation, Watch, Worker
+from tests.agreement.told import check_call, check_notices, notice_of, times
+
+Step = tuple[str, Worker, Keys]
 
 
 class Model:
@@ -39,38 +45,76 @@ class Model:
             assert cluster.death == "worker", "which steps commute with these deaths is not worked out"
             self._reducible = self.members[:-1]
 
+    def script(self, i: int) -> str:
+        return self.cluster.scripts[i] if i < len(self.cluster.scripts) else ""
+
     def start(self, i: int) -> Worker:
         """Worker `i` as fit begins."""
-        notified = self.cluster.notified is None or i in self.cluster.notified
-        return Worker(Main.RUNNING, 0, Watch.WAITING, None, Member(i), False, int(notified), None, -1)
+        member = Member(i, Standing())
+        assert member.start(TIMES[0], RESERVE) is None
+        return Worker(
+            Main.RUNNING, 0, Watch.WAITING, None, frozen(member), 0, 0, False, None, None, None, None
+        )
 
     @staticmethod
     def end(worker: Worker, how: Main) -> Worker:
         """`worker` ended: all that matters to others is how far it came."""
         came = worker.entered - (Main.RUNNING < worker.main < Main.LEFT)
         entered = worker.entered if how is Main.LEFT else came
-        return Worker(how, entered, Watch.WAITING, None, None, False, 0, None, -1)
+        return Worker(how, entered, Watch.ENDED, None, None, 0, 0, False, None, None, None, None)
 
-    def steps(self, i: int, worker: Worker, keys: Keys, facts: Facts) -> list[tuple[str, Worker, Keys]]:
-        """Each step that worker `i` can do next: what to call it, the worker after it, the keys after it."""
-        assert worker.member is not None
-        current = self._round(keys, worker.member.round)
-        steps: list[tuple[str, Worker, Keys]] = []
-        if not facts & Facts.SILENT:
-            steps += self._notice_steps(i, worker, keys, current)
-            steps += self._watcher_steps(i, worker, keys, current, bool(facts & Facts.IMPATIENT))
-        elif worker.member.state in (State.LISTENING, State.ANSWERED):
-            lost = advance(worker.member, Event.LOST)
-            steps.append((f"{i} loses coordination", worker._replace(member=lost), keys))
-        # With the reduction the watcher's commuting step goes first, then the main thread's.
-        if (
-            len(steps) == 1
-            and worker.watch in (Watch.READ, Watch.PUBLISHED)
-            and self.commutes(i, worker, keys)
-        ):
-            return steps
-        steps += self._main_steps(i, worker, keys, current, facts)
-        return steps
+    def steps(self, i: int, worker: Worker, keys: Keys, facts: Facts) -> tuple[list[Step], bool]:
+        """Each step that worker `i` can do next: what to call it, the worker after it, the keys after it.
+
+        Also whether these may be run before all steps of the other workers; see `_commuting`.
+        """
+        heeded = self._without_vain_calls(worker, keys)
+        if heeded != worker:
+            return [(f"{i} need not call", heeded, keys)], True
+        member = thawed(worker.member)
+        current = self._round(keys, member.round)
+        others: list[Step] = []
+        watcher: list[Step] = []
+        if facts & Facts.SILENT:
+            worker = self._quiet(worker)
+            if member.state in (State.LISTENING, State.ANSWERED):
+                member.lose()
+                lost = worker._replace(member=frozen(member))
+                others.append((f"{i} loses coordination", lost, keys))
+        else:
+            if worker.main < Main.LEFT:
+                check_notices(i, self.script(i), worker, member, current, self.last)
+                others += self._notice_steps(i, worker, keys)
+            others += self._put_steps(i, worker, keys)
+            watcher += self._watcher_steps(i, worker, keys, current, bool(facts & Facts.IMPATIENT))
+        main = self._main_steps(i, worker, keys, current, facts) if worker.main < Main.LEFT else []
+        if i in self._reducible:
+            alone = self._commuting(worker, current, others, watcher, main)
+            if alone:
+                return alone, True
+        return others + watcher + main, False
+
+    def _commuting(
+        self, worker: Worker, current: Round, others: list[Step], watcher: list[Step], main: list[Step]
+    ) -> list[Step]:
+        """Steps that may be run before all others, if there are any; never those of a worker that may die.
+
+        Whatever else can happen first, now or later, leaves them possible and comes to the same after them.
+        """
+        planned = current.plan is not None and current.plan.abort is None
+        match thawed(worker.member).state:
+            case State.PLANNED | State.ACTING if main:
+                return others + main  # Its watcher is idle, its plan fixed: nobody reads what it writes.
+            case State.ANSWERED if worker.watch is Watch.SEEN and (main or worker.main is Main.HELD):
+                return others + watcher + main  # Until it answers, nobody reads what it writes.
+            case State.ANSWERED if worker.watch is Watch.READ:
+                return watcher  # Only the caller looks at an answer, and it waits for all of them.
+            case State.ANSWERED if worker.watch is Watch.PUBLISHED and (self._certain or planned):
+                return watcher or main
+            case _:
+                return []
+
+    # -- Keys ---------------------------------------------------------------------------------------
 
     def _round(self, keys: Keys, number: int) -> Round:
         for entry in keys:
@@ -83,59 +127,92 @@ class Model:
         if changed.plan is not None:  # no one reads the answers again
             changed = changed._replace(answers=())
         others = [entry for entry in keys if entry.number != changed.number]
-        return tuple(sorted([*others, changed]))
+        return tuple(sorted([*others, changed], key=lambda entry: entry.number))
 
-    def _notice_steps(
-        self, i: int, worker: Worker, keys: Keys, current: Round
-    ) -> list[tuple[str, Worker, Keys]]:
-        steps: list[tuple[str, Worker, Keys]] = []
-        if worker.calls and current.call is None:
-            noticed = worker._replace(noticed=True, calls=worker.calls - 1)
-            call = Call(i, Kind.PREEMPTED)
-            steps.append(
-                (f"{i} gets notice and calls", noticed, self._put(keys, current._replace(call=call)))
-            )
-        elif self.cluster.late_notices and worker.calls and not worker.noticed and self._undecided(worker):
-            steps.append((f"{i} gets notice; a call stands", worker._replace(noticed=True), keys))
-        if i == 0 and current.call is None and current.number < self.cluster.goes_on:
-            call = Call(i, Kind.PERIODIC)
-            steps.append(
-                (f"{i} calls for a periodic save", worker, self._put(keys, current._replace(call=call)))
-            )
-        return steps
+    def _say(self, request: Request, keys: Keys) -> Keys:
+        entry = self._round(keys, request.round)
+        return keys if entry.call is not None else self._put(keys, entry._replace(call=request.call))
 
     @staticmethod
-    def _undecided(worker: Worker) -> bool:
-        assert worker.member is not None
-        return worker.member.state is State.LISTENING or worker.watch in (Watch.SEEN, Watch.TORN)
+    def _quiet(worker: Worker) -> Worker:
+        """What the threads had to put gets nowhere."""
+        return worker._replace(listener=None, countdown=None, thread=None, watcher=None)
+
+    def _without_vain_calls(self, worker: Worker, keys: Keys) -> Worker:
+        """A call where one stands already, or for a round that everyone has left, changes nothing."""
+        for name in ("listener", "countdown", "thread", "watcher"):
+            request: Request | None = getattr(worker, name)
+            if request is None:
+                continue
+            stands = self._round(keys, request.round).call is not None
+            if stands or request.round < thawed(worker.member).round:
+                worker = worker._replace(**{name: None})
+        return worker
+
+    def _put_steps(self, i: int, worker: Worker, keys: Keys) -> list[Step]:
+        return [
+            (f"{i} calls ({name})", worker._replace(**{name: None}), self._say(request, keys))
+            for name in ("listener", "countdown", "thread", "watcher")
+            if (request := getattr(worker, name)) is not None
+        ]
+
+    # -- Notices and the countdown ------------------------------------------------------------------
+
+    def _notice_steps(self, i: int, worker: Worker, keys: Keys) -> list[Step]:
+        steps: list[Step] = []
+        for time in times(self.script(i), worker):
+            member, now, then = thawed(worker.member), TIMES[time], worker._replace(time=time)
+            if worker.heard < len(self.script(i)) and worker.listener is None:
+                steps.append(self._next_of_script(i, then, keys))
+            due = member.due(RESERVE)
+            if due is not None and now >= due and worker.countdown is None:
+                request = member.count_down(now, RESERVE)
+                check_call(i, self.script(i), then, request)
+                counted = then._replace(member=frozen(member), countdown=request)
+                steps.append((f"{i} has counted down", counted, keys))
+        return steps
+
+    def _next_of_script(self, i: int, worker: Worker, keys: Keys) -> Step:
+        member, now = thawed(worker.member), TIMES[worker.time]
+        what = self.script(i)[worker.heard]
+        after = worker._replace(heard=worker.heard + 1)
+        request: Request | None = None
+        if what == "s":
+            announced = member.expect(now) and member.state is State.LISTENING
+            after = after._replace(announced=after.announced or announced)
+        elif what == "p":
+            request = member.call_periodic()
+        elif what == "w":
+            member.withdraw(notice_of(worker.heard - 1, self.script(i)[worker.heard - 1]))
+        else:
+            _, request = member.notify(notice_of(worker.heard, what), now, RESERVE)
+            check_call(i, self.script(i), after, request)
+        after = after._replace(member=frozen(member), listener=request)
+        return (f"{i} hears {what} at {now:.0f}", after, keys)
+
+    # -- The watcher --------------------------------------------------------------------------------
 
     def _watcher_steps(
         self, i: int, worker: Worker, keys: Keys, current: Round, impatient: bool
-    ) -> list[tuple[str, Worker, Keys]]:
-        member, mutant = worker.member, self.cluster.mutant
-        assert member is not None
+    ) -> list[Step]:
+        member, mutant = thawed(worker.member), self.cluster.mutant
         match worker.watch:
-            case Watch.WAITING if member.state is State.LISTENING and current.call is not None:
-                if mutant == "read before set":
-                    return [(f"{i} reads", worker._replace(watch=Watch.EARLY, at=self._answer(worker)), keys)]
-                called = advance(member, Event.CALL, call=current.call)
-                watch = Watch.SEEN if called.attention else Watch.WAITING
-                return [
-                    (f"{i} sees the call, sets attention", worker._replace(watch=watch, member=called), keys)
-                ]
+            case Watch.WAITING if current.call is not None and member.state is State.LISTENING:
+                if mutant == "read before set" and isinstance(current.call, Call):
+                    at = alignment.answer(i, worker.entered, member.held, bool(member.standing))
+                    return [(f"{i} reads", worker._replace(watch=Watch.EARLY, at=at), keys)]
+                return [self._hear(i, worker, keys, current, Watch.SEEN)]
             case Watch.EARLY:
-                assert current.call is not None
-                called = advance(member, Event.CALL, call=current.call)
-                return [(f"{i} sets attention", worker._replace(watch=Watch.READ, member=called), keys)]
+                return [self._hear(i, worker, keys, current, Watch.READ)]
             case Watch.SEEN if mutant == "torn read":
-                at = answer(i, worker.entered, True, None, worker.noticed)
+                at = alignment.answer(i, worker.entered, self._here(worker), bool(member.standing))
                 return [(f"{i} reads entered", worker._replace(watch=Watch.TORN, at=at), keys)]
             case Watch.TORN:
                 assert worker.at is not None
-                at = answer(i, worker.at.boundary, worker.main is Main.HELD, None, worker.noticed)
+                at = alignment.answer(i, worker.at.boundary, member.held, worker.at.doomed)
                 return [(f"{i} reads held", worker._replace(watch=Watch.READ, at=at), keys)]
             case Watch.SEEN:
-                at = self._answer(worker)
+                at = member.answer(worker.entered)
                 return [(f"{i} reads at {at.boundary}", worker._replace(watch=Watch.READ, at=at), keys)]
             case Watch.READ:
                 published = worker._replace(watch=Watch.PUBLISHED, at=None)
@@ -145,26 +222,41 @@ class Model:
                 return [(f"{i} publishes", published, self._put(keys, current._replace(answers=answers)))]
             case Watch.PUBLISHED:
                 return self._plan_steps(i, worker, keys, current, impatient)
+            case Watch.CALLING if worker.watcher is None:
+                return [(f"{i} listens again", self._listening(worker, member), keys)]
             case _:
                 return []
 
-    @staticmethod
-    def _answer(worker: Worker) -> At:
-        assert worker.member is not None
-        position = Position(0, "train", worker.entered)
-        held = worker.main is Main.HELD
-        return answer(worker.member.index, worker.entered, held, position, worker.noticed)
+    def _here(self, worker: Worker) -> Position:
+        return Position(0, "train", worker.entered)
 
-    def _plan_steps(
-        self, i: int, worker: Worker, keys: Keys, current: Round, impatient: bool
-    ) -> list[tuple[str, Worker, Keys]]:
-        member, call = worker.member, current.call
-        assert member is not None
-        assert call is not None
+    def _hear(self, i: int, worker: Worker, keys: Keys, current: Round, then: Watch) -> Step:
+        assert current.call is not None
+        member = thawed(worker.member)
+        member.hear(current.call)
+        heard = worker._replace(member=frozen(member), announced=False)
+        if isinstance(current.call, Failure):
+            return (f"{i} hears of a failure", self._watched(heard), keys)
+        return (f"{i} sees the call", heard._replace(watch=then), keys)
+
+    def _watched(self, worker: Worker) -> Worker:
+        """The watcher has ended."""
+        if worker.main >= Main.LEFT:
+            return self.end(worker, worker.main)
+        return worker._replace(watch=Watch.ENDED)
+
+    def _listening(self, worker: Worker, member: Member) -> Worker:
+        return worker._replace(watch=Watch.WAITING) if member.open else self._watched(worker)
+
+    def _plan_steps(self, i: int, worker: Worker, keys: Keys, current: Round, impatient: bool) -> list[Step]:
+        call = current.call
+        assert isinstance(call, Call)
         if current.plan is not None:
-            told = advance(member, Event.PLAN, plan=current.plan)
-            return [(f"{i} reads the plan", worker._replace(watch=Watch.WAITING, member=told), keys)]
-        steps: list[tuple[str, Worker, Keys]] = []
+            return [
+                self._taken(i, worker._replace(time=time), keys, current.plan)
+                for time in (times(self.script(i), worker) if current.plan.abort else [worker.time])
+            ]
+        steps: list[Step] = []
         if call.member == i and None not in current.answers:
             answers = [at for at in current.answers if at is not None]
             plan = make_plan(call, answers, self.members)
@@ -174,76 +266,100 @@ class Model:
             steps.append((f"{i} aborts the round", worker, self._put(keys, abort)))
         return steps
 
-    def _main_steps(
-        self, i: int, worker: Worker, keys: Keys, current: Round, facts: Facts
-    ) -> list[tuple[str, Worker, Keys]]:
+    def _taken(self, i: int, worker: Worker, keys: Keys, plan: Plan) -> Step:
+        member = thawed(worker.member)
+        request = member.take(plan, TIMES[worker.time], RESERVE)
+        check_call(i, self.script(i), worker, request)
+        told = worker._replace(member=frozen(member), watcher=request, watch=Watch.CALLING)
+        return (f"{i} reads the plan", told if request else self._listening(told, member), keys)
+
+    # -- The main thread ----------------------------------------------------------------------------
+
+    def _main_steps(self, i: int, worker: Worker, keys: Keys, current: Round, facts: Facts) -> list[Step]:
+        member = thawed(worker.member)
         last = worker.entered == self.last
         match worker.main:
             case Main.RUNNING:
-                steps: list[tuple[str, Worker, Keys]] = []
+                steps: list[Step] = []
                 if facts & Facts.COMPLETE:
                     entered = worker._replace(main=Main.ENTERED, entered=worker.entered + 1)
                     steps.append((f"{i} enters {entered.entered}", entered, keys))
                 raises = self.cluster.death == "raise" and i == self.cluster.workers - 1
                 if facts & Facts.BROKEN or raises:
-                    steps.append(self._raise(i, worker, keys, current, facts))
+                    steps.append(self._raise(i, worker, keys, facts))
                 return steps
-            case Main.ENTERED if last and self.cluster.mutant != "no last boundary rule":
-                return [self._ask(i, worker, keys, current, facts)]
+            case Main.ENTERED if last:
+                return self._ask(i, worker, keys, member)
+            case Main.ENTERED if self._attention(worker, member):
+                return self._held(i, worker, keys, member, self._here(worker))
             case Main.ENTERED:
-                if self._attention(worker):
-                    return [(f"{i} sees attention", worker._replace(main=Main.MARKING), keys)]
-                return [self._pass(i, worker, keys, last)]
+                if worker.announced:
+                    raise Violation(f"worker {i} begins a step although a notice was announced")
+                return [self._pass(i, worker, keys, member)]
+            case Main.ASKING if facts & Facts.SILENT:
+                member.lose()
+                lost = worker._replace(main=Main.MARKING, member=frozen(member))
+                return [(f"{i} cannot call at the end", lost, keys)]
+            case Main.ASKING if worker.thread is None:
+                return [(f"{i} has called finished", worker._replace(main=Main.MARKING), keys)]
             case Main.MARKING:
-                return [(f"{i} holds", worker._replace(main=Main.HELD), keys)]
+                return self._held(i, worker, keys, member, self._here(worker))
             case Main.HELD:
-                return self._held(i, worker, keys)
+                return self._held(i, worker, keys, member, None)
             case Main.ACTING:
-                return [self._acted(i, worker, keys, last)]
+                return self._acted(i, worker, keys, member)
+            case Main.CALLING if worker.thread is None:
+                return [(f"{i} trains on", worker._replace(main=Main.RUNNING), keys)]
             case _:
                 return []
 
-    def _attention(self, worker: Worker) -> bool:
-        assert worker.member is not None
-        cleared = self.cluster.mutant == "cleared on release" and worker.released == worker.member.round
-        return worker.member.attention and not cleared
+    def _attention(self, worker: Worker, member: Member) -> bool:
+        cleared = self.cluster.mutant == "cleared on release" and member.state is State.PLANNED
+        return member.attention and not (cleared and member.held is None and member.asks == 0)
 
-    def _ask(
-        self, i: int, worker: Worker, keys: Keys, current: Round, facts: Facts
-    ) -> tuple[str, Worker, Keys]:
-        assert worker.member is not None
-        if facts & Facts.SILENT:
-            member = advance(worker.member, Event.LOST)
-            return (f"{i} cannot call at the end", worker._replace(main=Main.MARKING, member=member), keys)
-        asked = worker._replace(main=Main.MARKING, asked=worker.member.round)
-        if current.call is None:
-            keys = self._put(keys, current._replace(call=Call(i, Kind.FINISHED)))
-        return (f"{i} calls finished", asked, keys)
+    def _ask(self, i: int, worker: Worker, keys: Keys, member: Member) -> list[Step]:
+        if member.awaits_call:
+            return self._late_announcement(i, worker, keys, member)
+        request = member.finish()
+        if request is None:
+            member.leave()
+            return [(f"{i} ends alone", self.end(worker, Main.ALONE), keys)]
+        asking = worker._replace(main=Main.ASKING, member=frozen(member), thread=request)
+        return [(f"{i} asks for the end", asking, keys)]
 
-    def _raise(
-        self, i: int, worker: Worker, keys: Keys, current: Round, facts: Facts
-    ) -> tuple[str, Worker, Keys]:
-        if current.call is None and not facts & Facts.SILENT:
-            keys = self._put(keys, current._replace(call=Call(i, Kind.FAILED)))
-        return (f"{i} raises", self.end(worker, Main.RAISED), keys)
+    def _late_announcement(self, i: int, worker: Worker, keys: Keys, member: Member) -> list[Step]:
+        for time in times(self.script(i), worker):
+            if member.expect_no_more(TIMES[time]):
+                after = worker._replace(member=frozen(member), announced=False, time=time)
+                return [(f"{i} expects no notice any more", after, keys)]
+        return []
 
-    def _held(self, i: int, worker: Worker, keys: Keys) -> list[tuple[str, Worker, Keys]]:
-        assert worker.member is not None
-        last = worker.entered == self.last
-        knows_last = last and self.cluster.mutant != "no last boundary rule"
-        decision = held_decision(worker.member, worker.entered, last=knows_last, asked=worker.asked)
+    def _raise(self, i: int, worker: Worker, keys: Keys, facts: Facts) -> Step:
+        member = thawed(worker.member)
+        request = member.close("an exception")
+        if not facts & Facts.SILENT:
+            keys = self._say(request, keys)
+        if worker.watch in (Watch.WAITING, Watch.ENDED) or facts & Facts.SILENT:
+            return (f"{i} raises", self.end(worker, Main.RAISED), keys)
+        # Its watcher still answers in the round that stands.
+        ended = self.end(worker, Main.RAISED)
+        return (f"{i} raises", ended._replace(member=frozen(member), watch=worker.watch, at=worker.at), keys)
+
+    def _held(self, i: int, worker: Worker, keys: Keys, member: Member, mark: Position | None) -> list[Step]:
+        """Holds, or asks again; `mark` is the boundary if the thread only gets there now."""
+        if mark is not None:
+            member.hold(mark)
+        decision = member.let_go(worker.entered)
         if decision is Decision.HOLD:
-            return []
+            if mark is not None:
+                return [(f"{i} holds", worker._replace(main=Main.HELD, member=frozen(member)), keys)]
+            return self._late_announcement(i, worker, keys, member)
+        after = worker._replace(member=frozen(member))
         if decision is Decision.ACT:
-            acting = advance(worker.member, Event.REACHED)
-            return [(f"{i} acts", worker._replace(main=Main.ACTING, member=acting), keys)]
-        if worker.member.state is State.PLANNED and self.cluster.mutant == "cleared on release":
-            worker = worker._replace(released=worker.member.round)
-        return [self._pass(i, worker, keys, last)]
+            return [(f"{i} acts", after._replace(main=Main.ACTING), keys)]
+        return [self._pass(i, after, keys, member)]
 
-    def _pass(self, i: int, worker: Worker, keys: Keys, last: bool) -> tuple[str, Worker, Keys]:
-        member = worker.member
-        assert member is not None
+    def _pass(self, i: int, worker: Worker, keys: Keys, member: Member) -> Step:
         # A member that lost coordination cannot know the plan any more.
         known = [
             entry.plan for entry in keys if entry.number >= member.round and member.state is not State.LOST
@@ -251,42 +367,32 @@ class Model:
         for plan in known:
             if plan is not None and plan.abort is None and worker.entered >= plan.target:
                 raise Violation(f"worker {i} passes boundary {worker.entered}, target {plan.target}")
-        if last:
-            if member.state is State.LISTENING:
-                advance(member, Event.FINISH)
-            return (f"{i} ends alone", self.end(worker, Main.ALONE), keys)
+        if worker.entered == self.last:  # Asks again, or gives up.
+            return (f"{i} is let go at the end", worker._replace(main=Main.ENTERED), keys)
         return (f"{i} passes {worker.entered}", worker._replace(main=Main.RUNNING), keys)
 
-    def _acted(self, i: int, worker: Worker, keys: Keys, last: bool) -> tuple[str, Worker, Keys]:
-        member = worker.member
-        assert member is not None
-        assert member.plan is not None
+    def _acted(self, i: int, worker: Worker, keys: Keys, member: Member) -> list[Step]:
+        plan = member.plan
+        assert plan is not None
         plans = [entry.plan for entry in keys if entry.number == member.round]
-        if plans != [member.plan]:
-            raise Violation(f"worker {i} acts on {member.plan}; what stands is {plans}")
-        event = outcome(worker.entered, member.plan, last)
-        after = advance(member, event)
-        if worker.entered != member.plan.target and event is not Event.FINISH:
-            raise Violation(f"worker {i} acts at {worker.entered}, target {member.plan.target}")
-        if event is Event.ACTED:
-            return (f"{i} trains on", worker._replace(main=Main.RUNNING, member=after), keys)
-        how = Main.FINISHED if event is Event.FINISH else Main.LEFT
-        return (f"{i} has {how.name.lower()}", self.end(worker, how), keys)
+        if plans != [plan]:
+            raise Violation(f"worker {i} acts on {plan}; what stands is {plans}")
+        last = worker.entered == self.last
+        if worker.entered != plan.target and not last:
+            raise Violation(f"worker {i} acts at {worker.entered}, target {plan.target}")
+        if plan.goes_on and not last:
+            return [
+                self._goes_on(i, worker._replace(time=time), keys) for time in times(self.script(i), worker)
+            ]
+        member.leave()
+        if last and member.state is not State.FINISHED:
+            raise Violation(f"worker {i} leaves at the last boundary instead of finishing")
+        how = {State.LEFT: Main.LEFT, State.FINISHED: Main.FINISHED}[member.state]
+        return [(f"{i} has {how.name.lower()}", self.end(worker, how), keys)]
 
-    def commutes(self, i: int, worker: Worker, keys: Keys) -> bool:
-        """Whether the worker's only step may be run before all others (never so for one that may die)."""
-        if i not in self._reducible:
-            return False
-        assert worker.member is not None
-        match worker.member.state:
-            case State.PLANNED | State.ACTING:
-                return (
-                    True  # its watcher is idle and its plan fixed: nobody reads what its main thread writes
-                )
-            case State.ANSWERED if worker.watch is Watch.READ:
-                return True  # only the caller looks at an answer, and it waits for all of them
-            case State.ANSWERED if worker.watch is Watch.PUBLISHED:
-                plan = self._round(keys, worker.member.round).plan
-                return self._certain or (plan is not None and plan.abort is None)
-            case _:
-                return False
+    def _goes_on(self, i: int, worker: Worker, keys: Keys) -> Step:
+        member = thawed(worker.member)
+        request = member.acted(TIMES[worker.time], RESERVE)
+        check_call(i, self.script(i), worker, request)
+        after = worker._replace(main=Main.CALLING, member=frozen(member), thread=request)
+        return (f"{i} trains on", after if request else after._replace(main=Main.RUNNING), keys)

@@ -1,7 +1,7 @@
 """Runs clusters of any size through random schedules: message delays, uneven steps, notices, deaths.
 
-Time is simulated: an event queue holds what happens when. As in `explorer.py`, all decisions are
-those of the real functions of `keras_preempt.agreement.alignment`; here every message also travels in its encoded form.
+Time is simulated: an event queue holds what happens when. As in `explorer.py`, all decisions are those of
+`keras_preempt.agreement.member.Member`, as a fit runs it; here every message also travels in its encoded form.
 """
 
 from __future__ import annotations
@@ -12,28 +12,15 @@ import random
 from collections.abc import Callable
 from functools import lru_cache
 
-from keras_preempt.agreement.alignment import (
-    At,
-    Call,
-    Decision,
-    Event,
-    Kind,
-    Member,
-    Plan,
-    Position,
-    State,
-    abort_plan,
-    advance,
-    answer,
-    held_decision,
-    key,
-    make_plan,
-    outcome,
-)
-from keras_preempt.training.grace import has_room, last_call_at, reserve
+from keras_preempt.agreement.alignment import Decision, State, abort_plan, make_plan
+from keras_preempt.agreement.grace import reserve
+from keras_preempt.agreement.member import Member, Request
+from keras_preempt.agreement.messages import At, Call, Failure, Plan, Position
+from keras_preempt.agreement.rounds import key
+from keras_preempt.notices import Notice
 from tests.agreement.schedules import Result, Schedule
 
-_decode_call = lru_cache(maxsize=64)(Call.decode)
+_decode_call = lru_cache(maxsize=64)(lambda text: Failure.decode(text) or Call.decode(text))
 _decode_plan = lru_cache(maxsize=64)(Plan.decode)
 
 
@@ -42,7 +29,7 @@ class _Cluster:
         self.schedule = schedule
         self.random = random.Random(schedule.seed)
         self.now = 0.0
-        self.reserve = reserve(0.3, 1.5, 5 * schedule.delay, margin=0.5)
+        self.reserve = reserve(0.3, 1.5, 5 * schedule.delay)
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._values: dict[str, str] = {}
@@ -60,9 +47,15 @@ class _Cluster:
     def run(self) -> Result:
         for worker in self.workers:
             self.after(self.some_delay(), worker.begin)
-        for index, when, grace in self.schedule.notices:
+        for number, (index, when, grace) in enumerate(self.schedule.notices):
+            # By the clock that all share here; every other one is a signal that a handler announces.
+            source = "signal" if number % 2 else "cloud"
+            notice = Notice(source, "a notice", when, when + grace, id=str(number), heard_at=when)
             worker = self.workers[index]
-            self.after(when, lambda worker=worker, until=when + grace: worker.notice(until))  # type: ignore[misc]
+            self.after(when, lambda worker=worker, notice=notice: worker.notice(notice))  # type: ignore[misc]
+            if number < len(self.schedule.withdrawals):
+                later = when + self.schedule.withdrawals[number]
+                self.after(later, lambda worker=worker, notice=notice: worker.withdraw(notice))  # type: ignore[misc]
         for index, when in self.schedule.deaths:
             self.after(when, self.workers[index].die)
         result = self.result
@@ -130,10 +123,8 @@ class _Worker:
         self.cluster = cluster
         self.member = Member(index)
         self.entered = 0
-        self.held = False
-        self.asked: int | None = None
-        self.noticed = False
-        self.due: tuple[Kind, float] | None = None
+        self.call: Call | None = None
+        self.asks_later = False
         self.ended = ""
         self.acted: dict[int, int] = {}
 
@@ -144,11 +135,15 @@ class _Worker:
     def key(self, *rest: str | int) -> str:
         return key(0, self.member.round, *rest)
 
+    def now(self) -> tuple[float, float]:
+        return self.cluster.now, self.cluster.reserve
+
     def later(self, do: Callable[[], None]) -> None:
         """`do` a moment later, as another atomic step, unless this worker has ended by then."""
         self.cluster.after(self.cluster.some_delay() / 10, lambda: None if self.ended else do())
 
     def begin(self) -> None:
+        self.put(self.member.start(*self.now()))
         self.listen()
         self.cluster.step(self)
 
@@ -162,67 +157,69 @@ class _Worker:
             return
         self.ended = how
         if how == "raised":
-            self.cluster.put(
-                self.key("call"), Call(self.member.index, Kind.FAILED, "a collective failed").encode()
-            )
+            self.put(self.member.close("a collective failed"))
 
-    # Notices.
+    def put(self, request: Request | None, told: Callable[[bool], None] | None = None) -> None:
+        if request is not None:
+            self.cluster.put(key(0, request.round, "call"), request.call.encode(), told)
 
-    def notice(self, deadline: float) -> None:
-        self.noticed = True
-        self.due = (Kind.PREEMPTED, deadline)
-        self.call()
+    # Notices and the countdown.
 
-    def call(self) -> None:
-        if self.ended or self.due is None or self.member.state is not State.LISTENING:
+    def notice(self, notice: Notice) -> None:
+        if self.ended:
             return
-        kind, deadline = self.due
-        room = kind is Kind.PREEMPTED and has_room(deadline, self.cluster.now, self.cluster.reserve, 0.5)
-        call = Call(self.member.index, kind, "notice", deadline, goes_on=room)
-        self.cluster.put(self.key("call"), call.encode())
+        if notice.source == "signal":
+            self.member.expect(self.cluster.now)
 
-    def served(self, plan: Plan) -> None:
-        """A round has saved and training goes on: what this worker's notice still asks for."""
-        if self.due is None or plan.kind is not Kind.PREEMPTED:
+        def notify() -> None:
+            _, request = self.member.notify(notice, *self.now())
+            self.put(request)
+            self.count_down()
+
+        self.later(notify)
+
+    def withdraw(self, notice: Notice) -> None:
+        if not self.ended:
+            self.member.withdraw(notice)
+
+    def count_down(self) -> None:
+        """Calls when the countdown says so, by what stands then."""
+        due = self.member.due(self.cluster.reserve)
+        if due is None or self.ended:
             return
-        deadline = self.due[1]
-        if has_room(deadline, self.cluster.now, self.cluster.reserve, 0.5):
-            self.due = None
-            when = last_call_at(deadline, self.cluster.reserve)
-            assert when is not None
-            self.cluster.after(when - self.cluster.now, lambda: self.last_call(deadline))
-
-    def last_call(self, deadline: float) -> None:
-        self.due = (Kind.DEADLINE, deadline)
-        self.call()
+        if due <= self.cluster.now:
+            self.put(self.member.count_down(*self.now()))
+        else:
+            self.cluster.after(due - self.cluster.now, self.count_down)
 
     # The watcher thread.
 
     def listen(self) -> None:
         self.cluster.get(self.key("call"), self.see_call)
-        self.call()
 
     def see_call(self, text: str) -> None:
         if self.ended:
             return
-        self.member = advance(self.member, Event.CALL, call=_decode_call(text))
-        if self.member.attention:
+        call = _decode_call(text)
+        self.member.hear(call)
+        if isinstance(call, Call):
+            self.call = call
             self.later(self.publish)
         else:
             self.consider()
 
     def publish(self) -> None:
-        call, number, me = self.member.call, self.member.round, self.member.index
+        call, number, me = self.call, self.member.round, self.member.index
         assert call is not None
-        at = answer(me, self.entered, self.held, Position(0, "train", self.entered), self.noticed)
-        self.cluster.put(self.key("at", me), at.encode())
+        self.cluster.put(self.key("at", me), self.member.answer(self.entered).encode())
         self.cluster.get(self.key("plan"), self.see_plan)
         if call.member == me:
             self.gather(call)
 
         def give_up() -> None:
             if not self.ended and self.member.round == number and self.member.state is State.ANSWERED:
-                self.cluster.put(self.key("plan"), abort_plan(call, f"member {me} waited too long").encode())
+                abort = abort_plan(call, f"member {me} waited too long")
+                self.cluster.put(self.key("plan"), abort.encode())
 
         self.cluster.after(self.cluster.schedule.patience, give_up)
 
@@ -245,9 +242,10 @@ class _Worker:
     def see_plan(self, text: str) -> None:
         if self.ended:
             return
-        self.member = advance(self.member, Event.PLAN, plan=_decode_plan(text))
+        self.put(self.member.take(_decode_plan(text), *self.now()))
         if self.member.state is State.LISTENING:
             self.listen()
+            self.count_down()
         self.consider()
 
     # The main thread.
@@ -267,53 +265,47 @@ class _Worker:
             self.cluster.step(self)
 
     def ask(self) -> None:
-        number = self.member.round
-        call = Call(self.member.index, Kind.FINISHED)
-
-        def told(_: bool) -> None:
-            if self.ended:
-                return
-            if self.member.round != number and self.member.state is State.LISTENING:
-                self.ask()  # that round was aborted before this thread had asked
-                return
-            self.asked = number
-            self.hold()
-
-        self.cluster.put(self.key("call"), call.encode(), told)
+        self.asks_later = self.member.awaits_call
+        if self.asks_later:
+            return
+        request = self.member.finish()
+        if request is None:
+            self.member.leave()
+            self.end("alone")
+        else:
+            self.put(request, lambda _: None if self.ended else self.hold())
 
     def hold(self) -> None:
-        self.held = True
+        self.member.hold(Position(0, "train", self.entered))
         self.consider()
 
     def consider(self) -> None:
-        if not self.held:
+        if self.asks_later:
+            self.ask()
+        if self.member.held is None:
             return
-        decision = held_decision(self.member, self.entered, last=self.last, asked=self.asked)
-        if decision is Decision.HOLD:
-            return
-        self.held = False
+        decision = self.member.let_go(self.entered)
         if decision is Decision.ACT:
-            self.member = advance(self.member, Event.REACHED)
             self.cluster.after(
                 self.cluster.random.uniform(0.1, 0.3), lambda: None if self.ended else self.act()
             )
-        elif self.last:
-            self.end("alone")
-        else:
+        elif decision is Decision.PASS and self.last:
+            self.ask()
+        elif decision is Decision.PASS:
             self.cluster.step(self)
 
     def act(self) -> None:
         plan = self.member.plan
         assert plan is not None
         self.acted[self.member.round] = self.entered
-        event = outcome(self.entered, plan, self.last)
-        self.member = advance(self.member, event)
-        if event is Event.ACTED:
-            self.served(plan)
+        if plan.goes_on and not self.last:
+            self.put(self.member.acted(*self.now()))
+            self.count_down()
             self.listen()
             self.cluster.step(self)
         else:
-            self.ended = "left" if event is Event.LEAVE else "finished"
+            self.member.leave()
+            self.ended = self.member.state.value
 
 
 def simulate(schedule: Schedule) -> Result:

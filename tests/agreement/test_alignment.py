@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,43 +18,28 @@ from keras_preempt.agreement.alignment import (
     Decision,
     Event,
     Kind,
-    Member,
     Plan,
     Position,
     ProtocolError,
     State,
     abort_plan,
-    advance,
     answer,
     decide,
-    finishing,
-    held_decision,
-    key,
     make_plan,
     outcome,
-    overshot,
+    transition,
+    without,
 )
+from keras_preempt.agreement.rounds import key
 
 DIAGRAM = Path(__file__).parents[2] / "docs" / "alignment_diagram.py"
-CALL = Call(1, Kind.PREEMPTED, "SIGTERM", 100.0)
+CALL = Call(1, Kind.PREEMPTED, "SIGTERM")
 PLAN = Plan(4, Kind.PREEMPTED, (0,), (1,))
 ABORT = abort_plan(CALL, "member 0 is silent")
 
 
 def ats(*boundaries: int, doomed: tuple[int, ...] = ()) -> list[At]:
     return [At(i, boundary, None, i in doomed) for i, boundary in enumerate(boundaries)]
-
-
-def member(state: State, number: int = 0) -> Member:
-    known = state in (State.ANSWERED, State.PLANNED, State.ACTING)
-    planned = state in (State.PLANNED, State.ACTING)
-    return Member(0, number, state, CALL if known else None, PLAN if planned else None)
-
-
-def payload(event: Event) -> dict[str, Any]:
-    if event is Event.CALL:
-        return {"call": CALL}
-    return {"plan": PLAN} if event is Event.PLAN else {}
 
 
 # The table.
@@ -67,18 +50,13 @@ def test_table_has_one_transition_per_state_and_event() -> None:
 
 
 @pytest.mark.parametrize(("state", "event"), itertools.product(State, Event))
-def test_member_follows_the_table_and_refuses_every_other_event(state: State, event: Event) -> None:
-    row = next((row for row in TRANSITIONS if (row.source, row.event) == (state, event)), None)
-    before = member(state, number=3)
-    if row is None:
-        with pytest.raises(ProtocolError, match=f"Expected one of the events .*Received: '{event.value}'"):
-            advance(before, event, **payload(event))
+def test_every_event_that_the_table_does_not_have_is_refused(state: State, event: Event) -> None:
+    rows = [row for row in TRANSITIONS if (row.source, row.event) == (state, event)]
+    if rows:
+        assert [transition(state, event)] == rows
         return
-    after = advance(before, event, **payload(event))
-    assert after.state is row.target
-    assert after.round == 3 + row.next_round
-    if row.next_round:
-        assert after == Member(0, 4)
+    with pytest.raises(ProtocolError, match=f"Expected one of the events .*Received: '{event.value}'"):
+        transition(state, event)
 
 
 def test_every_state_is_reached_from_listening() -> None:
@@ -88,53 +66,14 @@ def test_every_state_is_reached_from_listening() -> None:
     assert reached == set(State)
 
 
-def test_attention_stays_on_from_the_call_until_the_plan_is_carried_out() -> None:
-    now, seen = Member(0), []
-    for event in (Event.CALL, Event.PLAN, Event.REACHED, Event.ACTED):
-        seen.append(now.attention)
-        now = advance(now, event, **payload(event))
-    assert seen == [False, True, True, True]
-    assert not now.attention
-    assert now.round == 1
-
-
-def test_failed_call_and_aborted_plan_end_the_round_at_once() -> None:
-    lost = advance(Member(0), Event.CALL, call=Call(1, Kind.FAILED, "ValueError"))
-    assert (lost.state, lost.attention, lost.call) == (State.LOST, False, Call(1, Kind.FAILED, "ValueError"))
-    assert advance(member(State.ANSWERED), Event.PLAN, plan=ABORT) == Member(0, 1)
-    assert advance(member(State.ANSWERED), Event.ABORT) == Member(0, 1)
-
-
-@pytest.mark.parametrize("state", [State.PLANNED, State.ACTING])
-def test_known_plan_survives_the_loss_of_coordination(state: State) -> None:
-    assert advance(member(state), Event.LOST) == member(state)
-
-
-def test_event_without_its_message_is_refused() -> None:
-    wrong: list[tuple[State, Event, dict[str, Any]]] = [
-        (State.LISTENING, Event.CALL, {}),
-        (State.ANSWERED, Event.PLAN, {}),
-        (State.ANSWERED, Event.PLAN, {"call": CALL, "plan": PLAN}),
-        (State.PLANNED, Event.REACHED, {"plan": PLAN}),
-    ]
-    for state, event, messages in wrong:
-        with pytest.raises(ProtocolError, match="Expected"):
-            advance(member(state), event, **messages)
-
-
-def test_member_cannot_be_changed_in_place() -> None:
-    with pytest.raises(FrozenInstanceError):
-        Member(0).round = 1  # type: ignore[misc]
-
-
 # Answers and plans.
 
 
 def test_answer_is_where_the_thread_stands_or_the_next_boundary() -> None:
     here = Position(0, "train", 3)
-    assert answer(2, 4, True, here, False) == At(2, 4, here, False)
-    assert answer(2, 4, False, here, True) == At(2, 5, None, True)
-    assert answer(0, 0, False, None, False).boundary == 1
+    assert answer(2, 4, here, False) == At(2, 4, here, False)
+    assert answer(2, 4, None, True) == At(2, 5, None, True)
+    assert answer(0, 0, None, False).boundary == 1
 
 
 @given(st.data(), st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=9))
@@ -143,7 +82,7 @@ def test_plan_targets_the_highest_answer_and_never_lets_the_doomed_write_for_sur
 ) -> None:
     answers = [At(i, boundary, None, doomed) for i, (boundary, doomed) in enumerate(answered)]
     members = range(len(answers))
-    call = Call(data.draw(st.sampled_from(members)), data.draw(st.sampled_from([*Kind][:4])), "", 7.0)
+    call = Call(data.draw(st.sampled_from(members)), data.draw(st.sampled_from(Kind)))
     plan = make_plan(call, data.draw(st.permutations(answers)), members)
     doomed = {at.member for at in answers if at.doomed}
     if call.kind is Kind.PREEMPTED:
@@ -151,7 +90,7 @@ def test_plan_targets_the_highest_answer_and_never_lets_the_doomed_write_for_sur
     assert plan.target == max(at.boundary for at in answers)
     assert set(plan.doomed) == doomed
     assert set(plan.writers) == (set(members) - doomed or set(members))
-    assert (plan.abort, plan.deadline, plan.kind) == (None, 7.0, call.kind)
+    assert (plan.abort, plan.kind) == (None, call.kind)
     assert Plan.decode(plan.encode()) == plan
 
 
@@ -190,11 +129,6 @@ def test_plan_needs_exactly_one_answer_from_each_member(answers: list[At]) -> No
         make_plan(CALL, answers, (0, 1))
 
 
-def test_no_plan_follows_a_failed_call() -> None:
-    with pytest.raises(ProtocolError, match="a call that a plan follows"):
-        make_plan(Call(0, Kind.FAILED), ats(1), (0,))
-
-
 # At a boundary.
 
 
@@ -209,38 +143,57 @@ def test_decision_holds_passes_or_acts() -> None:
 def test_everyone_finishes_at_the_last_boundary_whatever_was_called() -> None:
     goes_on = make_plan(Call(0, Kind.PERIODIC), ats(4, 3), (0, 1))
     roomy = make_plan(Call(0, Kind.PREEMPTED, goes_on=True), ats(4, 3), (0, 1))
-    assert finishing(3, PLAN, True)
-    assert not finishing(4, PLAN, False)
-    assert not finishing(3, ABORT, True)
-    assert [outcome(4, plan, True) for plan in (PLAN, goes_on, roomy)] == [Event.FINISH] * 3
-    assert [outcome(4, plan, False) for plan in (PLAN, goes_on, roomy)] == [Event.LEAVE, *[Event.ACTED] * 2]
+    assert [outcome(plan, True) for plan in (PLAN, goes_on, roomy)] == [Event.FINISH] * 3
+    assert [outcome(plan, False) for plan in (PLAN, goes_on, roomy)] == [Event.LEAVE, *[Event.ACTED] * 2]
 
 
 def test_thread_beyond_the_target_is_an_error() -> None:
-    overshot(4, PLAN)
-    overshot(9, ABORT)
-    with pytest.raises(ProtocolError, match=r"act at boundary 4.*beyond it, at boundary 5"):
-        overshot(5, PLAN)
-    with pytest.raises(ProtocolError):
-        held_decision(member(State.PLANNED), 5, last=False)
-
-
-def test_held_thread_is_let_go_when_its_round_came_to_nothing() -> None:
-    assert held_decision(Member(0, 1), 3, last=False) is Decision.PASS
-    assert held_decision(member(State.ANSWERED, 1), 3, last=False) is Decision.HOLD
-    assert held_decision(Member(0, 0, State.LOST), 3, last=False) is Decision.PASS
-    assert held_decision(Member(0, 0, State.LOST), 3, last=True, asked=0) is Decision.PASS
-
-
-def test_last_boundary_waits_for_its_own_call_but_not_after_an_abort() -> None:
-    assert held_decision(Member(0, 2), 9, last=True, asked=2) is Decision.HOLD
-    assert held_decision(Member(0, 3), 9, last=True, asked=2) is Decision.PASS
-    assert held_decision(member(State.ANSWERED, 3), 9, last=True, asked=2) is Decision.HOLD
+    assert decide(9, ABORT, False) is Decision.PASS
+    for last in (False, True):
+        with pytest.raises(ProtocolError, match=r"act at boundary 4.*beyond it, at boundary 5"):
+            decide(5, PLAN, last)
 
 
 def test_keys_of_a_round_share_a_prefix() -> None:
     assert key(0, 2, "at", 1) == "keras_preempt/0/2/at/1"
     assert key(1, 0) == "keras_preempt/1/0"
+
+
+# When writers are gone.
+
+MEMBERS = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("writers", "doomed", "late", "own", "expected"),
+    [
+        ((0, 1), (2, 3), [1], 0, (0,)),  # Another writer takes its part over.
+        ((0, 1), (2, 3), [0], 3, (1,)),
+        ((0, 1), (2, 3), [0, 1], 2, (2,)),  # None is left: the first worker under notice.
+        ((0, 1), (2, 3), [0, 1], 3, (2,)),
+        ((2,), (0, 1, 3), [2], 3, (0,)),
+        ((0, 1, 2, 3), (0, 1, 2, 3), [0, 2], 1, (1, 3)),
+        ((2,), (0, 1, 3), [], 3, (3,)),  # Nobody is known to be late, and still nothing came.
+    ],
+)
+def test_who_writes_when_writers_are_gone(
+    writers: tuple[int, ...], doomed: tuple[int, ...], late: list[int], own: int, expected: tuple[int, ...]
+) -> None:
+    plan = without(Plan(7, Kind.PREEMPTED, writers, doomed), late, MEMBERS, own)
+    assert plan.writers == expected
+    assert plan.target == 7
+    # Nobody but the writers has to arrive.
+    assert set(plan.doomed) >= set(MEMBERS) - set(plan.writers)
+
+
+@pytest.mark.parametrize("own", MEMBERS)
+def test_whoever_dies_and_in_whatever_order_it_ends_with_this_worker_writing_everything(own: int) -> None:
+    plan = Plan(7, Kind.PREEMPTED, (0, 1), (2, 3))
+    late: list[int] = []
+    while plan.writers != (own,) and len(late) < len(MEMBERS):
+        late += [member for member in plan.writers if member != own][:1]
+        plan = without(plan, late, MEMBERS, own)
+    assert plan.writers == (own,)
 
 
 # The generated page.

@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from keras_preempt.agreement.coordinator import CoordinationTimeout, Coordinator
-from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.agreement.coordinator import CoordinationTimeout, Coordinator, LocalCoordinator
 
 
 def test_one_process_is_member_0_of_1() -> None:

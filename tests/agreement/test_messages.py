@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.agreement.messages import PHASES, At, Call, Kind, Plan, Position, ProtocolError
+from keras_preempt.agreement.messages import PHASES, At, Call, Failure, Kind, Plan, Position, ProtocolError
 
 Message = type[Call] | type[At] | type[Plan]
 MESSAGES: list[Message] = [Call, At, Plan]
 
 numbers = st.integers(0, 2**70)
-seconds = st.none() | st.floats(-1e299, 1e299)
 members = st.sets(numbers, max_size=5).map(lambda found: tuple(sorted(found)))
 positions = st.builds(Position, numbers, st.sampled_from(PHASES), numbers, st.none() | numbers)
-calls = st.builds(Call, numbers, st.sampled_from(Kind), st.text(), seconds, st.booleans())
+calls = st.builds(Call, numbers, st.sampled_from(Kind), st.text(), st.booleans())
 answers = st.builds(At, numbers, st.integers(1, 2**70), st.none() | positions, st.booleans())
 plans = st.builds(
     Plan,
@@ -26,7 +25,6 @@ plans = st.builds(
     members.filter(bool),
     members,
     st.none() | st.text(),
-    seconds,
     st.booleans(),
 )
 anything = st.recursive(
@@ -87,14 +85,11 @@ def test_cut_or_extended_message_is_refused(data: st.DataObject, message: Call |
         ("kind", "sleepy", "one of preempted, periodic"),
         ("kind", 3, "a string as 'kind'"),
         ("reason", None, "a string as 'reason'"),
-        ("deadline", float("nan"), "a JSON object"),
-        ("deadline", float("inf"), "a JSON object"),
-        ("deadline", 10**400, "a finite number from .* as 'deadline'"),
         ("goes_on", 1, "true or false"),
     ],
 )
 def test_refusal_names_what_was_expected(name: str, value: object, expected: str) -> None:
-    fields = {"member": 0, "kind": "preempted", "reason": "", "deadline": None, "goes_on": False, name: value}
+    fields = {"member": 0, "kind": "preempted", "reason": "", "goes_on": False, name: value}
     with pytest.raises(ProtocolError, match=expected):
         Call.decode(json.dumps(fields))
 
@@ -117,3 +112,25 @@ def test_members_are_ascending_indices(writers: object) -> None:
 def test_deeply_nested_text_is_refused() -> None:
     with pytest.raises(ProtocolError, match="a JSON object"):
         Call.decode("[" * 100_000)
+
+
+@given(st.builds(Failure, numbers, st.text(), st.integers(0, 16), st.text()), st.text(), st.text())
+def test_a_failure_is_found_within_a_longer_text(failure: Failure, before: str, after: str) -> None:
+    assert Failure.decode(before + failure.encode() + after) == failure
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"member": 1}',
+        '{"member": "1", "type": "ValueError", "code": 0, "text": ""}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_failure_is_none(text: str) -> None:
+    assert Failure.decode(text) is None
+    assert Failure.decode(f"keras_preempt: a worker failed: {text}") is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.training.startup import Start, begin
 from tests.checkpoint.fuzz_targets import Targets
 

@@ -1,24 +1,49 @@
-"""A fit on a simulated clock, which decides by the package's own `Pace`, `Standing` and `grace`.
+"""A fit on a simulated clock, which is driven by the package's own `Runtime` with its threads.
 
-One worker is enough: what the workers tell each other takes milliseconds, and is explored elsewhere. For a table of how
-much of a grace period is used, and how many deadlines are missed::
+The clock, the saver and the steps are simulated; the notices, the rounds of one worker, the measuring and the countdown
+are those of a fit. One worker is enough: what several do about each other's calls is explored elsewhere. For a table of
+how much of a grace period is used, and how many deadlines are missed::
 
     python -m tests.training.grace_simulator
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import statistics
 from dataclasses import replace
 
+from keras_preempt.agreement.coordinator import LocalCoordinator
+from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.notices import Notice
-from keras_preempt.training import grace
-from keras_preempt.training.pace import SAVE_RATE, Pace
-from keras_preempt.training.standing import Standing
+from keras_preempt.report.events import EventLog
+from keras_preempt.training.pace import SAVE_RATE
+from keras_preempt.training.runtime import Runtime
 
 _ROUND = 0.01  # seconds of a round
 _LEAVING = 1.0  # seconds from the commit until the process is gone, at most
+_PATIENCE = 60.0  # seconds of the real clock, after which a thread of the runtime is taken for stuck
+
+
+class _Clock:
+    now = 1.7e9
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _Coordinator(LocalCoordinator):
+    """Takes the simulated time of a round to insert its plan."""
+
+    def __init__(self, clock: _Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def put_if_absent(self, key: str, value: str) -> bool:
+        if key.endswith("/plan"):
+            self._clock.now += _ROUND
+        return super().put_if_absent(key, value)
 
 
 class Fit:
@@ -34,10 +59,10 @@ class Fit:
         measured: Whether a save was measured before the notice.
 
     Attributes:
-        now: Seconds, by every clock.
         steps: Steps trained.
         committed_steps: Steps that the newest checkpoint has.
-        had_room: Whether there was time to train on after the first save.
+        had_room: Whether the first save was not the last one.
+        left: Whether it has left.
     """
 
     def __init__(
@@ -50,41 +75,42 @@ class Fit:
         expected_save: float | None = None,
         measured: bool = False,
     ) -> None:
-        self.now = 1.7e9
         self.steps = 0
         self.committed_steps = 0
         self.steps_after_notice = 0
         self.had_room = False
+        self.left = False
+        self._clock = _Clock()
         self.last_step_ended = self.now
         self._choose = choose
         self._step, self._save = step, save
         self._first_save = save
         self._slow_downs = slow_downs
-        self._pace = Pace(lambda: self.now)
+        self._saving: tuple[float, int] | None = None  # When the save in flight ends, and its steps.
+        self._rounds = 0
+        self._coordinator = _Coordinator(self._clock)
+        self._runtime = Runtime(self._coordinator, EventLog(0), fit=1, clock=self._clock)
+        self._pace = self._runtime.pace
         self._pace.to_save = int((save if expected_save is None else expected_save) * SAVE_RATE)
         if measured:
             self._pace.saved(save)
-        self._standing = Standing()
-        self._saving: tuple[float, int] | None = None  # When the save in flight ends, and its steps.
-        self._notified = False
+        self._runtime.start()
         self._pace.leave(0)
 
+    @property
+    def now(self) -> float:
+        """Seconds, by every clock."""
+        return self._clock.now
+
     def notify(self, notice: Notice) -> None:
-        first = not self._standing
-        self._standing.add(replace(notice, heard_at=notice.received_at))  # Both on the simulated clock.
-        if first:
-            self._notified = True
-            # It comes in the middle of a step, which ends before anything is done.
+        """It comes in the middle of a step, which ends before anything is done."""
+        counting = self._runtime.trains_on_for is not None
+        self._runtime.notify(replace(notice, heard_at=notice.received_at))  # Both on the simulated clock.
+        if counting:
+            self._countdown_may_call()
+        else:
+            self._await_plan()
             self._train()
-            reserve = self._pace.reserve(self.steps)
-            self.had_room = grace.has_room(self._standing.gone_by, notice.received_at, reserve)
-            self.now += _ROUND
-            self._pace.aligned(_ROUND)
-            if self.had_room:
-                self._first_save = self._save * self._choose.uniform(0.8, 1.2)
-                self._saving = (self.now + self._first_save, self.steps)
-                self._pace.save_began()
-                self._pace.leave(self.steps)
 
     def train_for(self, seconds: float) -> None:
         until = self.now + seconds
@@ -93,42 +119,71 @@ class Fit:
 
     def run_to_the_end(self) -> float:
         """Trains until it has left; returns when that was."""
-        if self.had_room:
-            while not self._last_call_is_due():
-                self._train()
-            self._train()  # The call comes right after a step has begun.
-            self.now += _ROUND
-        if self._saving is not None and self.committed_steps == 0:
-            self.now = max(self.now, self._saving[0])
-        self.now += self._first_save * self._choose.uniform(1.0, 2.0 if self._slow_downs else 1.0)
-        self.committed_steps = self.steps
-        if self._slow_downs:
-            self.now += self._choose.uniform(0.0, _LEAVING)
+        while not self.left:
+            self._train()
         return self.now
 
-    def _last_call_is_due(self) -> bool:
-        reserve = self._pace.reserve(self.steps)
-        return self.now >= grace.last_call_at(self._standing.gone_by, reserve)
+    def _await_plan(self) -> None:
+        self._coordinator.wait_for(f"keras_preempt/1/{self._rounds}/plan", _PATIENCE)
+        self._rounds += 1
+
+    def _countdown_may_call(self) -> None:
+        """The countdown wakes up by itself when its time has come; only its clock has to be told of that."""
+        if self._runtime.trains_on_for == 0.0:
+            with self._runtime._delegate.changed:
+                self._runtime._delegate.changed.notify_all()
+            self._await_plan()
 
     def _train(self) -> None:
         sudden = self._slow_downs and self._choose.random() < 0.05
-        self.now += self._step * (
+        ends = self.now + self._step * (
             self._choose.uniform(1.0, 2.0) if sudden else self._choose.uniform(0.8, 1.2)
         )
+        self._end_save(ends)
+        due = self._runtime.trains_on_for
+        if due is not None and self.now + due <= ends:
+            self._clock.now += due
+            self._countdown_may_call()
+        self._clock.now = max(self.now, ends)
         self.steps += 1
         self.last_step_ended = self.now
-        self.steps_after_notice += self._notified
-        if self._saving is not None and self._saving[0] <= self.now:
+        self.steps_after_notice += bool(self._runtime.notices)
+        self._runtime.entered += 1
+        if self._runtime.attention or self.steps % 100 == 0:  # The boundaries that are looked at.
+            plan = self._runtime.boundary(Position(0, "train", self.steps, self.steps))
+            if plan is not None:
+                self._act(plan)
+
+    def _end_save(self, until: float) -> None:
+        """Commits the save in flight if it ends by then."""
+        if self._saving is not None and self._saving[0] <= until:
+            self._clock.now = max(self.now, self._saving[0])
             self.committed_steps = self._saving[1]
             self._pace.saved(self._first_save)
             self._saving = None
-        if self._notified or self.steps % 100 == 0:  # The boundaries that are looked at.
-            self._pace.enter(self.steps)
-            self._pace.leave(self.steps)
+
+    def _act(self, plan: Plan) -> None:
+        if plan.goes_on:
+            self.had_room = True
+            self._first_save = self._save * self._choose.uniform(0.8, 1.2)
+            self._saving = (self.now + self._first_save, self.steps)
+            self._pace.save_began()
+            self._runtime.acted()
+            return
+        assert plan.kind is (Kind.DEADLINE if self.had_room else Kind.PREEMPTED)
+        if self.committed_steps == 0:  # Else the save in flight gives way.
+            self._end_save(float("inf"))
+        self._clock.now += self._first_save * self._choose.uniform(1.0, 2.0 if self._slow_downs else 1.0)
+        self.committed_steps = self.steps
+        if self._slow_downs:
+            self._clock.now += self._choose.uniform(0.0, _LEAVING)
+        self.left = True
+        self._runtime.leave()
 
 
 def main() -> None:
     """Prints what becomes of grace periods of several lengths, with steps and saves of several."""
+    logging.getLogger("keras_preempt").setLevel(logging.CRITICAL)
     runs = 500
     print(f"{runs} fits each, slow-downs up to 2x")
     print("grace, s  step, s  save, s  trained on  used, median  deadlines missed")

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from keras_preempt.agreement import rounds
-from keras_preempt.agreement.alignment import Plan, Position
+from keras_preempt.agreement.messages import Plan, Position
 from keras_preempt.notices import Notice
 from keras_preempt.report.events import EventLog
-from keras_preempt.training import runtime as runtime_module
 from keras_preempt.training.runtime import Runtime
 from tests.agreement.memory_coordinator import PATIENCE, MemoryCoordinator, MemoryService
 
@@ -120,7 +119,7 @@ class Worker:
                     self.acted.append((step, plan))
                     self._wait_while_saving()
                     if not plan.goes_on:
-                        return self.runtime.leave(finished=False)
+                        return self.runtime.leave()
                     self.runtime.acted()
             self._train(step)
         self._now("last boundary")
@@ -128,7 +127,7 @@ class Worker:
         if plan is not None:
             self.acted.append((self._steps, plan))
         self.finished = True
-        self.runtime.leave(finished=True)
+        self.runtime.leave()
 
     def _train(self, step: int) -> None:
         self._now(f"step {step}")
@@ -202,7 +201,6 @@ def the_plan(job: Job) -> Plan:
 def short_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rounds give up soon; afterwards no thread is left."""
     monkeypatch.setattr(rounds, "ALIGNMENT_TIMEOUT", 0.4)
-    monkeypatch.setattr(runtime_module, "ALIGNMENT_TIMEOUT", 0.4)
     before = set(threading.enumerate())
     yield
     limit = time.monotonic() + PATIENCE

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from keras_preempt.agreement.alignment import Position
-from keras_preempt.training.interval import Interval
 from keras_preempt.training.saver import Saved
 from keras_preempt.training.saves import BackgroundSave
+from keras_preempt.training.timers import Interval
 
 PATIENCE = 30.0
 HERE = Position(0, "train", 3, 3)

@@ -1,10 +1,10 @@
-"""What is known of a fit's speed, on a clock that the test moves."""
+"""How the speed of a fit is measured, on a clock that the test moves."""
 
 from __future__ import annotations
 
 import pytest
 
-from keras_preempt.training import grace
+from keras_preempt.agreement import grace
 from keras_preempt.training.pace import FIRST_ALIGNMENT, RECENT, SAVE_RATE, Pace
 
 

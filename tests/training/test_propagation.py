@@ -8,12 +8,12 @@ import threading
 import pytest
 import tensorflow as tf
 
-from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost
-from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost, LocalCoordinator
+from keras_preempt.agreement.messages import Failure
 from keras_preempt.backend.place import RemoteWorkers
 from keras_preempt.backend.tensorflow.errors import WorkerLost
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, status_of
-from keras_preempt.training.propagation import LONGEST_TEXT, Failure, Origin, Propagation, gist
+from keras_preempt.training.propagation import LONGEST_TEXT, Origin, Propagation, failure_of, gist, rebuild
 from tests.agreement.memory_coordinator import MemoryCoordinator, MemoryService
 
 
@@ -84,7 +84,7 @@ def test_type_and_text_survive_the_way(error: Exception) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_what_cannot_be_made_of_a_text_is_a_runtime_error_that_names_it(error: BaseException) -> None:
-    raised = Failure.of(error, 3).rebuild()
+    raised = rebuild(failure_of(error, 3))
     assert type(raised) is RuntimeError
     assert str(raised).startswith("Worker 3: ")
     assert type(error).__name__ in str(raised)
@@ -94,25 +94,8 @@ def test_what_cannot_be_made_of_a_text_is_a_runtime_error_that_names_it(error: B
     "name", ["eval", "exec", "SystemExit", "KeyboardInterrupt", "print", "os.system", "__import__", ""]
 )
 def test_a_name_that_is_no_exception_is_never_called(name: str) -> None:
-    raised = Failure(1, name, 0, "print('executed')").rebuild()
+    raised = rebuild(Failure(1, name, 0, "print('executed')"))
     assert type(raised) is RuntimeError
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "null",
-        '{"member": 1}',
-        '{"member": "1", "type": "ValueError", "code": 0, "text": ""}',
-        "[" * 100_000,
-    ],
-)
-def test_what_is_no_failure_is_none(text: str) -> None:
-    assert Failure.decode(text) is None
-    assert Failure.decode(f"keras_preempt: a worker failed: {text}") is None
 
 
 def test_a_code_that_loops_over_data_swallow_is_told_as_another() -> None:
@@ -125,7 +108,7 @@ def test_a_code_that_loops_over_data_swallow_is_told_as_another() -> None:
 
 def test_a_long_text_is_cut_in_the_middle() -> None:
     text = "begin" + "x" * 100_000 + "end"
-    cut = Failure.of(ValueError(text), 0).text
+    cut = failure_of(ValueError(text), 0).text
     assert len(cut) < LONGEST_TEXT + 10
     assert cut.startswith("begin")
     assert cut.endswith("end")

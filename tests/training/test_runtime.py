@@ -38,7 +38,7 @@ def test_all_act_at_the_boundary_after_the_furthest_step_whoever_gets_the_notice
         assert all(not worker.finished and worker.error is None for worker in job.workers)
 
 
-def test_the_peers_know_of_a_notice_before_the_step_of_anyone_ends() -> None:
+def test_the_other_workers_know_of_a_notice_before_any_step_ends() -> None:
     with Job(3) as job:
         job.stand_in(2, 2, 2)
         job.workers[1].runtime.notify(notice(1))
@@ -88,7 +88,7 @@ def test_a_signal_before_the_start_does_not_hold_a_fit_that_has_not_begun() -> N
         assert job.workers[0].finished
 
 
-def test_a_member_that_stands_at_a_boundary_is_the_one_that_the_others_come_to() -> None:
+def test_the_others_train_up_to_the_boundary_at_which_a_member_already_stands() -> None:
     with Job(2) as job:
         job.stand_in(2, 1)
         release = job.service.hold_back("put", lambda member, key: "/at/1" in key)
@@ -103,7 +103,7 @@ def test_a_member_that_stands_at_a_boundary_is_the_one_that_the_others_come_to()
         assert job.workers[1].told("hold")
 
 
-def test_two_notices_make_one_plan_that_spares_both() -> None:
+def test_two_notices_make_one_plan_by_which_neither_worker_writes() -> None:
     with Job(3) as job:
         job.stand_in(1, 1, 1)
         release = job.service.hold_back("wait", lambda member, key: member == 2 and key.endswith("/call"))
@@ -116,7 +116,7 @@ def test_two_notices_make_one_plan_that_spares_both() -> None:
         assert [steps for worker in job.workers for steps, _ in worker.acted] == [2, 2, 2]
 
 
-def test_every_notice_is_told_with_where_the_fit_was() -> None:
+def test_every_notice_is_reported_with_the_boundary_of_the_fit() -> None:
     with Job(1) as job:
         job.stand_in(2)
         job.workers[0].runtime.notify(notice(0))
@@ -165,7 +165,7 @@ def test_a_notice_that_races_with_the_end_is_decided_once_for_all(seed: int) -> 
         assert job.workers[0].acted == job.workers[1].acted
 
 
-def test_a_notice_for_a_fit_that_is_over_is_told_and_calls_nobody() -> None:
+def test_a_notice_for_a_fit_that_is_over_is_reported_and_calls_no_round() -> None:
     with Job(1) as job:
         job.start()
         job.end()
@@ -202,16 +202,16 @@ def test_the_leader_waits_only_so_long_for_one_that_died_while_saving(
         assert [steps for worker in job.workers for steps, _ in worker.acted] == [2, 2]
 
 
-# -- Rounds after which training goes on ------------------------------------------------------------------
+# -- Rounds after which training continues -----------------------------------------------------------------
 
 
 def call_periodic(job: Job, member: int = 0, round: int = 0) -> None:
-    job.workers[member].runtime._coordinator.put_if_absent(
+    job.service.coordinators()[member].put_if_absent(
         f"keras_preempt/1/{round}/call", Call(member, Kind.PERIODIC, "due").encode()
     )
 
 
-def test_training_goes_on_after_a_periodic_save_and_the_next_round_works() -> None:
+def test_training_continues_after_a_periodic_save_and_the_next_round_works() -> None:
     with Job(2) as job:
         job.stand_in(1, 2)
         call_periodic(job)
@@ -244,10 +244,10 @@ def test_a_notice_during_a_periodic_save_is_acted_on_right_after_it() -> None:
         assert job.workers[0].acted[1] == job.workers[1].acted[1]
 
 
-# -- What it costs while nothing happens --------------------------------------------------
+# -- What it costs until a notice arrives --------------------------------------------------
 
 
-def test_while_nothing_happens_a_boundary_asks_nobody_anything() -> None:
+def test_until_a_notice_arrives_a_boundary_sends_no_message() -> None:
     with Job(2, steps=500) as job:
         job.stand_in(499, 499)
         assert sorted(job.service.calls) == [

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from keras_preempt.agreement import member
 from keras_preempt.agreement.alignment import Plan
-from keras_preempt.training import runtime as runtime_module
 from tests.training.runtime_job import Job, notice, short_rounds, the_plan
 
 
@@ -32,7 +32,7 @@ def test_a_dead_member_aborts_the_round_and_lets_everyone_train_on(caplog: pytes
             assert "worker 2 did not answer" in worker.told("abort")[0]["reason"]
         errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
         assert any(
-            "worker 2 did not answer" in message and "Training goes on" in message for message in errors
+            "worker 2 did not answer" in message and "Training continues" in message for message in errors
         )
 
 
@@ -46,7 +46,7 @@ def test_a_worker_under_notice_asks_again_after_an_aborted_round() -> None:
         assert [steps for worker in job.workers for steps, _ in worker.acted] == [3, 3]
 
 
-def test_many_signals_are_one_reason_and_do_not_use_up_the_asking(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_signals_count_as_one_reason_to_call_a_round(caplog: pytest.LogCaptureFixture) -> None:
     with Job(2) as job:
         job.stand_in(2, 2)
         job.service.mute(lambda member, key: "/0/at/1" in key)
@@ -58,7 +58,7 @@ def test_many_signals_are_one_reason_and_do_not_use_up_the_asking(caplog: pytest
         assert "stops asking" not in caplog.text
 
 
-def test_a_caller_that_dies_before_its_plan_holds_nobody_for_ever() -> None:
+def test_no_worker_waits_for_ever_for_the_plan_of_a_caller_that_died() -> None:
     with Job(3) as job:
         job.stand_in(2, 2, 2)
         job.service.hold_back("wait", lambda member, key: member == 1 and "/at/" in key)  # for good
@@ -124,7 +124,7 @@ def test_members_that_disagree_about_the_program_are_named_and_nobody_acts() -> 
         assert [worker.acted for worker in job.workers] == [[], []]
 
 
-def test_a_fit_that_ends_by_an_exception_tells_the_others_and_lets_them_go() -> None:
+def test_a_fit_that_ends_by_an_exception_tells_the_others_and_releases_them() -> None:
     with Job(2) as job:
         job.stand_in(2, 2)
         job.workers[1].runtime.close("ValueError: the loss is NaN")
@@ -177,7 +177,7 @@ def test_close_wakes_and_ends_the_watcher_in_every_state(state: str) -> None:
         if state == "lost":
             job.service.lose()
         worker.runtime.close("closed in the middle")
-        assert not worker.runtime._watcher.is_alive()
+        assert not worker.runtime._delegate._watcher.is_alive()
         worker.runtime.close("and again")
         if worker.saving is not None:
             worker.saving.set()
@@ -200,7 +200,7 @@ def test_close_ends_a_hold() -> None:
 def test_a_signal_whose_notice_never_comes_holds_training_for_a_moment_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(runtime_module, "EXPECTED_WITHIN", 0.1)
+    monkeypatch.setattr(member, "EXPECTED_WITHIN", 0.1)
     with Job(1) as job:
         (worker,) = job.workers
         job.stand_in(2)
@@ -216,7 +216,7 @@ def test_a_signal_whose_notice_never_comes_holds_training_for_a_moment_only(
 def test_a_signal_in_the_last_step_whose_notice_never_comes_does_not_keep_training_from_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runtime_module, "EXPECTED_WITHIN", 0.1)
+    monkeypatch.setattr(member, "EXPECTED_WITHIN", 0.1)
     with Job(1) as job:
         (worker,) = job.workers
         job.stand_in(7)

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from keras_preempt.agreement import grace
 from keras_preempt.agreement.alignment import Kind
 from keras_preempt.notices import Notice
-from keras_preempt.training import grace, pace
+from keras_preempt.training import pace
 from tests.training.runtime_job import Job, Worker, short_rounds
 
 
@@ -85,7 +86,7 @@ def test_a_later_notice_with_an_earlier_deadline_calls_at_once() -> None:
         assert kinds(job.workers[0]) == [Kind.PREEMPTED, Kind.DEADLINE]
 
 
-def test_of_several_workers_under_notice_the_earliest_deadline_rules() -> None:
+def test_the_earliest_deadline_of_several_workers_under_notice_decides() -> None:
     with Job(3) as job:
         job.stand_in(1, 1, 1)
         first_save(job)
@@ -100,12 +101,12 @@ def test_of_several_workers_under_notice_the_earliest_deadline_rules() -> None:
         assert job.workers[1].acted[-1][1].doomed == (0, 2)
 
 
-def test_a_withdrawn_notice_lets_training_go_on_to_its_end() -> None:
+def test_after_a_notice_is_withdrawn_training_runs_to_its_end() -> None:
     with Job(2) as job:
         job.stand_in(1, 1)
         first_save(job, seconds=5)
         job.workers[0].runtime.withdraw(ends_in(5))
-        assert not job.workers[0].runtime.doomed
+        assert not job.workers[0].runtime._delegate.member.standing
         assert not job.workers[0].runtime.attention
         job.end()
         assert all(worker.finished for worker in job.workers)
@@ -123,7 +124,7 @@ def test_a_notice_that_is_withdrawn_before_the_start_calls_nobody() -> None:
         assert kinds(job.workers[0]) == [Kind.FINISHED]
 
 
-def test_a_second_notice_after_a_withdrawn_one_begins_anew() -> None:
+def test_a_second_notice_after_a_withdrawn_one_starts_over() -> None:
     with Job(1) as job:
         job.stand_in(1)
         first_save(job, id="a")
@@ -161,10 +162,10 @@ def test_a_hint_saves_and_ends_nothing() -> None:
         job.service.await_key("/0/plan")
         job.end()
         assert [kinds(worker) for worker in job.workers] == [[Kind.PERIODIC, Kind.FINISHED]] * 2
-        assert not job.workers[0].runtime.doomed
+        assert not job.workers[0].runtime._delegate.member.standing
 
 
-def test_storage_is_told_when_this_machine_goes() -> None:
+def test_storage_is_told_when_this_machine_will_be_gone() -> None:
     with Job(1) as job:
         job.stand_in(1)
         told: list[float | None] = []
@@ -176,7 +177,7 @@ def test_storage_is_told_when_this_machine_goes() -> None:
         assert told == [event.ends_at, None]
 
 
-def test_a_step_that_cannot_end_in_time_is_said_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_that_cannot_end_in_time_is_reported_at_once(caplog: pytest.LogCaptureFixture) -> None:
     with Job(1) as job:
         job.stand_in(1)
         job.workers[0].runtime.pace.paused(100.0)

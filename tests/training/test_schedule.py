@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.process import environment
-from keras_preempt.training.schedule import EveryEpoch, EveryInterval, EverySteps, Never, chosen, parse
+from keras_preempt.training.schedule import Schedule, chosen, parse
 
 
 @pytest.mark.parametrize(
     ("given", "schedule"),
     [
-        (None, Never()),
-        (100, EverySteps(100)),
-        ("epoch", EveryEpoch()),
-        ("10min", EveryInterval(600)),
-        ("90s", EveryInterval(90)),
-        ("1.5 h", EveryInterval(5400)),
-        (datetime.timedelta(hours=2), EveryInterval(7200)),
+        (None, Schedule()),
+        (100, Schedule(steps=100)),
+        ("epoch", Schedule(epochs=True)),
+        ("10min", Schedule(seconds=600)),
+        ("90s", Schedule(seconds=90)),
+        ("1.5 h", Schedule(seconds=5400)),
+        (datetime.timedelta(hours=2), Schedule(seconds=7200)),
     ],
 )
 def test_every_way_to_say_it_is_understood(given: object, schedule: object) -> None:
@@ -40,7 +40,7 @@ def test_anything_else_is_refused_with_what_was_expected_and_received(given: obj
 def test_each_multiple_of_the_steps_is_saved_once_at_the_first_boundary_that_reaches_it(
     every: int, per_execution: int, start: int
 ) -> None:
-    schedule = EverySteps(every)
+    schedule = Schedule(steps=every)
     saved = Position(0, "train", 0, start)
     steps = []
     for step in range(start, start + 60, per_execution):
@@ -55,14 +55,14 @@ def test_each_multiple_of_the_steps_is_saved_once_at_the_first_boundary_that_rea
 
 @given(step=st.integers(0, 1000), every=st.integers(1, 50))
 def test_no_multiple_lies_closer_than_the_steps_that_are_left(step: int, every: int) -> None:
-    left = EverySteps(every).steps_left(step)
+    left = Schedule(steps=every).steps_left(step)
     assert left is not None
     assert (step + left) % every == 0
     assert not [s for s in range(step + 1, step + left) if s % every == 0]
 
 
 def test_an_epoch_is_saved_when_it_begins_but_not_where_the_fit_began() -> None:
-    schedule = EveryEpoch()
+    schedule = Schedule(epochs=True)
     assert not schedule.due(Position(2, "epoch", 0, 12), Position(2, "epoch", 0, 12))
     assert not schedule.due(Position(3, "train", 0, 18), Position(2, "epoch", 0, 12))
     assert schedule.due(Position(3, "epoch", 0, 18), Position(2, "epoch", 0, 12))
@@ -70,10 +70,14 @@ def test_an_epoch_is_saved_when_it_begins_but_not_where_the_fit_began() -> None:
 
 def test_the_environment_replaces_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(environment.SAVE_EVERY, raising=False)
-    assert chosen("epoch") == EveryEpoch()
+    assert chosen("epoch") == Schedule(epochs=True)
     monkeypatch.setenv(environment.SAVE_EVERY, "")
-    assert chosen("epoch") == EveryEpoch()
-    for text, expected in (("50", EverySteps(50)), ("epoch", EveryEpoch()), ("10min", EveryInterval(600.0))):
+    assert chosen("epoch") == Schedule(epochs=True)
+    for text, expected in (
+        ("50", Schedule(steps=50)),
+        ("epoch", Schedule(epochs=True)),
+        ("10min", Schedule(seconds=600.0)),
+    ):
         monkeypatch.setenv(environment.SAVE_EVERY, text)
         assert chosen(None) == chosen(7) == expected
     with pytest.raises(ValueError, match="Expected save_every"):

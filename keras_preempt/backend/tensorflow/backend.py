@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_preempt.agreement.coordinator import Coordinator
-from keras_preempt.agreement.local import LocalCoordinator
+from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.backend import seam
 from keras_preempt.backend.keras.callbacks import train_summaries
 from keras_preempt.backend.place import Place

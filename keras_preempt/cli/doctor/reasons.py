@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 
+from keras_preempt.agreement.grace import MARGIN
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.cli.doctor.surroundings import RESET, UNBLOCK
 from keras_preempt.cli.doctor.trial import Trial
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, signal_name
-from keras_preempt.training.grace import MARGIN
 
 _PATH = "signal path"
 _EXEC = "Let the shell become the command: `exec python train.py` as its last line, or no shell at all."

@@ -6,12 +6,12 @@ import os
 import time
 from dataclasses import dataclass
 
+from keras_preempt.agreement.grace import MARGIN, reserve
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.cli.doctor.surroundings import Grace
 from keras_preempt.cli.terminal import shown_size
-from keras_preempt.training.grace import MARGIN, reserve
 
 _PIECE = 4 << 20  # bytes
 _LEAST_PATIENCE = 30.0  # seconds for requests that are in flight when time is up

@@ -133,9 +133,8 @@ def dead_peer(loop: Loop, notes: dict[str, Any]) -> None:
     """Worker 1 is killed in a step that worker 0 does not wait in; then worker 0 gets a notice."""
     if KIND == "ours":
         from keras_preempt.agreement import rounds
-        from keras_preempt.training import runtime
 
-        rounds.ALIGNMENT_TIMEOUT = runtime.ALIGNMENT_TIMEOUT = 2.0
+        rounds.ALIGNMENT_TIMEOUT = 2.0
 
     def die() -> None:
         if MEMBER:

@@ -1,4 +1,4 @@
-"""The reserve of the grace countdown, and countdowns of whole fits on a clock that is simulated."""
+"""The countdown of whole fits: real runtimes with their threads, on a clock that is simulated."""
 
 from __future__ import annotations
 
@@ -7,29 +7,7 @@ import random
 import pytest
 
 from keras_preempt.notices import Notice
-from keras_preempt.training.grace import has_room, last_call_at, reserve, too_late
 from tests.training.grace_simulator import Fit
-
-
-def test_reserve_covers_a_save_and_a_step_twice_as_slow_as_any_seen() -> None:
-    assert reserve(10.0, 2.0, 1.0, margin=0.5) == 20.0 + 4.0 + 1.0 + 0.5
-    for wrong in ((-1.0, 0.0, 0.0), (0.0, float("nan"), 0.0), (0.0, 0.0, float("inf"))):
-        with pytest.raises(ValueError, match="Expected finite seconds"):
-            reserve(*wrong)
-
-
-def test_room_means_three_times_what_is_measured_and_the_margin_once() -> None:
-    assert has_room(127.1, 100.0, 10.0, margin=1.5)
-    assert not has_room(127.0, 100.0, 10.0, margin=1.5)
-
-
-def test_the_last_call_leaves_the_reserve() -> None:
-    assert last_call_at(150.0, 20.0) == 130.0
-
-
-def test_a_step_that_ends_after_the_deadline_is_too_late_by_so_much() -> None:
-    assert too_late(110.0, 100.0, save_seconds=4.0, step_seconds=9.0) == 3.0
-    assert too_late(110.0, 100.0, save_seconds=4.0, step_seconds=6.0) == 0.0
 
 
 @pytest.mark.parametrize("seed", range(400))

@@ -1,0 +1,309 @@
+"""One worker in the rounds of one fit: a `Member`, the lock that guards it, and the thread that answers for it.
+
+The *watcher* thread sits in one blocking wait on the key of the next call, answers it for the main thread, and brings
+the plan back. What the messages mean and why nobody passes the target or waits for ever is told in `alignment`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from keras_preempt.agreement import rounds
+from keras_preempt.agreement.alignment import Decision, State
+from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.agreement.grace import Notice, Standing
+from keras_preempt.agreement.member import (
+    EXPECTED_WITHIN,
+    ROUNDS_PER_REASON,
+    Heard,
+    Member,
+    Request,
+    Withdrawn,
+)
+from keras_preempt.agreement.messages import Failure, Plan, Position, ProtocolError
+from keras_preempt.agreement.rounds import Rounds
+
+logger = logging.getLogger("keras_preempt")
+
+
+class MainThread(Protocol):
+    """What the main thread shares with the watcher without a lock; see `alignment`.
+
+    Attributes:
+        entered: Boundaries entered since the fit began. The main thread adds one at each, BEFORE it reads
+            `attention`.
+        attention: Whether a boundary has to look closer. The watcher sets it BEFORE it reads `entered`. Other threads
+            may set it but must not clear it: the watcher may have set it a moment ago.
+        every_boundary: Whether to look closer at every boundary, whatever happens.
+    """
+
+    entered: int
+    attention: bool
+    every_boundary: bool
+
+
+class Delegate:
+    """Takes part in the rounds of one fit.
+
+    Args:
+        main: The main thread's counter and flags.
+        coordinator: How the workers talk to each other.
+        fit: The number of this fit in this process; the same on every worker.
+        grace: See `grace.Standing`.
+        reserve: Returns the seconds before a deadline by which the last round has to be called.
+        aligned: Told how many seconds a round took, from its call to its plan.
+        tell: Writes an event.
+        clock: Returns monotonic seconds.
+
+    Attributes:
+        member: What this worker decides by.
+        changed: Guards all that the threads share, except what `MainThread` has; notified whenever that changes.
+        fatal: Set once no agreement is possible any more: why.
+    """
+
+    def __init__(
+        self,
+        main: MainThread,
+        coordinator: Coordinator,
+        fit: int,
+        grace: float | None,
+        reserve: Callable[[], float],
+        aligned: Callable[[float], None],
+        tell: Callable[..., None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.changed = threading.Condition()
+        self.fatal: str | None = None
+        self._main = main
+        self._reserve = reserve
+        self._aligned = aligned
+        self._tell = tell
+        self._clock = clock
+        self._rounds = Rounds(coordinator, fit, clock)
+        self.member = Member(coordinator.member, Standing(grace))
+        self._stopped = False
+        self._watcher = threading.Thread(target=self._watch, name="keras_preempt-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Starts to take part in rounds. Notices that came before are acted on now."""
+        self.ask(self.member.start)
+        self._watcher.start()
+
+    def ask(self, step: Callable[[float, float], Request | None]) -> None:
+        """Lets the member take a step, and tells the others what it asks for.
+
+        Args:
+            step: A method of `member`; it is given the present and the reserve.
+        """
+        with self.changed:
+            request = step(self._clock(), self._reserve())
+            self.update()
+        self._put(request)
+
+    # -- Notices ------------------------------------------------------------------------------------
+
+    def notify(self, notice: Notice) -> Heard:
+        """Takes a notice, calls for it if need be, and returns what it means."""
+        with self.changed:
+            heard, request = self.member.notify(notice, self._clock(), self._reserve())
+            self.update()  # The countdown has to look at its time again.
+        self._put(request)
+        return heard
+
+    def withdraw(self, notice: Notice) -> Withdrawn:
+        """Takes back a notice, and returns what that means."""
+        with self.changed:
+            withdrawn = self.member.withdraw(notice)
+            self.update()
+        return withdrawn
+
+    def due(self) -> float | None:
+        """When the countdown calls, as it looks now; None for never, or not before something changes."""
+        with self.changed:
+            return self.member.due(self._reserve())
+
+    # -- The main thread ----------------------------------------------------------------------------
+
+    def hold(self, position: Position) -> Plan | None:
+        """Holds the main thread at a boundary until it is known what to do there.
+
+        Returns:
+            The plan, if this is where to act on it; None to train on.
+
+        Raises:
+            ProtocolError: The fit has passed the boundary that was agreed on.
+        """
+        # The watcher bounds every wait of a round; this bound only guards against a watcher that died.
+        limit = self._clock() + 4 * rounds.ALIGNMENT_TIMEOUT
+        with self.changed:
+            self.member.hold(position)
+            while (decision := self.member.let_go(self._main.entered)) is Decision.HOLD:
+                if self._clock() >= limit:
+                    self._lose(f"no decision came while the fit was held at {position}")
+                else:
+                    self._wait_for_change(limit)
+            self.update()
+            return self.member.plan if decision is Decision.ACT else None
+
+    def finish(self, position: Position) -> Plan | None:
+        """Holds the main thread at the last boundary; returns None if no agreement is possible."""
+        with self.changed:
+            # A signal came in the last step, and its notice is not here yet: the plan should know of it.
+            limit = self._clock() + rounds.ALIGNMENT_TIMEOUT
+            while self.member.awaits_call and self._clock() < limit:
+                self._wait_for_change(limit)
+        plan = None
+        while plan is None:
+            with self.changed:
+                request = self.member.finish()
+            if request is None:
+                return None
+            self._put(request)
+            plan = self.hold(position)
+        return plan
+
+    def leave(self, seconds: float | None) -> None:
+        """The fit is over for this worker. The coordination leader leaves last, after at most 5 s.
+
+        Args:
+            seconds: Until this machine goes; None if nobody has said.
+        """
+        with self.changed:
+            self.member.leave()
+            self.update()
+        if self.member.last or self.fatal is not None:
+            return
+        try:
+            self._rounds.leave_last(self.member.round, seconds)
+        except (CoordinationTimeout, CoordinationLost) as error:
+            logger.debug("The others did not say that they left: %s", error)
+
+    def close(self, why: str) -> None:
+        """Ends the watcher, whatever state the fit is in. Can be called twice.
+
+        A watcher that still waits for a call is woken by the message that this member takes part no more; that is
+        how the other members learn of it.
+        """
+        with self.changed:
+            request = self.member.close(why)
+            self._main.attention = False
+            self.changed.notify_all()
+        if self._watcher.is_alive():
+            # Where a call stands in this round the watcher is not waiting for one, and this does nothing.
+            told = self._put(request)
+            # Every wait of the watcher ends by then; but for one that only the call ends, which nobody has taken.
+            self._watcher.join(timeout=2 * rounds.ALIGNMENT_TIMEOUT + 10 if told else 1)
+
+    # -- The watcher --------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        try:
+            while self._one_round():
+                pass
+        except (CoordinationLost, CoordinationTimeout) as error:
+            self._lose(str(error))
+        except ProtocolError as error:
+            self._lose(f"the workers do not speak the same protocol: {error}")
+
+    def _one_round(self) -> bool:
+        number = self.member.round
+        call = self._rounds.wait_for_call(number)
+        began = self._clock()
+        with self.changed:
+            self.member.hear(call)
+            self.update()  # Sets attention, BEFORE `entered` is read: see alignment.
+            if isinstance(call, Failure):
+                self._say_lost(f"worker {call.member} has left its fit: {call}")
+                return False
+            answer = self.member.answer(self._main.entered)
+        self._rounds.answer(number, answer)
+        if call.member == self.member.index:
+            self._rounds.publish_plan(number, call)
+        plan = self._rounds.wait_for_plan(number, call)
+        self._aligned(self._clock() - began)
+        with self.changed:
+            request = self.member.take(plan, self._clock(), self._reserve())
+            self.update()
+        if plan.abort is not None:
+            self._tell("abort", reason=plan.abort)
+            logger.error(
+                "The workers could not agree on a step to save at: %s. Training continues.", plan.abort
+            )
+            self._put(request)
+            return self.member.open
+        self._tell(
+            "plan",
+            target=plan.target,
+            reason=plan.kind.value,
+            writers=list(plan.writers),
+            doomed=list(plan.doomed),
+            goes_on=plan.goes_on,
+        )
+        return self._carried_out(number, plan)
+
+    def _carried_out(self, number: int, plan: Plan) -> bool:
+        """Waits until the main thread has carried the plan out; returns whether there will be another round."""
+        with self.changed:
+            while self.member.open and self.member.state in (State.PLANNED, State.ACTING):
+                self.changed.wait()
+            again = self.member.open and self.member.state is State.LISTENING
+        if again and number > 0 and plan.writers[0] == self.member.index:
+            self._rounds.forget(number - 1)  # All have answered in this one, so all have left that.
+        return again
+
+    # -- Shared -------------------------------------------------------------------------------------
+
+    def update(self) -> None:
+        """Follows a change of the member; with the lock held, and the only place that clears `attention`."""
+        self._main.attention = self.member.attention or self._main.every_boundary
+        self.changed.notify_all()
+
+    def _wait_for_change(self, limit: float) -> None:
+        """Waits until something changes, or an announced notice is late; with the lock held."""
+        now = self._clock()
+        if self.member.expect_no_more(now):
+            self.update()
+            logger.error(
+                "A signal was announced, and no notice of it has come within %.0f s. Training continues; the next "
+                "signal is listened for again.",
+                EXPECTED_WITHIN,
+            )
+            return
+        until = self.member.expected_until
+        self.changed.wait(max(0.0, (limit if until is None else min(limit, until)) - now))
+
+    def _put(self, request: Request | None) -> bool:
+        """Tells the others; returns whether the service has answered."""
+        stopped = self.member.stopped_asking
+        if stopped and not self._stopped:
+            logger.error("No agreement after %d rounds; this worker stops asking.", ROUNDS_PER_REASON)
+        self._stopped = stopped
+        if request is None:
+            return True
+        try:
+            self._rounds.put(request)
+        except CoordinationLost as error:
+            self._lose(str(error))
+            return False
+        return True
+
+    def _lose(self, why: str) -> None:
+        """No agreement is possible any more."""
+        with self.changed:
+            self.member.lose()
+            self._say_lost(why)
+            self.update()
+
+    def _say_lost(self, why: str) -> None:
+        if self.fatal is not None or not self.member.open:
+            return
+        self.fatal = why
+        self._tell("error", reason=why)
+        logger.error(
+            "No checkpoint can be agreed on any more in this fit: %s. Training's own error follows if "
+            "another worker is gone; the last committed checkpoint is kept.",
+            why,
+        )

@@ -1,0 +1,181 @@
+"""The time that notices leave: which of them stand, what the end takes, and when the last save has to begin.
+
+Moments are monotonic seconds of the worker under notice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+MARGIN = 1.5
+"""Seconds of the reserve for what is not measured: clocks that differ, threads that wake late, leaving."""
+
+
+class Notice(Protocol):
+    """What the agreement has to know of a notice; `keras_preempt.notices.Notice` is one."""
+
+    @property
+    def source(self) -> str:
+        """Who said it."""
+
+    @property
+    def id(self) -> str:
+        """Which event it is at its source."""
+
+    @property
+    def reason(self) -> str:
+        """In words."""
+
+    @property
+    def hint(self) -> bool:
+        """Whether it only says that a notice may follow."""
+
+    @property
+    def heard_at(self) -> float:
+        """When it was heard."""
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the machine goes; None if the source does not say."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The notices that were given to a worker and not withdrawn.
+
+    Attributes:
+        grace: Seconds between a notice and the end of this process, if the user says so; 0 to be gone at once
+            even where a notice gives more time. None: a notice that brings a deadline gives time until then,
+            and any other none.
+        notices: The notices, in the order in which their events were first heard of.
+    """
+
+    grace: float | None = None
+    notices: tuple[Notice, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.notices)
+
+    def add(self, notice: Notice) -> Standing:
+        """What stands with one notice more; it replaces an earlier one of the same event."""
+        for number, earlier in enumerate(self.notices):
+            if _event(earlier) == _event(notice):
+                if notice.ends_at is None:
+                    return self  # The same again, with nothing new: its time began when it was first heard.
+                changed = (*self.notices[:number], notice, *self.notices[number + 1 :])
+                return replace(self, notices=changed)
+        return replace(self, notices=(*self.notices, notice))
+
+    def withdraw(self, notice: Notice) -> Standing:
+        """What stands without the notice of that event."""
+        kept = tuple(each for each in self.notices if _event(each) != _event(notice))
+        return replace(self, notices=kept)
+
+    @property
+    def first(self) -> Notice:
+        """The notice by which to be gone first.
+
+        Raises:
+            ValueError: No notice stands.
+        """
+        return min(self.notices, key=self._gone_by)
+
+    @property
+    def gone_by(self) -> float:
+        """When the last save must be over, by the earliest deadline that stands.
+
+        The moment of the notice where there is no time to train on: that is in the past.
+
+        Raises:
+            ValueError: No notice stands.
+        """
+        return self._gone_by(self.first)
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the machine goes at the earliest; None if nobody has said."""
+        known = [notice.ends_at for notice in self.notices if notice.ends_at is not None]
+        if self.grace:
+            known += [notice.heard_at + self.grace for notice in self.notices]
+        return min(known, default=None)
+
+    def _gone_by(self, notice: Notice) -> float:
+        if self.grace is None:
+            return notice.heard_at if notice.ends_at is None else notice.ends_at
+        by = notice.heard_at + self.grace
+        return by if notice.ends_at is None else min(by, notice.ends_at)
+
+
+def _event(notice: Notice) -> tuple[str, str]:
+    return notice.source, notice.id
+
+
+def reserve(
+    save_seconds: float, slowest_step_seconds: float, alignment_seconds: float, margin: float = MARGIN
+) -> float:
+    """Seconds before a deadline by which the last round has to be called.
+
+    A save and a step may each take twice as long as any that was seen: the call can come right after such a
+    step has begun.
+
+    Args:
+        save_seconds: Measured time of a save, until it is committed.
+        slowest_step_seconds: Slowest recent step; what lies between two boundaries.
+        alignment_seconds: Time from a call to the end of everyone's hold, without the steps.
+        margin: Further seconds.
+
+    Raises:
+        ValueError: An argument is negative or not finite.
+    """
+    parts = (save_seconds, slowest_step_seconds, alignment_seconds, margin)
+    if any(not math.isfinite(part) or part < 0 for part in parts):
+        raise ValueError(f"Expected finite seconds, none negative. Received: {parts}.")
+    return 2 * save_seconds + 2 * slowest_step_seconds + alignment_seconds + margin
+
+
+def has_room(deadline: float, now: float, reserve: float, margin: float = MARGIN) -> bool:
+    """Whether there is time to save now, train on, and save again.
+
+    There is if what an end takes by measure fits three times: for the save now, for training that is worth that save,
+    and for the end; and the margin once. That is for what only the end has: a moment at which all must be over.
+
+    Args:
+        deadline: When the last save must be over.
+        now: The present.
+        reserve: See `reserve`.
+        margin: The part of it that is not measured.
+    """
+    return deadline - now > 3 * (reserve - margin) + margin
+
+
+def too_late(deadline: float, now: float, save_seconds: float, step_seconds: float) -> float:
+    """Seconds by which a save at the next boundary is expected to miss the deadline; 0 if it should not.
+
+    Args:
+        deadline: When the machine goes.
+        now: The present.
+        save_seconds: Expected time of a save.
+        step_seconds: Expected time until the next boundary.
+    """
+    return max(0.0, now + step_seconds + save_seconds - deadline)
+
+
+def longest_wait(left: float, save_seconds: float) -> float:
+    """How many seconds a worker under notice waits, in a save that begins now, for what the others have to write.
+
+    After that time it saves without them. They are then twice as slow as a save is at worst, and so dead rather than
+    busy: writing their share as well would only make them slower. And there is still time to write everything, at
+    worst twice as slowly as ever, before the machine goes.
+
+    Args:
+        left: Seconds until this machine goes.
+        save_seconds: The slowest save that was seen, or what one is expected to take.
+    """
+    need = 2 * save_seconds + MARGIN
+    if left < need:
+        return max(
+            0.0, left
+        )  # There is no time to write everything: what the others still do is the only hope.
+    return max(2 * save_seconds, left - need)

@@ -1,0 +1,337 @@
+"""One worker's part in the rounds: its state, the notices against it, its countdown, and every decision that it takes.
+
+Pure: moments are given, in monotonic seconds, and what is to be said to the others is returned. A fit's threads call
+these methods under one lock (see `delegate.py`), the tests in every order that such threads can come to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from keras_preempt.agreement.alignment import Decision, Event, State, answer, decide, outcome, transition
+from keras_preempt.agreement.grace import Notice, Standing, has_room
+from keras_preempt.agreement.messages import At, Call, Failure, Kind, Plan, Position, ProtocolError
+
+ROUNDS_PER_REASON = 3
+"""How often a reason calls a round again after one was aborted."""
+
+EXPECTED_WITHIN = 2.0
+"""Seconds within which a notice follows the signal handler that has announced it, or it does not come at all."""
+
+_ATTENTIVE = frozenset({State.ANSWERED, State.PLANNED, State.ACTING})
+_OVER = frozenset({State.FINISHED, State.LEFT})
+
+
+class Heard(Enum):
+    """What a notice means to the worker that has heard it."""
+
+    NEWS = "its end comes, or comes earlier than was known"
+    KNOWN = "an earlier notice leaves less time"
+    HINT = "a notice may follow"
+    OVER = "training is over already"
+
+
+class Withdrawn(Enum):
+    """What the withdrawal of a notice means."""
+
+    UNKNOWN = "the notice did not stand"
+    OTHERS_STAND = "another notice stands"
+    TOO_LATE = "the workers have agreed to leave"
+    FREE = "training continues as if there had been no notice"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a worker has to say to the others: to be put under `call` of the round, unless something stands there.
+
+    Attributes:
+        round: The number of the round.
+        call: The call; or why this worker takes part no more.
+    """
+
+    round: int
+    call: Call | Failure
+
+
+@dataclass
+class Member:
+    """One worker as alignment sees it.
+
+    Attributes:
+        index: The worker's index in the cluster.
+        standing: The notices against it.
+        round: Number of the round that it is in, from 0.
+        state: What it is doing in that round.
+        plan: The plan that stands in that round, once seen; never an aborted one.
+        open: Whether it takes part in rounds: from the start of the fit to its end.
+        held: The boundary at which its main thread stands until it is let go.
+        last: Whether its main thread is at the last boundary.
+        asked: At the last boundary, the round in which it has made sure that a call stands.
+        asks: How many rounds it has asked for there.
+        trains_on: Whether the notices that stand are served by a save, so that it counts down to the last one.
+        called: The round in which it has called for its notices last.
+        calls: In how many rounds it has called for them, since one of these calls was carried out.
+        expected: The round in which the signal handler has announced a notice. The handler takes no lock.
+        expected_at: When it did so.
+    """
+
+    index: int
+    standing: Standing = Standing()  # noqa: RUF009 (it is frozen)
+    round: int = 0
+    state: State = State.LISTENING
+    plan: Plan | None = None
+    open: bool = False
+    held: Position | None = None
+    last: bool = False
+    asked: int = -1
+    asks: int = 0
+    trains_on: bool = False
+    called: int = -1
+    calls: int = 0
+    expected: int = -1
+    expected_at: float = 0.0
+
+    @property
+    def attention(self) -> bool:
+        """Whether the main thread has to look closer at every boundary.
+
+        During the countdown it has, since the reserve depends on the slowest step.
+        """
+        return self.state in _ATTENTIVE or self.trains_on or self.awaits_call
+
+    @property
+    def awaits_call(self) -> bool:
+        """Whether a call of its own has been announced by `expect` and has not come back yet."""
+        return self.state is State.LISTENING and self.expected == self.round
+
+    @property
+    def stopped_asking(self) -> bool:
+        """Whether it has called too often in vain to call again."""
+        return self.calls > ROUNDS_PER_REASON
+
+    def advance(self, event: Event, plan: Plan | None = None) -> None:
+        """Takes `event`, as the table has it.
+
+        Args:
+            event: What happened.
+            plan: With PLAN, the plan that stands.
+
+        Raises:
+            ProtocolError: The table has no such event in this state.
+        """
+        row = transition(self.state, event)
+        self.state = row.target
+        self.plan = None if row.next_round else plan or self.plan
+        self.round += row.next_round
+
+    # -- Notices ------------------------------------------------------------------------------------
+
+    def start(self, now: float, reserve: float) -> Request | None:
+        """Takes part in rounds from now on; notices that came before are acted on now."""
+        self.open = True
+        return self._call_at_once(now, reserve)
+
+    def expect(self, now: float) -> bool:
+        """A signal handler announces a notice; returns whether the main thread is to hold at its next boundary.
+
+        The only method that is called without the lock: it sets attributes that nobody else sets meanwhile.
+        """
+        if not self.open or self.trains_on:  # During the countdown a further notice need not end in a call.
+            return False
+        self.expected_at = now
+        self.expected = self.round
+        return True
+
+    def notify(self, notice: Notice, now: float, reserve: float) -> tuple[Heard, Request | None]:
+        """Takes a notice, and calls for it unless the countdown runs."""
+        before = self.standing
+        if not notice.hint:
+            self.standing = before.add(notice)
+        if self.open and self.state in _OVER:
+            return Heard.OVER, None
+        listening = self.open and self.state in (State.LISTENING, State.ANSWERED)
+        if notice.hint:
+            hint = Request(self.round, Call(self.index, Kind.PERIODIC, notice.reason))
+            return Heard.HINT, hint if listening else None
+        request = self.call_for_notices(now, reserve) if listening and not self.trains_on else None
+        news = not before or self.standing.gone_by < before.gone_by
+        return Heard.NEWS if news else Heard.KNOWN, request
+
+    def withdraw(self, notice: Notice) -> Withdrawn:
+        """A source says that what it announced will not happen. A call that was made already stands."""
+        before, self.standing = self.standing, self.standing.withdraw(notice)
+        if self.standing == before:
+            return Withdrawn.UNKNOWN
+        if self.standing:
+            return Withdrawn.OTHERS_STAND
+        self.trains_on = False
+        leaves = self.open and self.plan is not None and not self.plan.goes_on
+        return Withdrawn.TOO_LATE if leaves else Withdrawn.FREE
+
+    def call_for_notices(self, now: float, reserve: float) -> Request | None:
+        """Calls for the notices that stand: to save and train on if there is time, else to save and leave.
+
+        Args:
+            now: The present.
+            reserve: See `grace.reserve`.
+        """
+        if not self.standing:
+            return None
+        if self.called != self.round:
+            self.called = self.round
+            self.calls += 1
+            if self.stopped_asking:
+                self.expected = -1
+                return None
+        kind = Kind.DEADLINE if self.trains_on else Kind.PREEMPTED
+        goes_on = kind is Kind.PREEMPTED and has_room(self.standing.gone_by, now, reserve)
+        return Request(self.round, Call(self.index, kind, self.standing.first.reason, goes_on))
+
+    def _call_at_once(self, now: float, reserve: float) -> Request | None:
+        if not self.standing:
+            return None
+        self.expect(now)  # No further step until the call is back.
+        return self.call_for_notices(now, reserve)
+
+    # -- The countdown ------------------------------------------------------------------------------
+
+    def due(self, reserve: float) -> float | None:
+        """When the countdown calls the last round; None for never, or not before something changes."""
+        counts = self.open and self.trains_on and self.standing and self.state is State.LISTENING
+        if not counts or self.called == self.round:  # If it has called, the call is on its way.
+            return None
+        return self.standing.gone_by - reserve
+
+    def count_down(self, now: float, reserve: float) -> Request | None:
+        """Calls the last round if the time for it has come."""
+        due = self.due(reserve)
+        return None if due is None or now < due else self.call_for_notices(now, reserve)
+
+    # -- The main thread ----------------------------------------------------------------------------
+
+    def hold(self, position: Position) -> None:
+        """The main thread stands at a boundary from now on, until `let_go` says something else than HOLD."""
+        self.held = position
+
+    def let_go(self, entered: int) -> Decision:
+        """What the held main thread does now; to be asked again whenever this member has changed.
+
+        Args:
+            entered: Boundaries entered.
+
+        Raises:
+            ProtocolError: The main thread is already beyond the target.
+        """
+        decision = self._decision(entered)
+        if self.awaits_call:
+            return Decision.HOLD
+        if decision is not Decision.HOLD:
+            self.held = None
+        if decision is Decision.ACT:
+            self.advance(Event.REACHED)
+        return decision
+
+    def _decision(self, entered: int) -> Decision:
+        if self.state is State.LOST:
+            return Decision.PASS
+        if self.state is State.LISTENING:
+            # Either the call that the thread itself asked for has not come back yet, or the round was aborted.
+            return Decision.HOLD if self.last and self.asked == self.round else Decision.PASS
+        return decide(entered, self.plan, self.last)
+
+    @property
+    def expected_until(self) -> float | None:
+        """Until when to wait for an announced notice; None if none is awaited, or it came and is being told."""
+        return self.expected_at + EXPECTED_WITHIN if self.awaits_call and self.called != self.round else None
+
+    def expect_no_more(self, now: float) -> bool:
+        """Stops waiting for an announced notice that is late; returns whether there is one."""
+        until = self.expected_until
+        if until is None or now < until:
+            return False
+        self.expected = -1
+        return True
+
+    def finish(self) -> Request | None:
+        """The main thread is at the last boundary; None once it need not ask for a round, or has asked often enough."""
+        self.last = True
+        if self.state is State.LOST or self.asks == ROUNDS_PER_REASON:
+            return None
+        self.asks += 1
+        self.asked = self.round
+        return Request(self.round, Call(self.index, Kind.FINISHED, "training finished"))
+
+    def call_periodic(self, now: float = 0.0, reserve: float = 0.0) -> Request | None:
+        """Calls for a save after which training continues, unless a round stands already."""
+        if not self.open or self.state is not State.LISTENING:
+            return None
+        return Request(self.round, Call(self.index, Kind.PERIODIC, "the time to save has come"))
+
+    def acted(self, now: float, reserve: float) -> Request | None:
+        """The plan is carried out, and training continues, ready for the next round.
+
+        A notice of which that plan knew is served: what is left to do for it is the last call.
+
+        Raises:
+            ProtocolError: By the plan, training ends here.
+        """
+        plan = self.plan
+        if plan is None or outcome(plan, self.last) is not Event.ACTED:
+            raise ProtocolError(f"Expected a plan after which training continues. Received: {plan}.")
+        self.calls = 0
+        served = plan.kind is Kind.PREEMPTED and self.index in plan.doomed
+        self.trains_on = bool(self.standing) and (self.trains_on or served)
+        self.advance(Event.ACTED)
+        return None if self.trains_on else self._call_at_once(now, reserve)
+
+    def leave(self) -> None:
+        """The fit is over for this worker."""
+        if self.state is State.ACTING and self.plan is not None:
+            ends = outcome(self.plan, self.last)
+            self.advance(Event.FINISH if ends is Event.FINISH else Event.LEAVE)
+        elif self.state is State.LISTENING and self.last:
+            self.advance(Event.FINISH)
+
+    def close(self, why: str) -> Request:
+        """Takes part no more; returns what the others, and its own watcher, have to hear."""
+        self.open = False
+        return Request(self.round, Failure(self.index, "", 0, why))
+
+    # -- The watcher --------------------------------------------------------------------------------
+
+    def hear(self, call: Call | Failure) -> None:
+        """Takes what stands under `call` in this round."""
+        if not isinstance(call, Failure):
+            self.advance(Event.CALL)  # Attention is on from here.
+        elif self.open:
+            self.lose()
+
+    def answer(self, entered: int) -> At:
+        """What to publish in this round.
+
+        Args:
+            entered: Boundaries entered, read AFTER attention was set by `hear`.
+
+        Raises:
+            ProtocolError: No call was heard.
+        """
+        if self.state is not State.ANSWERED:
+            raise ProtocolError(f"Expected to answer a call. Received: none, being {self.state.value}.")
+        return answer(self.index, entered, self.held, bool(self.standing))
+
+    def take(self, plan: Plan, now: float, reserve: float) -> Request | None:
+        """Takes the plan that stands in this round; if that is aborted, calls again if need be."""
+        if plan.abort is None:
+            self.advance(Event.PLAN, plan)
+            return None
+        self.advance(Event.ABORT)
+        if not self.open:
+            # `close` found the call of that round taken: the others learn from the next one that nobody is here.
+            return Request(self.round, Failure(self.index, "", 0, "its fit was left during a round"))
+        # During the countdown there is time; when that is used up, the countdown calls.
+        return None if self.trains_on else self.call_for_notices(now, reserve)
+
+    def lose(self) -> None:
+        """No agreement is possible any more. A plan that is known is carried out all the same."""
+        self.advance(Event.LOST)

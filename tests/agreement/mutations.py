@@ -1,0 +1,137 @@
+"""One rule of the protocol each, broken in the code that a fit runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from keras_preempt.agreement import alignment, member
+from keras_preempt.agreement.alignment import Plan, State
+from keras_preempt.agreement.grace import Standing
+from keras_preempt.agreement.member import Member, Request, Withdrawn
+from keras_preempt.agreement.messages import At, Call, Position
+from tests.agreement import model
+from tests.agreement.alignment_cluster import Cluster
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+def attention_ends_with_the_answers(patch: pytest.MonkeyPatch) -> None:
+    """Attention is not kept on until the target is reached."""
+    patch.setattr(member, "_ATTENTIVE", frozenset({State.ANSWERED, State.ACTING}))
+
+
+def answers_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    """A worker that trains answers with the boundary that it has entered, and not with the next one."""
+
+    def answer(index: int, entered: int, held: Position | None, doomed: bool) -> At:
+        return At(index, entered, held, doomed) if entered else At(index, 1, held, doomed)
+
+    patch.setattr(member, "answer", answer)
+
+
+def plans_the_lowest(patch: pytest.MonkeyPatch) -> None:
+    """The target is not the furthest boundary."""
+    whole = alignment.make_plan
+
+    def make_plan(call: Call, answers: list[At], members: tuple[int, ...]) -> Plan:
+        return replace(whole(call, answers, members), target=min(at.boundary for at in answers))
+
+    patch.setattr(model, "make_plan", make_plan)
+
+
+def does_not_wait_for_its_last_call(patch: pytest.MonkeyPatch) -> None:
+    """At the last boundary a worker does not wait for the answer to its own call."""
+    patch.setattr(Member, "finish", lambda self: setattr(self, "last", True))
+
+
+def acts_at_the_end_only_at_the_target(patch: pytest.MonkeyPatch) -> None:
+    """At the last boundary a plan whose target lies beyond it is not carried out."""
+    patch.setattr(member, "decide", lambda entered, plan, last: alignment.decide(entered, plan, False))
+
+
+def leaves_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """What was called decides what follows, also at the last boundary."""
+    patch.setattr(member, "outcome", lambda plan, last: alignment.outcome(plan, False))
+
+
+def asks_no_more_after_an_abort(patch: pytest.MonkeyPatch) -> None:
+    """A notice is forgotten if the round that was called for it is aborted."""
+    whole = Member.take
+
+    def take(self: Member, plan: Plan, now: float, reserve: float) -> None:
+        whole(self, plan, now, reserve)
+
+    patch.setattr(Member, "take", take)
+
+
+def takes_no_failure(patch: pytest.MonkeyPatch) -> None:
+    """That another worker takes part no more is not heeded."""
+    patch.setattr(Member, "lose", lambda self: None)
+
+
+def counts_down_to_nothing(patch: pytest.MonkeyPatch) -> None:
+    """The countdown never calls."""
+    patch.setattr(Member, "due", lambda self, reserve: None)
+
+
+def counts_down_to_the_first(patch: pytest.MonkeyPatch) -> None:
+    """A second notice does not move the last call."""
+    patch.setattr(Standing, "first", property(lambda self: self.notices[0]))
+
+
+def keeps_what_is_withdrawn(patch: pytest.MonkeyPatch) -> None:
+    """A withdrawn notice still stands."""
+    patch.setattr(Member, "withdraw", lambda self, notice: Withdrawn.FREE)
+
+
+def withdraws_all(patch: pytest.MonkeyPatch) -> None:
+    """The withdrawal of one notice takes the others with it."""
+    patch.setattr(Standing, "withdraw", lambda self, notice: Standing(self.grace))
+
+
+def calls_once(patch: pytest.MonkeyPatch) -> None:
+    """A notice that comes during a save that goes on is not called for after it."""
+    whole = Member.acted
+
+    def acted(self: Member, now: float, reserve: float) -> Request | None:
+        whole(self, now, reserve)
+        return None
+
+    patch.setattr(Member, "acted", acted)
+
+
+def trains_on_without_time(patch: pytest.MonkeyPatch) -> None:
+    """Whether there is time does not matter."""
+    patch.setattr(member, "has_room", lambda gone_by, now, reserve: True)
+
+
+def does_not_hold_for_a_signal(patch: pytest.MonkeyPatch) -> None:
+    """A step begins although the signal handler has announced a notice."""
+    patch.setattr(Member, "awaits_call", False)
+
+
+MUTATIONS: list[tuple[Mutation, Cluster, str]] = [
+    (attention_ends_with_the_answers, Cluster(2, 3, False), "passes boundary"),
+    (answers_where_it_was, Cluster(2, 3, False), "beyond it|passes boundary"),
+    (plans_the_lowest, Cluster(2, 3, False), "beyond it|passes boundary"),
+    (does_not_wait_for_its_last_call, Cluster(2, 3, False), "stuck|not all act|some act"),
+    (acts_at_the_end_only_at_the_target, Cluster(2, 3, False), "stuck|not all act"),
+    (leaves_at_the_end, Cluster(2, 3, False), "instead of finishing"),
+    (takes_no_failure, Cluster(2, 3, False, "raise"), "stuck"),
+    (asks_no_more_after_an_abort, Cluster(2, 3, False, patience="none"), "does nothing about a notice"),
+    (counts_down_to_nothing, Cluster(2, 3, False, scripts=("r",)), "does nothing about a notice"),
+    (
+        counts_down_to_the_first,
+        Cluster(2, 3, False, scripts=("rn",)),
+        "does nothing about a notice|without time",
+    ),
+    (keeps_what_is_withdrawn, Cluster(2, 3, False, scripts=("rw",)), "no notice stands"),
+    (withdraws_all, Cluster(2, 3, False, scripts=("rnw",)), "has forgotten a notice"),
+    (calls_once, Cluster(2, 3, False, scripts=("pr",)), "does nothing about a notice"),
+    (trains_on_without_time, Cluster(2, 3, False), "train on without time"),
+    (does_not_hold_for_a_signal, Cluster(2, 3, False, scripts=("sn",)), "although a notice was announced"),
+]
+"""Each with a cluster that shows it, and with what the explorer says about it."""
