@@ -1,7 +1,7 @@
 """Runs every benchmark, prints all ratios in one table, and writes the figures of docs/performance.md.
 
-What each benchmark prints goes on as it comes. One that misses its aim or fails is named, and the others are run
-all the same; the exit status is then 1.
+The output of each benchmark is shown as it comes. One that misses its aim or fails is named, and the others still
+run; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BENCHMARKS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one benchmark printed and told."""
+    """The output and the ratios of one benchmark."""
 
     script: str
     output: str
@@ -90,7 +90,7 @@ def _block(script: str, text: str) -> str:
 
 
 def write_page(outcomes: Sequence[Outcome], where: str) -> None:
-    """Puts the figures between the marks of the page."""
+    """Writes the figures between the marks of the page."""
     parts = [f"Measured with {where}.", _block("all.py", ratios_table(outcomes))]
     for outcome in outcomes:
         missed = (

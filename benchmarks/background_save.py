@@ -1,6 +1,6 @@
-"""How long a save in the background holds up training, beside one copy of the state in host memory.
+"""How long a save in the background stops training, compared with one copy of the state in host memory.
 
-Training waits for the copy that the save is written from, and for nothing else. Prints the median of that time and
+Training waits only for the copy that the save is written from. Prints the median of that time and
 of `numpy.copy` of the same variables, taken in turn; how many training steps ran while the save was written, and how
 long they took then and at other times; and the most memory that a save took beyond the model's own.
 """
@@ -40,15 +40,15 @@ _BATCH = np.zeros((1, 4), np.int32), np.zeros((1, 1), np.float32)
 
 @dataclass
 class Found:
-    """Seconds of each repetition, but of the first.
+    """Seconds of each repetition except the first.
 
     Attributes:
-        copies: one copy of the variables.
-        blocked: from the decision to save until training goes on.
-        written: from then until the checkpoint is committed.
-        busy_steps: each training step in that time.
-        idle_steps: each of as many training steps without a save.
-        peak: bytes that the process grew by at the most, from decision to commit, in a save without training.
+        copies: One copy of the variables.
+        blocked: From the decision to save until training continues.
+        written: From then until the checkpoint is committed.
+        busy_steps: Each training step in that time.
+        idle_steps: Each of as many training steps without a save.
+        peak: Bytes that the process grew by at the most, from decision to commit, in a save without training.
     """
 
     copies: list[float] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Found:
 
 
 class Training:
-    """A model that trains, and what saves it in the background."""
+    """A model that trains while it is saved in the background."""
 
     def __init__(self, size: int, directory: Path) -> None:
         self.model = model_of(size)

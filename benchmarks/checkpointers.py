@@ -1,4 +1,4 @@
-"""Ways to save and restore the variables of a model, all alike durable: ours, others, and the limit."""
+"""Ways to save and restore the variables of a model, all equally durable: ours, others, and the limit."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Checkpointer(Protocol):
     """Saves one model to a new directory, and restores it from there.
 
     Attributes:
-        name: for the tables.
+        name: Its name in the tables.
     """
 
     name: str
 
     def prepare(self, folder: Path) -> None:
-        """What comes before the first save of a run and is not measured."""
+        """Does what comes before the first save of a run and is not measured."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class Checkpointer(Protocol):
         ...
 
     def restore(self, folder: Path) -> None:
-        """Brings what was saved back into the variables."""
+        """Restores the saved values into the variables."""
         ...
 
 
@@ -184,7 +184,7 @@ class Orbax:
 
 
 class Limit:
-    """One stream of the same bytes, with nothing to find them again by."""
+    """One stream of the same bytes, without any structure."""
 
     name = "os.write / os.readv"
 
@@ -220,7 +220,7 @@ class Limit:
 
 
 def checkpointers(model: keras.Model) -> list[Checkpointer]:
-    """Returns all that there are on this machine; ours is the first, the limit the last."""
+    """Returns all that are installed on this machine; ours is the first, the limit the last."""
     kinds: list[Any] = [Ours, TensorFlow, Keras, Safetensors, Limit]
     if importlib.util.find_spec("orbax") is not None:
         kinds.insert(-1, Orbax)
@@ -228,7 +228,7 @@ def checkpointers(model: keras.Model) -> list[Checkpointer]:
 
 
 def flush(folder: Path) -> None:
-    """Brings a directory and all in it to the disk, as our own save does by itself."""
+    """Flushes a directory and everything in it to the disk, which our own save does by itself."""
     for path in [*folder.rglob("*"), folder, folder.parent]:
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
@@ -236,7 +236,7 @@ def flush(folder: Path) -> None:
 
 
 def remember(folder: Path) -> None:
-    """Takes a directory's files into the cache of the system, where not all ways of writing leave them."""
+    """Reads a directory's files into the cache of the system, where not all ways of writing leave them."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb", buffering=0) as file:
@@ -246,7 +246,7 @@ def remember(folder: Path) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Takes a directory's files, which are on the disk, out of the cache of the system."""
+    """Drops a directory's files, which are on the disk, from the cache of the system."""
     for path in folder.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)

@@ -1,6 +1,6 @@
 """Compares ways to save a state to a bucket and to restore it, over a network with a limit for each connection.
 
-The bucket is a `FakeGcs` in a process of its own, since nothing else gives every run the same network. Every
+The bucket is a `FakeGcs` in its own process, since nothing else gives every run the same network. Every
 way moves the same bytes; they take turns, and medians are printed.
 """
 
@@ -131,8 +131,8 @@ class Shared:
     """One save by several workers.
 
     Attributes:
-        bytes: what each worker uploaded.
-        seconds: from the moment at which all may begin to the commit.
+        bytes: The bytes that each worker uploaded.
+        seconds: From the moment at which all may begin to the commit.
     """
 
     bytes: tuple[int, ...]
@@ -143,13 +143,13 @@ def save_together(workers: int, size: int, connections: int, folder: str) -> Sha
     """Lets worker processes save one state together.
 
     Args:
-        workers: how many processes.
-        size: bytes of the state.
-        connections: how many each of them has.
-        folder: where to, in the bucket.
+        workers: How many processes.
+        size: Bytes of the state.
+        connections: How many each of them has.
+        folder: The target folder in the bucket.
 
     Raises:
-        RuntimeError: one of them failed.
+        RuntimeError: One of them failed.
     """
     with ExitStack() as stack:
         processes = []

@@ -1,4 +1,4 @@
-"""Leads TensorFlow's own gs:// file system, whose addresses are fixed, to a `FakeGcs`.
+"""Connects TensorFlow's own gs:// file system, whose addresses are fixed, to a `FakeGcs`.
 
 TensorFlow asks https://www.googleapis.com and https://storage.googleapis.com and has no setting for another
 address. But libcurl, which it uses, honours HTTPS_PROXY, and TensorFlow honours CURL_CA_BUNDLE. So the bridge
@@ -33,7 +33,7 @@ class Bridge:
     """A proxy in a thread, for as long as a ``with`` block lasts.
 
     Args:
-        endpoint: the address of the fake.
+        endpoint: The address of the fake.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -59,7 +59,7 @@ class Bridge:
         self._folder.cleanup()
 
     def environment(self) -> dict[str, str]:
-        """Environment variables with which a child process's TensorFlow takes the bridge."""
+        """Returns the environment variables with which TensorFlow in a child process uses the bridge."""
         proxy = f"http://127.0.0.1:{self._server.server_address[1]}"
         return {
             "HTTPS_PROXY": proxy,
@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
     def do_CONNECT(self) -> None:
         """Plays the server that was asked for."""

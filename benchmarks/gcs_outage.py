@@ -1,6 +1,6 @@
 """How many writes under a deadline survive an outage of the bucket that ends before the deadline does.
 
-Every write begins with the outage, in a store of its own, as the workers of a job under notice do. The bucket is a
+Every write begins with the outage, in its own store, like the workers of a job under notice. The bucket is a
 `FakeGcs`, which for some seconds answers nothing but an error, resets every connection, or is silent. Prints for each
 of these how many files of how many were saved, and when the first write was given up. The exit status is 1 if a file
 was lost.
@@ -28,7 +28,7 @@ KINDS = ("503", "429", "reset", "stall")
 
 @dataclass(frozen=True)
 class Write:
-    """How one write went; `seconds` after the outage began it was saved or given up."""
+    """The result of one write, which was saved or given up `seconds` after the outage began."""
 
     saved: bool
     seconds: float

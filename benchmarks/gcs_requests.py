@@ -1,4 +1,4 @@
-"""What a checkpoint in a bucket costs in requests."""
+"""How many requests a checkpoint in a bucket takes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def count(size: int) -> dict[str, Counter[str]]:
     """Counts the requests of 2 workers, by what they do, and by kind.
 
     Args:
-        size: bytes of the state.
+        size: Bytes of the state.
     """
     tensors = state(size)
     specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in tensors.items()]

@@ -1,4 +1,4 @@
-"""The ways of bringing a state to a bucket and back that are compared with one another."""
+"""The ways to save a state to a bucket and to restore it that are compared."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def state(size: int) -> dict[str, Array]:
 
 @contextmanager
 def server(*, connection: float, machine: float | None = None) -> Iterator[str]:
-    """Runs the fake in a process of its own; returns its address.
+    """Runs the fake in its own process; returns its address.
 
     Args:
-        connection: bytes a second of one connection, in each direction.
-        machine: bytes a second of one machine's connections together; None for no limit.
+        connection: Bytes a second of one connection, in each direction.
+        machine: Bytes a second of one machine's connections together; None for no limit.
     """
     command = [sys.executable, "-m", "keras_preempt.testing.gcs.fake", "--bytes-per-second", str(connection)]
     if machine is not None:
@@ -172,7 +172,7 @@ class OneStream:
 
 
 class TensorFlows:
-    """tf.train.Checkpoint.write and read on gs://, in a process that is led to the fake."""
+    """tf.train.Checkpoint.write and read on gs://, in a process that is connected to the fake."""
 
     name = "tf.train.Checkpoint.write, read on gs://"
 
@@ -235,7 +235,7 @@ def seconds(call: Callable[[], Any]) -> float:
 
 @contextmanager
 def ways(size: int, connections: list[int], endpoint: str, *, tensorflow: bool) -> Iterator[list[Way]]:
-    """All ways, the one that the others are compared with first."""
+    """Returns all ways; the first is the one with which the others are compared."""
     tensors = state(size)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         found: list[Way] = [OneStream(tensors, Path(folder))]

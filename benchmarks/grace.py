@@ -1,4 +1,4 @@
-"""How much of a grace period training gets, and how much is left when the job is gone, beside TensorFlow's handler.
+"""How much of a grace period training gets, and how much is left when the job is gone; with TensorFlow's handler too.
 
 Trains the same small model with the same train step on 2 local workers under MultiWorkerMirroredStrategy, once
 with `model.fit` and `PreemptionCallback`, once in a custom loop with

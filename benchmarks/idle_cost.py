@@ -1,4 +1,4 @@
-"""What the callback costs a step while nothing happens, in nanoseconds.
+"""What the callback costs a step without a notice, in nanoseconds.
 
 Begins a real fit on one device and, from inside it, drives the hooks of one step (`on_train_batch_begin` and
 `on_train_batch_end`) through Keras' CallbackList, again and again, as fit does: with the callbacks that this
@@ -69,7 +69,7 @@ class Measure(keras.callbacks.Callback):  # type: ignore[misc]
         self._random = random.Random(seed)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Measures at the third step, when nothing is done for the first time any more."""
+        """Measures at the third step, when nothing is done for the first time."""
         if batch == 2:
             self.measure(_caller(keras.callbacks.CallbackList))
 
@@ -102,7 +102,7 @@ class Measure(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _caller(kind: type) -> Any:
-    """The object of this class whose method called the function that asks."""
+    """Returns the object of this class whose method called the current function."""
     frame = inspect.currentframe()
     while frame is not None:
         if isinstance(frame.f_locals.get("self"), kind):

@@ -1,7 +1,7 @@
 """How large the state of a tf.data iterator is, and how long TensorFlow takes to write it, by shuffle buffer.
 
-The state holds every element of a shuffle buffer. Prints, for buffers of several shapes, what the package guesses
-without writing anything, the size that is written, and how long it takes: processor time beside the time on the clock.
+The state holds every element of a shuffle buffer. Prints, for buffers of several shapes, the size that the package
+estimates without writing anything, the size that is written, and how long it takes in processor time and in wall time.
 """
 
 from __future__ import annotations

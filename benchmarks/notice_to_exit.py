@@ -1,4 +1,4 @@
-"""How long it takes from the notice to the end of the job, beside TensorFlow's own handler.
+"""How long it takes from the notice to the end of the job, compared with TensorFlow's own handler.
 
 Trains the same small model with the same train step on local workers under MultiWorkerMirroredStrategy, once
 with `model.fit` and `PreemptionCallback`, once in a custom loop with

@@ -1,6 +1,6 @@
-"""One preemption of one real job: start its workers, end one by SIGTERM at a random moment, read the times.
+"""One preemption of one real job: start its workers, send SIGTERM to one at a random moment, read the times.
 
-All times are of one clock, since all processes run on one machine.
+All times are from the same clock, since all processes run on one machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENVIRONMENT = {
 
 
 class PreemptionFailed(RuntimeError):
-    """The job did not end as one that was preempted."""
+    """The job did not end like one that was preempted."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Preemption:
-    """What one run showed; seconds since the signal was sent.
+    """The times of one run, in seconds since the signal was sent.
 
     Attributes:
         heard: When the notified worker told of the notice; None if it tells nothing of the kind.

@@ -1,7 +1,7 @@
-"""What a resume costs: from the start of a process to the end of its first new step, and what goes where.
+"""What a resume costs: from the start of a process to the end of its first new step, part by part.
 
 Trains a small convolutional network, preempts it in the middle of an epoch, starts it again, and splits the time of
-that second start as the process itself has noted it:
+that second start into the parts that the process itself has recorded:
 
 - import: the start of Python, TensorFlow, Keras and this package;
 - cluster: until all workers have found each other;

@@ -1,4 +1,4 @@
-"""One preemption of a real job and the start after it: reads from its own notes where the time went."""
+"""One preemption of a real job and the start after it, with the times that the job has recorded."""
 
 from __future__ import annotations
 

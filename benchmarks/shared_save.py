@@ -26,8 +26,8 @@ class SharedSave:
     """One save.
 
     Attributes:
-        sizes: bytes of mirrored tensors that each process has written.
-        seconds: from the moment at which all were told to begin until the commit.
+        sizes: Bytes of mirrored tensors that each process has written.
+        seconds: From the moment at which all were told to begin until the commit.
     """
 
     sizes: list[int]

@@ -1,4 +1,4 @@
-"""What the benchmarks of saving measure with: a model of a given size, and how much memory a call takes (Linux)."""
+"""For the benchmarks of saving: a model of a given size, and the memory that a call takes (Linux)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bytes_of(model: keras.Model) -> int:
 
 
 def peak_of(call: Callable[[], object]) -> int:
-    """Makes a call; returns by how many bytes the process was larger, at its largest during it, than before."""
+    """Makes a call; returns by how many bytes the process grew at most during it."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
     before = _status("VmRSS")
     call()
@@ -47,10 +47,10 @@ def peak_of(call: Callable[[], object]) -> int:
 
 
 def touch(size: int) -> None:
-    """Uses so many bytes of memory and gives them back.
+    """Uses that many bytes of memory and releases them.
 
     A virtual machine may have to fetch memory from its host that it has not used for seconds, which is slower than a
-    disk: whoever comes first would pay for it.
+    disk: the first contestant would pay for it.
     """
     np.empty(size, np.uint8).fill(1)
 

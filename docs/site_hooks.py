@@ -1,4 +1,4 @@
-"""What MkDocs is told beside mkdocs.yml: pages and files that stand outside docs/ and that pages link to.
+"""Hooks of MkDocs: they add the pages and files outside docs/ to which pages link.
 
 The site has the pages of docs/ at its root, and every other file of the repository under its own path. The page of a
 file that is not Markdown shows the file itself, and the page of a folder's README also shows the folder's other files.
@@ -57,7 +57,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Leads links between files of the repository to their pages on the site."""
+    """Turns links between files of the repository into links between their pages on the site."""
     here = _repository_path(page.file.src_uri)
 
     def led(found: re.Match[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -13,6 +14,10 @@ from keras_preempt.process import environment
 
 # A machine that tests run on may be in a cloud whose notices are no business of a test.
 os.environ.setdefault(environment.PLATFORM, "generic")
+
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Under nohup, the processes that a test starts would ignore SIGHUP, too. A handler is not inherited by them.
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Aims
+from benchmarks.figures import Aims, unsteady
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -81,6 +81,16 @@ def test_an_aim_is_met_or_missed(value: float, relation: str, bound: float, met:
     aims.check("figure", value, relation, bound)
     aims.check("other", 2, "at least", 1)
     assert aims.report() == (0 if met else 1)
+
+
+def test_an_aim_that_a_run_cannot_judge_is_said_and_is_not_missed(capsys: pytest.CaptureFixture[str]) -> None:
+    aims = Aims()
+    aims.check("figure", 0.5, "above", 1, unsure="the disk alone varied 7.0-fold")
+    assert aims.report() == 0
+    assert (
+        "figure: 0.50 (aim: above 1: not judged, the disk alone varied 7.0-fold)" in capsys.readouterr().out
+    )
+    assert (unsteady([1.0, 1.9]), unsteady([1.0, 7.0])) == ("", "the disk alone varied 7.0-fold")
 
 
 def test_notice_to_exit_runs_both_handlers_and_ours_runs_no_extra_step() -> None:

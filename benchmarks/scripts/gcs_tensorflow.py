@@ -1,4 +1,4 @@
-"""TensorFlow's own checkpoint on gs://: told on stdin to write, read or forget it, tells the seconds on stdout."""
+"""TensorFlow's own checkpoint on gs://: reads write, read or forget from stdin, and prints the seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One of several workers that save together: says that it is ready, waits for a line, saves, tells what it wrote."""
+"""One of several workers that save together: prints when it is ready, waits for a line, saves, prints what it wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job that both contestants run: one model, one step, one way to note when its steps began.
+"""The job that both contestants run: one model, one step, one way to record when its steps began.
 
 The step sleeps before it computes, so that a notice usually finds one in flight, and so that its length does
 not depend on how many workers share the machine's cores. The sleep stands inside the train step, where both
@@ -72,14 +72,14 @@ class Journal:
         self._times: dict[str, float] = {}
 
     def step(self) -> None:
-        """A step begins; says so, for the program that chooses when to send the signal."""
+        """Prints that a step begins, for the program that chooses when to send the signal."""
         self._steps.append(time.time())
         print(f"STEP {len(self._steps)}", flush=True)
 
     def note(self, what: str) -> None:
-        """Something happens now."""
+        """Records that something happens now."""
         self._times[what] = time.time()
 
     def write(self) -> None:
-        """Leaves the file."""
+        """Writes the file."""
         self._path.write_text(json.dumps({"steps": self._steps, **self._times}))

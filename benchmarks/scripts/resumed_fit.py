@@ -1,4 +1,4 @@
-"""One worker of a job that is preempted once and started again; notes when it got how far.
+"""One worker of a job that is preempted once and started again; it records its progress with times.
 
 Run as: FOLDER WAY BATCHES AFTER FIRST|AGAIN. WAY is `STATE` or `REPLAY`: how the input gets back to where it was.
 BATCHES are trained on before the preemption, AFTER of them after it.
@@ -33,7 +33,7 @@ BATCH, SIZE, BUFFER = 32, 32, 1024  # images in a batch, pixels of a side, image
 
 
 class Journal(keras.callbacks.Callback):  # type: ignore[misc]
-    """Notes when the hooks were called of whatever stands at this place among the callbacks."""
+    """Records when the hooks were called at this place among the callbacks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Preemption(Journal):
 
 
 class Timed:
-    """Stands in for a function of a module, and notes how long its calls take."""
+    """Stands in for a function of a module, and records how long its calls take."""
 
     def __init__(self, module: Any, name: str) -> None:
         self.seconds = 0.0

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +37,7 @@ from keras_preempt.agreement.alignment import (
     overshot,
 )
 
+DIAGRAM = Path(__file__).parents[2] / "docs" / "alignment_diagram.py"
 CALL = Call(1, Kind.PREEMPTED, "SIGTERM", 100.0)
 PLAN = Plan(4, Kind.PREEMPTED, (0,), (1,))
 ABORT = abort_plan(CALL, "member 0 is silent")
@@ -237,3 +241,19 @@ def test_last_boundary_waits_for_its_own_call_but_not_after_an_abort() -> None:
 def test_keys_of_a_round_share_a_prefix() -> None:
     assert key(0, 2, "at", 1) == "keras_preempt/0/2/at/1"
     assert key(1, 0) == "keras_preempt/1/0"
+
+
+# The generated page.
+
+
+def test_generated_page_is_not_stale(tmp_path: Path) -> None:
+    def check(script: Path) -> int:
+        return subprocess.run(
+            [sys.executable, script, "--check"], capture_output=True, timeout=120
+        ).returncode
+
+    assert check(DIAGRAM) == 0
+    copy = tmp_path / DIAGRAM.name
+    copy.write_text(DIAGRAM.read_text())
+    (tmp_path / "alignment.md").write_text(DIAGRAM.with_name("alignment.md").read_text() + "edited\n")
+    assert check(copy) == 1
