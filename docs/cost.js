@@ -35,16 +35,21 @@ const preemptionCost = (() => {
     }
 
     function goodput(interval) {
-      const saves = Number.isFinite(interval);
-      if (rate === 0) return saves ? interval / (interval + pause) : 1;
+      if (rate === 0) return Number.isFinite(interval) ? interval / (interval + pause) : 1;
+      const [afterNotice, afterKill] = kept(interval);
+      const wall = 1 / rate + job.noticed * write + Math.expm1(rate * away) / rate;
+      return (job.noticed * afterNotice + killed * afterKill) / wall;
+    }
+
+    function kept(interval) {
+      if (!Number.isFinite(interval)) return [1 / rate, 0];
       const period = interval + pause;
-      const afterKill = saves ? (interval * Math.exp(-rate * write)) / Math.expm1(rate * period) : 0;
-      const afterNotice = (saves ? Math.expm1(-rate * interval) / Math.expm1(-rate * period) : 1) / rate;
-      const kept = killed * afterKill + job.noticed * afterNotice;
-      return kept / (1 / rate + job.noticed * write + Math.expm1(rate * away) / rate);
+      const afterNotice = Math.expm1(-rate * interval) / Math.expm1(-rate * period) / rate;
+      return [afterNotice, (interval * Math.exp(-rate * write)) / Math.expm1(rate * period)];
     }
 
     const interval = bestInterval();
+    const [afterNotice, afterKill] = rate * killed === 0 ? [0, 0] : kept(interval);
     return {
       interval,
       goodput: goodput(interval),
@@ -53,8 +58,7 @@ const preemptionCost = (() => {
       away,
       pause,
       interruptions: rate * DAY,
-      // A kill loses half an interval on average, and what was trained while the last checkpoint was written.
-      lost: killed === 0 ? 0 : Math.min(interval / 2 + write, 1 / rate),
+      lost: afterNotice - afterKill, // About half an interval, and what is trained while a checkpoint is written.
     };
   }
 
@@ -95,7 +99,7 @@ const preemptionCost = (() => {
       ["With a notice", "0 steps lost", `${spoken(found.write + found.away)} for the save and the restart`],
       [
         "Without a notice",
-        job.noticed === 1 ? "does not happen" : `${count(found.lost * job.speed)} steps lost`,
+        found.lost === 0 ? "does not happen" : `${count(found.lost * job.speed)} steps lost`,
         `run again on average, and ${spoken(found.away)} for the restart`,
       ],
       ["Save at a notice", spoken(found.write), "it has to fit in the grace period"],

@@ -99,15 +99,23 @@ def goodput(job: Job, interval: float) -> float:
         job: The job.
         interval: Seconds of training between two saves in the background; infinite for none.
     """
-    saves = math.isfinite(interval)
     if job.rate == 0:
-        return interval / (interval + job.pause) if saves else 1.0
-    rate, killed, period = job.rate, 1 - job.noticed, interval + job.pause
-    after_kill = interval * math.exp(-rate * job.write) / math.expm1(rate * period) if saves else 0.0
-    after_notice = (math.expm1(-rate * interval) / math.expm1(-rate * period) if saves else 1.0) / rate
-    kept = killed * after_kill + job.noticed * after_notice
-    wall = 1 / rate + job.noticed * job.write + math.expm1(rate * job.away) / rate
-    return kept / wall
+        return interval / (interval + job.pause) if math.isfinite(interval) else 1.0
+    after_notice, after_kill = kept(job, interval)
+    wall = 1 / job.rate + job.noticed * job.write + math.expm1(job.rate * job.away) / job.rate
+    return (job.noticed * after_notice + (1 - job.noticed) * after_kill) / wall
+
+
+def kept(job: Job, interval: float) -> tuple[float, float]:
+    """Returns the mean seconds of training that a life leaves behind: with a notice at its end, and without one.
+
+    The difference is what is trained again after an interruption without a notice.
+    """
+    if not math.isfinite(interval):
+        return 1 / job.rate, 0.0
+    rate, period = job.rate, interval + job.pause
+    after_notice = math.expm1(-rate * interval) / math.expm1(-rate * period) / rate
+    return after_notice, interval * math.exp(-rate * job.write) / math.expm1(rate * period)
 
 
 def duration(seconds: float) -> str:

@@ -7,8 +7,10 @@ import random
 from typing import Any
 
 
-def simulate(job: Any, interval: float, interruptions: int, seed: int) -> float:
-    """Returns the goodput: the time that the steps that were kept take, over the time that went by.
+def simulate(job: Any, interval: float, interruptions: int, seed: int) -> tuple[float, float]:
+    """Returns the goodput, and the mean seconds of training that were lost without a notice; 0 if all came with one.
+
+    Goodput is the time that the steps that were kept take, over the time that went by.
 
     Every machine is taken away at moments of its own (exponential times between them), also while the job starts. With
     a notice the step is finished and a checkpoint written. Without one, training continues with the newest checkpoint
@@ -32,6 +34,7 @@ def simulate(job: Any, interval: float, interruptions: int, seed: int) -> float:
         return at
 
     clock, kept = 0.0, 0
+    lost = []
     every = max(round(interval * job.speed), 1) if interval != float("inf") else None
     copy = job.state / (job.workers * job.memory)
     for _ in range(interruptions):
@@ -56,8 +59,9 @@ def simulate(job: Any, interval: float, interruptions: int, seed: int) -> float:
         else:
             clock = at
             kept = max([kept, *(step for when, step in complete if when <= at)])
+            lost.append((done - kept) / job.speed)
         ready = clock + job.away
         while taken[0] < ready:  # A machine is taken away while the job starts: it starts anew.
             ready = max(next_one(), clock) + job.away
         clock = ready
-    return kept / job.speed / clock
+    return kept / job.speed / clock, sum(lost) / max(len(lost), 1)

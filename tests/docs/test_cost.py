@@ -10,7 +10,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
@@ -55,20 +55,36 @@ JOBS = {
 jobs = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 
 
-def simulated(job: Any, interval: float) -> tuple[float, float]:
-    """The mean goodput of eight simulations, and its standard error."""
+@dataclass(frozen=True)
+class Simulated:
+    """The means of eight simulations, and their standard errors."""
+
+    goodput: float
+    goodput_error: float
+    lost: float
+    lost_error: float
+
+
+def simulated(job: Any, interval: float) -> Simulated:
     found = [simulate(job, interval, 400, seed) for seed in range(8)]
-    return statistics.mean(found), statistics.stdev(found) / math.sqrt(len(found))
+    values = []
+    for each in zip(*found, strict=True):
+        values += [statistics.mean(each), statistics.stdev(each) / math.sqrt(len(each))]
+    return Simulated(*values)
 
 
 @jobs
-def test_the_goodput_is_that_of_a_simulation(job: Any) -> None:
+def test_goodput_and_the_training_that_is_lost_are_those_of_a_simulation(job: Any) -> None:
     best = cost.best_interval(job)
     for interval in {min(best, 3600.0), 900.0, math.inf}:
-        mean, error = simulated(job, interval)
+        found, what = simulated(job, interval), f"save_every={interval:.0f} s"
         expected = cost.goodput(job, interval)
         # Steps of two seconds are what the formula does not know.
-        assert mean == pytest.approx(expected, abs=4 * error + 0.005), f"save_every={interval:.0f} s"
+        assert found.goodput == pytest.approx(expected, abs=4 * found.goodput_error + 0.005), what
+        after_notice, after_kill = cost.kept(job, interval)
+        if job.noticed < 1:
+            lost = after_notice - after_kill
+            assert found.lost == pytest.approx(lost, abs=4 * found.lost_error + 2), what
 
 
 @pytest.mark.parametrize("name", [name for name, job in JOBS.items() if job.noticed < 1])
@@ -78,10 +94,10 @@ def test_the_best_save_every_is_the_best_of_the_formula_and_of_the_simulation(na
     others = [best * 1.1**power for power in range(-40, 41)]
     possible = [interval for interval in others if interval >= job.write]
     assert cost.goodput(job, best) >= max(cost.goodput(job, each) for each in possible) - 0.002
-    mean, _ = simulated(job, best)
+    mean = simulated(job, best).goodput
     for factor in (1 / 6, 6):
         if best * factor >= job.write:
-            assert simulated(job, best * factor)[0] < mean
+            assert simulated(job, best * factor).goodput < mean
 
 
 def test_at_small_rates_the_best_save_every_is_youngs() -> None:
@@ -115,7 +131,7 @@ _SCRIPT = """
   const number = (value) => (Number.isFinite(value) ? value : "infinite");
   return JSON.stringify(%s.map((job) => {
     const found = preemptionCost.costs(job);
-    const all = [found.interval, found.goodput, found.without, found.write, found.away, found.pause];
+    const all = [found.interval, found.goodput, found.without, found.write, found.away, found.pause, found.lost];
     return [...all.map(number), preemptionCost.duration(found.interval)];
   }));
 })()
@@ -152,5 +168,7 @@ def test_the_calculator_has_the_same_formula() -> None:
         assert float(str(interval).replace("infinite", "inf")) == pytest.approx(best, rel=1e-9), job
         assert goodput == pytest.approx(cost.goodput(job, best), rel=1e-9, abs=1e-12), job
         assert without == pytest.approx(cost.goodput(job, math.inf), rel=1e-9, abs=1e-12), job
-        assert others == pytest.approx([job.write, job.away, job.pause]), job
+        after_notice, after_kill = cost.kept(job, best) if job.rate * (1 - job.noticed) else (0, 0)
+        lost = after_notice - after_kill
+        assert others == pytest.approx([job.write, job.away, job.pause, lost], rel=1e-6), job
         assert duration == cost.duration(best), job
