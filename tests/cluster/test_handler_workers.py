@@ -42,23 +42,13 @@ LEFT = "SystemExit 9"
 
 Cases = Callable[[str], list[dict[str, Any]]]
 
-weakness_of_tensorflows = pytest.mark.parametrize(
-    "cases",
-    [
-        "ours",
-        pytest.param(
-            "tensorflow",
-            marks=[
-                pytest.mark.chaos,
-                # What a test says of its loops is an AssertionError, and nothing else here is: see `run_cases`.
-                pytest.mark.xfail(
-                    strict=True, raises=AssertionError, reason="TensorFlow's class does not do that"
-                ),
-            ],
-        ),
-    ],
-    indirect=True,
-)
+
+def weakness_of_tensorflows(shown_by: type[Exception] = AssertionError) -> pytest.MarkDecorator:
+    """Runs a test of `cases` under both classes; under TensorFlow's it must fail by this error: see `run_cases`."""
+    fails = pytest.mark.xfail(strict=True, raises=shown_by, reason="TensorFlow's class does not do that")
+    return pytest.mark.parametrize(
+        "cases", ["ours", pytest.param("tensorflow", marks=[pytest.mark.chaos, fails])], indirect=True
+    )
 
 
 def run_cases(folder: Path, kind: str, *names: str, codes: tuple[int, int] = (0, 0)) -> list[dict[str, Any]]:
@@ -131,7 +121,7 @@ def test_it_exits_with_the_configured_code_or_as_exit_fn_does(cases: Cases) -> N
         assert endings(case) == [LEFT, "finished"]
 
 
-@weakness_of_tensorflows
+@weakness_of_tensorflows(shown_by=RuntimeError)
 def test_a_second_preemption_in_one_process_is_answered_as_well(cases: Cases) -> None:
     for case in cases("two_preemptions_in_one_process"):
         assert endings(case) == [LEFT, LEFT, "finished"]
@@ -182,14 +172,14 @@ def test_a_notice_in_the_last_step_leaves_the_finished_state(cases: Cases) -> No
         assert [loop["started_at"] for loop in case["loops"]] == [0, STEPS]
 
 
-@weakness_of_tensorflows
+@weakness_of_tensorflows()
 def test_workers_that_do_not_wait_for_each_other_save_at_the_same_step(cases: Cases) -> None:
     first, second = (case["loops"][0] for case in cases("out_of_step"))
     assert first["ended"] == second["ended"] == LEFT
     assert first["runs"] == second["runs"] < 30
 
 
-@weakness_of_tensorflows
+@weakness_of_tensorflows()
 def test_no_directory_stays_beside_that_of_the_checkpoints(cases: Cases) -> None:
     for case in cases("undisturbed"):
         assert case["loops"][-1]["beside"] == []
