@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import browser, site
+from tests.docs import browser, built_site
 from tests.docs.pages import ROOT
 
 IMAGES = ROOT / "docs" / "images"
@@ -91,12 +91,12 @@ def page() -> Iterator[browser.Browser]:
 
 @pytest.fixture(scope="module")
 def built(page: browser.Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return site.build(tmp_path_factory.mktemp("built"))
+    return built_site.build(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="module")
 def address(built: Path) -> Iterator[str]:
-    with site.served(built) as place:
+    with built_site.served(built) as place:
         yield place
 
 
@@ -132,7 +132,7 @@ def test_nothing_is_cut_off_and_nothing_is_fetched_from_elsewhere(
 
 @pytest.mark.chaos
 def test_nothing_is_cut_off_on_any_page(page: browser.Browser, address: str, built: Path) -> None:
-    paths = site.pages(built)
+    paths = built_site.pages(built)
     assert len(paths) > 30
     assert [wrong for path in paths for wrong in look_at(page, address, path)] == []
 
@@ -205,7 +205,7 @@ def take_screenshots() -> None:
     assert program is not None, "install chromium"
     with contextlib.ExitStack() as around:
         folder = Path(around.enter_context(tempfile.TemporaryDirectory()))
-        address = around.enter_context(site.served(site.build(folder)))
+        address = around.enter_context(built_site.served(built_site.build(folder)))
         page = around.enter_context(browser.Browser(program))
         for name, (path, width, height, dark) in SCREENSHOTS.items():
             page.show(width, dark=dark, height=height)

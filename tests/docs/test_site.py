@@ -12,7 +12,7 @@ import pytest
 
 import keras_preempt
 from keras_preempt.testing import FakeGcs
-from tests.docs import site
+from tests.docs import built_site
 from tests.docs.pages import ROOT
 
 DOCS = ROOT / "docs"
@@ -25,7 +25,7 @@ EXAMPLES = sorted(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return site.build(tmp_path_factory.mktemp("built"))
+    return built_site.build(tmp_path_factory.mktemp("built"))
 
 
 def hook(name: str) -> ModuleType:
