@@ -37,7 +37,7 @@ lint: $(READY) ## Check style, format and types
 	$(BIN)/mypy
 
 chaos: $(READY) ## Run the long tests, which kill processes at random
-	PATH="$$PATH:/usr/sbin" KERAS_PREEMPT_FRESH_PROCESSES=1 $(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
+	PATH="$$PATH:/usr/sbin" $(if $(FRESH),KERAS_PREEMPT_FRESH_PROCESSES=1) $(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
 
 slurm: $(READY) ## Run examples/slurm under a real Slurm, started for it (minutes; needs slurm-wlm and munge)
 	PATH="$$PATH:/usr/sbin" $(BIN)/python -m tests.slurm.verify $(PYTEST_ARGS)

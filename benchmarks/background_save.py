@@ -26,7 +26,6 @@ from state import bytes_of, model_of, peak_of, touch
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.layout import attempt_name
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report.events import EventLog
@@ -71,7 +70,6 @@ class Training:
         self._incarnation = incarnations.claim(self._store, {})
         state = ModelState(self.model, tf.distribute.get_strategy())
         self._saver = Saver(self._store, state, 0, 1, self._incarnation, Retention(1), EventLog(0))
-        self._count = 0
         self.background = BackgroundSave()
 
     def step(self) -> None:
@@ -84,11 +82,8 @@ class Training:
 
     def save(self) -> None:
         """Returns when training may go on."""
-        attempt = attempt_name(self._incarnation, self._count)
-        self._count += 1
-        prepared = self._saver.prepare(
-            attempt, PLAN, _POSITION, False, Content({}, {}, {}, {}), copy=True, began_at=time.time()
-        )
+        content = Content({}, {}, {}, {})
+        prepared = self._saver.prepare(PLAN, _POSITION, content, copy=True, began_at=time.time())
         self.background.start(_POSITION, partial(self._saver.write, prepared))
 
     def train_while_saving(self) -> list[float]:

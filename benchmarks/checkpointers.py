@@ -15,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.layout import attempt_name
 from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
@@ -66,16 +65,8 @@ class Ours:
     def save(self, folder: Path) -> None:
         """See `Checkpointer.save`."""
         saver = Saver(LocalStore(folder), self._state, 0, 1, self._incarnation, Retention(1), EventLog(0))
-        attempt = attempt_name(self._incarnation, 0)
-        prepared = saver.prepare(
-            attempt,
-            PLAN,
-            Position(0, "train", 0, 0),
-            False,
-            Content({}, {}, {}, {}),
-            copy=False,
-            began_at=time.time(),
-        )
+        position, content = Position(0, "train", 0, 0), Content({}, {}, {}, {})
+        prepared = saver.prepare(PLAN, position, content, copy=False, began_at=time.time())
         if saver.write(prepared).name is None:
             raise RuntimeError(f"Expected a save in {folder}. Received: none; see the log.")
 

@@ -72,7 +72,7 @@ def test_another_backend_of_keras_is_refused_with_what_to_set(tmp_path: Path) ->
         "import keras_preempt; keras_preempt.__version__; dir(keras_preempt)",
         "import keras_preempt.cli.main",
         "import keras_preempt.cluster, keras_preempt.process.environment, keras_preempt.agreement.alignment",
-        "import keras_preempt.notices.signals, keras_preempt.notices.termination, keras_preempt.agreement.local",
+        "import keras_preempt.notices.signals, keras_preempt.notices.termination, keras_preempt.agreement.coordinator",
         "import keras_preempt.checkpoint.reader, keras_preempt.checkpoint.commit",
         "import keras_preempt.training.runtime, keras_preempt.training.startup, keras_preempt.report.events",
     ],

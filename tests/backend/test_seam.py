@@ -26,7 +26,7 @@ SHARED = [
 NAMES_ONE = {
     "__init__.py": "names the homes of WorkerLost and enable_multi_worker_fit, which are TensorFlow's",
     "handler.py": "takes the place of a class of TensorFlow: it is given TensorFlow's own objects",
-    "cluster/slurm.py": "asks TensorFlow's resolver what Slurm says, to write TF_CONFIG",
+    "cluster/tf_config.py": "asks TensorFlow's resolver what Slurm says, to write TF_CONFIG",
 }
 """Modules that name a backend, and why."""
 

@@ -160,10 +160,10 @@ def test_the_page_names_every_sign_of_a_scheduler_and_of_an_accelerator() -> Non
     for name, row in SCHEDULERS.items():
         assert row.variables
         for sign in row.variables:
-            assert f"`{sign}`" in rows()[name]["found by"]
-    assert f"`/{SERVICE_ACCOUNT}`" in rows()["kubernetes"]["found by"]
+            assert f"`{sign}`" in rows()[name]["detected by"]
+    assert f"`/{SERVICE_ACCOUNT}`" in rows()["kubernetes"]["detected by"]
     for sign in TPU_VARIABLES:
-        assert f"`{sign}`" in rows()["gce-tpu"]["found by"]
+        assert f"`{sign}`" in rows()["gce-tpu"]["detected by"]
 
 
 def test_every_lead_time_has_a_source_that_is_linked() -> None:

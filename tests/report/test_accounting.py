@@ -106,7 +106,7 @@ def test_steps_after_the_last_save_of_a_crash_are_lost() -> None:
     found = accounted(story.begin(restored=10).train(9, 9.0).finish())
     first = found.incarnations[0]
     assert (first.last_step, first.lost, first.lost_exactly) == (15, 5, True)
-    assert "went on from step 10, and this one had done 15" in first.lost_why
+    assert "continued from step 10, and this one had done 15" in first.lost_why
     assert first.why == "w0: ValueError: no"
     assert (found.steps_run, found.lost, found.step) == (25, 5, 20)
     # Of the first start, 10 of 15 steps were kept.
@@ -156,7 +156,7 @@ def test_a_peer_of_a_killed_worker_shows_how_far_both_had_come() -> None:
 def test_a_preemption_that_could_not_be_saved_loses_its_steps() -> None:
     story = Story().begin().train(9, 9.0).save().train(5, 5.0).preempt(saved=False)
     assert accounted(story).lost == 5  # As things stand: a start now would have to run them again.
-    assert "a start now would go on from step 10" in accounted(story).incarnations[0].lost_why
+    assert "a start now would continue from step 10" in accounted(story).incarnations[0].lost_why
     found = accounted(story.begin(restored=10).finish())
     assert found.incarnations[0].lost == 5
     assert "NOT saved" in found.incarnations[0].why
