@@ -4,7 +4,7 @@
 one of their lines. Both end every process they started, whatever happens.
 
 The processes come from a fork server (`tests.cluster.fork_server`), which spares each the import of TensorFlow. With
-``KERAS_PREEMPT_FRESH_PROCESSES=1``, as `make chaos` has it, and where a test says ``fresh=True``, every process
+``KERAS_PREEMPT_FRESH_PROCESSES=1``, as `make chaos FRESH=1` has it, and where a test says ``fresh=True``, every process
 begins with nothing, as on a cluster.
 """
 
