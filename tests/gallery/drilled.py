@@ -92,7 +92,7 @@ class Outcome:
 def drill(script: Script, folder: Path) -> Outcome:
     """Drills a script in an empty folder: a preemption at a training step, and one in a validation if it has any.
 
-    With ``KERAS_PREEMPT_FRESH_PROCESSES=1``, as `make chaos FRESH=1` has it, each process begins anew, as a user's does.
+    With ``KERAS_PREEMPT_FRESH_PROCESSES=1``, as `make chaos FRESH=1` has it, each process starts from scratch.
     """
     fresh = os.environ.get("KERAS_PREEMPT_FRESH_PROCESSES") == "1"
     program = "keras_preempt.cli.main" if fresh else "tests.gallery.forked_drill"
