@@ -194,7 +194,8 @@ def test_a_second_notice_is_heard_and_the_earlier_of_the_two_deadlines_counts(fo
 def test_a_notice_that_is_withdrawn_lets_go(found: Found) -> None:
     case = found("a_notice_that_is_withdrawn")
     assert case["loops"][0]["ended"] == "finished"
-    assert case["notes"]["saved"] == 4  # At the notice, and not once more at the end.
+    # Once, when the round of the notice is heard of: at step 4, or on a busy machine later. Not once more at the end.
+    assert 4 <= case["notes"]["saved"] < STEPS
 
 
 def test_nothing_is_left_in_the_process(run: Callable[[str, str], dict[str, Any]]) -> None:

@@ -34,10 +34,12 @@ def test_a_loop_is_started_again_until_it_ends_with_the_exact_value(
     assert report.exit_code == 0, shown
     outcomes = [incarnation.verdict.outcome for incarnation in report.incarnations]
     assert outcomes == [Outcome.PREEMPTED, Outcome.FAILED, Outcome.FINISHED], shown
-    # The notice to worker 1 came in step 4, which all have ended; the death of worker 0 costs what was not saved.
-    assert [incarnation.safe_step for incarnation in report.incarnations][:2] == [5, 5], shown
+    # The notice to worker 1 came in step 4, and worker 0 may have begun step 5 before it heard of that; the death of
+    # worker 0 costs what was not saved.
+    saved = [incarnation.safe_step for incarnation in report.incarnations][:2]
+    assert saved in ([5, 5], [6, 6]), shown
     ran = [json.loads(line.removeprefix("w1 RAN ")) for line in lines if line.startswith("w1 RAN ")]
-    assert ran == [list(range(5)), [5, 6, 7], list(range(5, STEPS))]
+    assert ran == [list(range(saved[0])), list(range(saved[0], 8)), list(range(saved[0], STEPS))]
     value = value_after(STEPS, 2).hex()
     assert [line for line in lines if "VALUE" in line].count(f"w0 VALUE {value}") == 1
     assert any("there is a checkpoint to go on from" in line for line in said)
