@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,9 @@ def test_a_directory_that_was_replaced_by_an_empty_one_is_noticed_at_the_next_sa
     directory, away = tmp_path / "run", tmp_path / "away"
 
     def replace_it() -> None:
+        until = time.monotonic() + 60
+        while not list(directory.glob("step-*/*/MANIFEST.json")) and time.monotonic() < until:
+            time.sleep(0.01)  # The first save is made in the background: a file can only be looked for.
         directory.rename(away)
         directory.mkdir()
 
