@@ -45,6 +45,7 @@ class Fit:
 
     Attributes:
         logs: The logs of the last step, as callbacks are given them.
+        runtime: Where boundaries are counted.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Fit:
         self._model = model
         self._turn = turn
         self._participant = participant
-        self._runtime = participant.runtime  # For the hooks of each step.
+        self.runtime = participant.runtime
         self._status = participant.status
         self._session = session
         self._saves = saves
@@ -83,7 +84,7 @@ class Fit:
         """A boundary; the first one after a resume hands the other callbacks their state back."""
         self._epoch = epoch
         self._session.before_epoch()
-        self._runtime.entered += 1
+        self.runtime.entered += 1
         self._boundary("epoch", 0)
 
     def epoch_has_begun(self) -> None:
@@ -91,19 +92,16 @@ class Fit:
         self._session.after_epoch_begin()
 
     def step_begins(self, batch: int) -> None:
-        """A boundary."""
-        runtime = self._runtime
-        runtime.entered += 1
-        if runtime.attention or runtime.entered >= runtime.due:
-            self._boundary("train", batch)
+        """A boundary that was counted, and at which there is something to look at."""
+        self._boundary("train", batch)
 
     def validation_begins(self) -> None:
         """A boundary."""
         if self._milestones.awaits_step:  # All steps of the epoch were one execution.
             self._passed(self._session.position(self._epoch, "validation", 0))
         self._session.before_validation()
-        self._runtime.entered += 1
-        if self._runtime.attention:
+        self.runtime.entered += 1
+        if self.runtime.attention:
             self._boundary("validation", 0)
         self._test_began = time.monotonic()
 
@@ -113,7 +111,7 @@ class Fit:
 
     def validation_step_begins(self, batch: int) -> None:
         """A boundary."""
-        runtime = self._runtime
+        runtime = self.runtime
         if batch == 0:
             runtime.pace.paused(time.monotonic() - self._test_began)
         runtime.entered += 1
@@ -127,14 +125,14 @@ class Fit:
     def epoch_has_ended(self, epoch: int) -> None:
         """The other callbacks have ended the epoch; if it was the last, training is over."""
         self._bar.ended()
-        self._runtime.pace.paused(time.monotonic() - self._epoch_ended)
+        self.runtime.pace.paused(time.monotonic() - self._epoch_ended)
         if epoch + 1 >= self._session.epochs or self._model.stop_training:
             self._finish(epoch + 1)
 
     def training_ends(self) -> None:
         """Training is over and saved: ends what was started."""
         self._session.nothing_to_train()
-        several_fits.leave_notices(self._runtime.notices)
+        several_fits.leave_notices(self.runtime.notices)
         self._status.finished = True
         self._participant.ending.end("training is over")
 
@@ -151,7 +149,7 @@ class Fit:
             SystemExit: The checkpoint is saved and this process is to be started again.
             Preempted: The same, and the user's exit_fn has returned.
         """
-        runtime = self._runtime
+        runtime = self.runtime
         position = self._session.arrive(self._epoch, phase, batch)
         self._passed(position)
         self._participant.listening.look_again()
@@ -180,7 +178,7 @@ class Fit:
 
     def _look_again(self, position: Position) -> None:
         """Sets the boundary at which the schedule is looked at next."""
-        runtime = self._runtime
+        runtime = self.runtime
         runtime.due = self._saves.next_boundary(runtime.entered, position, self._session.steps_per_execution)
         if self._milestones.awaits_step:
             runtime.due = runtime.entered + 1
@@ -189,8 +187,8 @@ class Fit:
         self._status.spent("save", self._saves.in_background(plan, position))
         if plan.kind is Kind.PREEMPTED:
             self._call_save_fn()
-        self._runtime.acted()
-        left = self._runtime.trains_on_for
+        self.runtime.acted()
+        left = self.runtime.trains_on_for
         if plan.kind is Kind.PREEMPTED:
             logger.warning(
                 "First save, at %s: training goes on%s.",
@@ -240,7 +238,7 @@ class Fit:
         position = self._session.arrive(epochs_done, "end", 0)
         self._milestones.passed(position)
         self._rehearsal.finish(position, self.logs)
-        plan = self._runtime.finish(position)
+        plan = self.runtime.finish(position)
         propagation = self._participant.propagation
         saved = None if plan is None else self._save(plan, position, propagation.has_ended_elsewhere)
         if (saved is None or saved.name is None) and (failed := propagation.told()) is not None:
@@ -249,7 +247,7 @@ class Fit:
             self._status.committed = saved.name
             self._status.saved = saved.name is not None
         self._participant.events.emit("finish", step=position.step)
-        self._runtime.leave()
+        self.runtime.leave()
         self._points.finished(position.step or 0)
         self._status.finished = True
 
