@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keras_preempt.checkpoint.errors import UnsafeName
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.opening import open_store
-from keras_preempt.checkpoint.storage.store import check_name
+from keras_preempt.checkpoint.storage.store import Store, check_name
 
 HOSTILE = [
     "",
@@ -48,8 +48,8 @@ def test_a_name_that_could_lead_elsewhere_is_refused(name: Any) -> None:
         check_name(name)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_every_operation_of_a_store_refuses_such_a_name(store: LocalStore, name: Any) -> None:
+def operations_on(store: Store, name: Any) -> list[Callable[[], object]]:
+    """Every operation that takes a name."""
     operations: list[Callable[[], object]] = [
         lambda: store.read(name, limit=1),
         lambda: store.create(name, b""),
@@ -62,7 +62,12 @@ def test_every_operation_of_a_store_refuses_such_a_name(store: LocalStore, name:
     ]
     if name:  # '' and None stand for everything there
         operations += [lambda: store.list(name), lambda: store.children(name)]
-    for operation in operations:
+    return operations
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_every_operation_of_a_store_refuses_such_a_name(store: LocalStore, name: Any) -> None:
+    for operation in operations_on(store, name):
         with pytest.raises(UnsafeName):
             operation()
     assert list(store.path.parent.iterdir()) == [store.path]

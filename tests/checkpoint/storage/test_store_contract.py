@@ -20,7 +20,7 @@ from keras_preempt.checkpoint.storage.store import FileInfo, Store
 from keras_preempt.testing import FakeGcs
 from tests.checkpoint.builders import commit_parts, local, model, save, write_parts
 from tests.checkpoint.campaign_store import MemoryStore
-from tests.checkpoint.storage.test_store import HOSTILE
+from tests.checkpoint.storage.test_store import HOSTILE, operations_on
 
 
 @pytest.fixture(params=["memory", "local", "bucket", "whole bucket"])
@@ -193,16 +193,7 @@ def test_a_deleted_name_can_be_used_again(store: Store) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_every_operation_refuses_a_name_that_could_lead_elsewhere(store: Store, name: Any) -> None:
-    for operation in (
-        lambda: store.read(name, limit=1),
-        lambda: store.create(name, b""),
-        lambda: store.writer(name).__enter__(),
-        lambda: store.open(name),
-        lambda: store.stat(name),
-        lambda: store.delete(name),
-        lambda: store.delete_tree(name),
-        lambda: store.append_log(name),
-    ):
+    for operation in operations_on(store, name):
         with pytest.raises(UnsafeName):
             operation()
 
