@@ -21,6 +21,7 @@ from keras_preempt.report.tables import (
     headline,
     losses,
     notices,
+    places,
     saves,
     starts,
     summary,
@@ -109,7 +110,14 @@ def _print(terminal: Terminal, account: Account, directory: str) -> None:
         terminal.line(line)
     for line in losses(account):
         terminal.line(line, style="yellow")
-    for table in (starts(account), _without_meanings(times(account)), notices(account), saves(account)):
+    tables = (
+        starts(account),
+        _without_meanings(times(account)),
+        notices(account),
+        saves(account),
+        places(account),
+    )
+    for table in tables:
         if table is not None:
             terminal.line("")
             terminal.table(table.title, table.columns, table.rows, left=table.left)

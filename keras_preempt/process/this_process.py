@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import time
+
+from keras_preempt import __version__
 
 _LOADED_AT = time.time()
 
@@ -30,6 +33,11 @@ def name() -> dict[str, str | int | None]:
 def machine() -> str:
     """Names where a process number means this process: this machine since it booted, and this container."""
     return ":".join((socket.gethostname(), _boot(), _namespace()))
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of this package."""
+    return {"python": platform.python_version(), "keras_preempt": __version__}
 
 
 def is_alive(told: object) -> bool | None:

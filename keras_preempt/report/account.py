@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keras_preempt.report.life import End, Life, Span
+from keras_preempt.report.course import Stretch, stretches
+from keras_preempt.report.life import TRAIN, End, Life, Span
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,16 @@ class Incarnation:
     def ended(self) -> float:
         """When what is known of it ends."""
         return max(life.ended for life in self.lives)
+
+    @property
+    def told(self) -> Life:
+        """The worker that tells most of how fast it trained."""
+        return max(self.lives, key=lambda life: life.course[-1].step if len(life.course) > 1 else -1)
+
+    @property
+    def course(self) -> tuple[Stretch, ...]:
+        """How fast it trained, as far as known."""
+        return tuple(stretches(self.told.course))
 
     @property
     def steps_run(self) -> int:
@@ -162,6 +173,17 @@ class Account:
     def steps_run(self) -> int:
         """Optimizer steps run, including those that were run again."""
         return sum(incarnation.steps_run for incarnation in self.incarnations)
+
+    @property
+    def speed(self) -> float | None:
+        """Steps a second of the time in which steps were trained; None if it is not known."""
+        steps, seconds = 0, 0.0
+        for start in self.incarnations:
+            known = start.told.course
+            if len(known) > 1:
+                steps += known[-1].step - known[0].step
+                seconds += start.told.seconds_within(TRAIN, known[0].at, known[-1].at)
+        return steps / seconds if steps and seconds else None
 
     @property
     def lost(self) -> int:

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from keras_preempt.agreement.alignment import Position
@@ -57,6 +57,9 @@ _LOG = re.compile(r"([0-9]{5,9})\.(?:launcher|w([0-9]{5,9})(?:-([0-9]{4,9}))?)\.
 
 _MOST_UNAVAILABLE = 3
 
+MOST_MARKS = 256
+"""Marks that an event tells at most; of more, every second one is left out."""
+
 
 class LineSink(Protocol):
     """A log that lines are appended to and that hands them to the operating system at once."""
@@ -86,6 +89,7 @@ class EventLog:
         self._incarnation: int | None = None
         self._sink: LineSink | None = None
         self._waiting: list[bytes] = []
+        self._marks: list[tuple[float, int]] = []
         self._failed = False
         # Events come from the main thread, the watcher and the notice listener.
         self._lock = threading.Lock()
@@ -111,12 +115,21 @@ class EventLog:
         """
         if kind not in KINDS:
             raise ValueError(f"Expected an event kind, one of {', '.join(KINDS)}. Received: {kind!r}.")
-        told = line(kind, self._clock(), self._member, **fields)
         with self._lock:
+            marks, self._marks = self._marks, []
+            passed = {"passed": marks} if marks else {}
+            told = line(kind, self._clock(), self._member, **fields, **passed)
             if self._sink is None:
                 self._waiting.append(told)
             else:
                 self._write(told)
+
+    def mark(self, step: int) -> None:
+        """Remembers that `step` steps are done now. Writes nothing: the next event tells it, in its field "passed"."""
+        with self._lock:
+            if len(self._marks) >= MOST_MARKS:
+                del self._marks[1::2]
+            self._marks.append((round(self._clock(), 3), step))
 
     def close(self) -> None:
         """Ends the log. Later events stay in memory."""
@@ -270,13 +283,20 @@ class Milestones:
         self._read_at = began
         self._read_seconds += time.time() - began
 
-    def started(self, incarnation: int, members: int) -> None:
-        """The workers have begun together."""
+    def started(self, incarnation: int, members: int, versions: Mapping[str, str] | None = None) -> None:
+        """The workers have begun together.
+
+        Args:
+            incarnation: The number of this start.
+            members: How many workers there are.
+            versions: Those of the software that trains, by name.
+        """
         self._events.emit(
             "start",
             incarnation=incarnation,
             members=members,
             process=this_process.name(),
+            versions={**this_process.versions(), **(versions or {})},
             started_at=this_process.started_at(),
             began_at=self._began_at,
             read_at=self._read_at,

@@ -10,8 +10,11 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from keras_preempt.checkpoint.errors import one_line
 from keras_preempt.checkpoint.layout import parse_step
 from keras_preempt.process.exit_codes import signal_name
+from keras_preempt.report import course
+from keras_preempt.report.course import Mark
 from keras_preempt.report.fields import Event, seconds, status, truth, whole, words
 
 START_UP = "start-up"
@@ -43,6 +46,7 @@ MEANINGS = {
 
 _FITTING = frozenset({COMPILE, TRAIN})
 _OVER = "over"
+_MOST_VERSIONS = 20
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,9 @@ class Life:
         first_step: Optimizer steps done when its first step was next; None if it did not get there.
         last_step: Optimizer steps done at its last event that says so.
         exact: Whether it ended exactly there, and not possibly later.
+        course: When how many steps were done, as far as known.
+        host: The machine that it ran on; None if it did not say.
+        versions: Those of its software, by name; empty if it did not say.
     """
 
     incarnation: int
@@ -214,6 +221,9 @@ class Life:
     first_step: int | None
     last_step: int | None
     exact: bool
+    course: tuple[Mark, ...] = ()
+    host: str | None = None
+    versions: tuple[tuple[str, str], ...] = ()
 
     @property
     def began(self) -> float:
@@ -228,6 +238,11 @@ class Life:
     def seconds(self, what: str) -> float:
         """Seconds that it spent on something."""
         return sum(span.seconds for span in self.spans if span.what == what)
+
+    def seconds_within(self, what: str, began: float, ended: float) -> float:
+        """Seconds that it spent on something between two moments."""
+        spans = [span for span in self.spans if span.what == what]
+        return sum(max(0.0, min(span.ended, ended) - max(span.began, began)) for span in spans)
 
     def useful_seconds(self, kept_until: int | None, saved_at: float | None) -> float:
         """Seconds in which it trained steps that did not have to be run again.
@@ -245,11 +260,7 @@ class Life:
         return self._trained_until(None) * (min(kept, run) / run if run else 1.0)
 
     def _trained_until(self, moment: float | None) -> float:
-        return sum(
-            max(0.0, (span.ended if moment is None else min(span.ended, moment)) - span.began)
-            for span in self.spans
-            if span.what == TRAIN
-        )
+        return self.seconds_within(TRAIN, self.began, self.ended if moment is None else moment)
 
 
 def live(
@@ -292,7 +303,30 @@ def live(
         return None
     end, why = (End.RUNNING, "") if running else _end(events, gone)
     first, last, exact = _steps(events)
-    return Life(incarnation, member, timeline.spans, end, why, first, last, exact)
+    host, versions = _where(events)
+    return Life(
+        incarnation,
+        member,
+        timeline.spans,
+        end,
+        why,
+        first,
+        last,
+        exact,
+        course.marks(events),
+        host,
+        versions,
+    )
+
+
+def _where(events: Sequence[Event]) -> tuple[str | None, tuple[tuple[str, str], ...]]:
+    start = next((event for event in events if event["event"] == "start"), {})
+    process, versions = start.get("process"), start.get("versions")
+    # A host and what follows it: see `this_process.machine`.
+    machine = words(process, "machine") if isinstance(process, dict) else None
+    named = list(versions)[:_MOST_VERSIONS] if isinstance(versions, dict) else []
+    known = [(one_line(name), version) for name in named if (version := words(versions, name)) is not None]
+    return (machine or "").partition(":")[0] or None, tuple(known)
 
 
 def _end(events: Sequence[Event], gone: Event | None) -> tuple[End, str]:

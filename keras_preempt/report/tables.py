@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,6 +40,11 @@ def length(seconds: float) -> str:
 def percent(part: float) -> str:
     """A fraction in percent, with one decimal."""
     return f"{100 * part:.1f} %"
+
+
+def speed(value: float) -> str:
+    """Steps a second, such as "12.3" or "1,234"."""
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -86,13 +91,14 @@ def headline(account: Account) -> str:
 
 def losses(account: Account) -> list[str]:
     """The steps that were lost and why, one line for each start that lost some."""
-    lines = []
-    for start in account.incarnations:
-        if start.lost_why:
-            count = f"{'' if start.lost_exactly else 'at least '}{counted(start.lost, 'step')}"
-            what = f"lost {count}" if start.lost else "may have lost steps"
-            lines.append(f"start {start.number} {what}: {start.lost_why}")
-    return lines
+    return [lost_steps(start) for start in account.incarnations if start.lost_why]
+
+
+def lost_steps(start: Incarnation) -> str:
+    """The steps that a start has lost, and why."""
+    count = f"{'' if start.lost_exactly else 'at least '}{counted(start.lost, 'step')}"
+    what = f"lost {count}" if start.lost else "may have lost steps"
+    return f"start {start.number} {what}: {start.lost_why}"
 
 
 def used(account: Account) -> list[str]:
@@ -109,6 +115,8 @@ _MOST_WORKERS = 4
 """The most workers that get a column each."""
 
 _MOST_ROWS = 20
+
+_MOST_RANGES = 8
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,7 @@ def summary(account: Account) -> list[str]:
         f"{moment(account.began)} to {clock(account.ended, account.began)} UTC, {length(wall)}",
         f"steps: {sure}{account.steps_run:,} run, {kept:,} kept, {lost(account.lost, account.lost_exactly)} lost",
         f"goodput: {percent(account.goodput)} of the wall time was training that was kept",
+        *([] if account.speed is None else [f"speed: {speed(account.speed)} steps a second while it trained"]),
     ]
 
 
@@ -143,7 +152,7 @@ def starts(account: Account) -> Table:
             str(len(start.lives)) + ("" if len(start.lives) == start.members else f"/{start.members}"),
             steps(start),
             lost(start.lost, start.lost_exactly),
-            _ended(start),
+            ended(start),
         ]
         for start in account.incarnations
     ]
@@ -151,7 +160,8 @@ def starts(account: Account) -> Table:
     return Table("Starts of the job", columns, rows, ("how it ended",))
 
 
-def _ended(start: Incarnation) -> str:
+def ended(start: Incarnation) -> str:
+    """How a start ended, in words."""
     return f"{start.end.value}: {start.why}" if start.why else start.end.value
 
 
@@ -175,6 +185,35 @@ def times(account: Account) -> Table:
     rows.append([*row("wall", [worker.wall for worker in workers], 1.0), ""])
     names = ["mean", "most"] if len(workers) > _MOST_WORKERS else [f"w{worker.member}" for worker in workers]
     return Table("Where the wall time went", ["", *names, "share", "what it is"], rows, ("what it is",))
+
+
+def places(account: Account) -> Table:
+    """Where the job ran, and on what: a row for all starts and workers of which that is the same."""
+    found: dict[tuple[str, str], tuple[set[int], set[int]]] = {}
+    for start in account.incarnations:
+        for life in start.lives:
+            software = ", ".join(f"{name} {version}" for name, version in life.versions)
+            starts_of, workers_of = found.setdefault((life.host or "?", software or "?"), (set(), set()))
+            starts_of.add(start.number)
+            workers_of.add(life.member)
+    rows = [
+        [host, _ranges(workers_of, "w"), _ranges(starts_of), software]
+        for (host, software), (starts_of, workers_of) in found.items()
+    ]
+    columns = ["host", "workers", "starts", "versions"]
+    return _shortened(Table("Hosts and versions", columns, rows, ("workers", "starts", "versions")))
+
+
+def _ranges(numbers: Collection[int], prefix: str = "") -> str:
+    """Names numbers, such as "1-4, 7"."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    named = [f"{prefix}{a}" if a == b else f"{prefix}{a}-{prefix}{b}" for a, b in runs]
+    return some(named, _MOST_RANGES)
 
 
 def notices(account: Account) -> Table | None:
@@ -244,6 +283,7 @@ def account_as_json(account: Account, directory: str) -> dict[str, Any]:
         "steps_run": account.steps_run,
         "steps_lost": account.lost,
         "steps_lost_exactly": account.lost_exactly,
+        "steps_per_second": account.speed,
         "goodput": account.goodput,
         "starts": [_start(start) for start in account.incarnations],
         "workers": [_worker(worker) for worker in account.workers],
@@ -270,6 +310,9 @@ def _start(start: Incarnation) -> dict[str, Any]:
         "steps_lost_why": start.lost_why,
         "restored": start.restored,
         "skipped": list(start.skipped),
+        "hosts": {str(life.member): life.host for life in start.lives},
+        "versions": dict(start.lives[0].versions),
+        "course": [[mark.at, mark.step] for mark in start.told.course],
     }
 
 

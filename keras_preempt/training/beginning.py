@@ -239,7 +239,7 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     ending.add(lambda: milestones.end(ending.why, lambda: None if here.workers else _steps_done(session)))
     ending.add(session.end)
     participant.events.open(start.incarnation, store.append_log(log_name(start.incarnation, here.member)))
-    milestones.started(start.incarnation, here.members)
+    milestones.started(start.incarnation, here.members, backend().versions())
     status.begin(here.member, start.incarnation, store.key)
     restored_step = None if start.restored is None else start.restored.manifest.step
     points = Points(found.others if chief else (), store.key, start.incarnation, restored_step)

@@ -100,6 +100,7 @@ class Fit:
         if self._milestones.awaits_step:  # All steps of the epoch were one execution.
             self._passed(self._session.position(self._epoch, "validation", 0))
         self._session.before_validation()
+        self._mark(self._session.position(self._epoch, "validation", 0))
         self.runtime.entered += 1
         if self.runtime.attention:
             self._boundary("validation", 0)
@@ -168,9 +169,15 @@ class Fit:
             self._save_and_leave(plan, position)
         self._look_again(position)
         if phase == "epoch":
+            self._mark(position)
             # Looks at its first batch as well: the countdown has to know how long an epoch takes to begin.
             runtime.due = runtime.entered + 1
             self._epoch_entered, self._epoch_began = runtime.entered, time.monotonic()
+
+    def _mark(self, position: Position) -> None:
+        """Remembers when the fit came here, so that a report can say how fast it went."""
+        if position.step is not None:
+            self._participant.events.mark(position.step)
 
     def _passed(self, position: Position) -> None:
         if self._milestones.passed(position):

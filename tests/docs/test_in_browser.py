@@ -212,10 +212,10 @@ def take_screenshots() -> None:
             page.open(f"{address}/{path}")
             page.wait_for(scheme(dark))
             page.screenshot(IMAGES / f"{name}.png")
-            _make_smaller(IMAGES / f"{name}.png")
+            smaller(IMAGES / f"{name}.png")
 
 
-def _make_smaller(picture: Path) -> None:
+def smaller(picture: Path) -> None:
     """Keeps 96 colours, which are enough for text and a few shapes."""
     from PIL import Image
 
