@@ -52,6 +52,17 @@ def read_run(store: Store) -> dict[str, Any]:
     return run
 
 
+def is_empty(store: Store) -> bool:
+    """Returns whether there is nothing yet: no directory, or nothing in it.
+
+    Raises:
+        StoreUnavailable: The storage failed, or gives no permission.
+    """
+    if isinstance(store, LocalStore) and not store.path.exists():
+        return True
+    return not store.children("")
+
+
 def _what_it_is(store: Store) -> str:
     url = store.url
     if isinstance(store, LocalStore) and not store.path.is_dir():

@@ -10,8 +10,15 @@ from pathlib import Path
 import click
 
 from keras_preempt.checkpoint.errors import CheckpointError, one_line
-from keras_preempt.cli.options import CannotRead, directory_argument, json_option, store_of
+from keras_preempt.cli.options import (
+    CannotRead,
+    directory_argument,
+    json_option,
+    seconds_option,
+    store_of,
+)
 from keras_preempt.cli.terminal import Terminal
+from keras_preempt.cli.watch import Watch
 from keras_preempt.report.account import Account
 from keras_preempt.report.loading import load
 from keras_preempt.report.page import page
@@ -28,7 +35,7 @@ from keras_preempt.report.tables import (
     times,
 )
 
-_MADE = 0
+_MADE, _NOT_FINISHED = 0, 4
 
 
 @click.command()
@@ -48,7 +55,16 @@ _MADE = 0
     help="Nothing of the run is going on any more. Without it, workers on other machines that have told no end are "
     "taken as running until now.",
 )
-def report(directory: str, html_file: Path | None, as_json: bool, over: bool) -> int:
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show the run while it trains, until it is finished or Ctrl-C is pressed; DIR need not be there yet. With "
+    "--html, FILE is written again whenever something has happened.",
+)
+@seconds_option("--timeout", help="With --watch: give up after so long.")
+def report(
+    directory: str, html_file: Path | None, as_json: bool, over: bool, watch: bool, timeout: float | None
+) -> int:
     """Show what happened in a run: every start, the steps that were lost, and where each second went.
 
     DIR is the directory that was given to PreemptionCallback: a path, or gs://bucket/prefix. Only the events in it are
@@ -64,13 +80,19 @@ def report(directory: str, html_file: Path | None, as_json: bool, over: bool) ->
       keras-preempt report runs/1
       keras-preempt report gs://bucket/runs/1 --html report.html
       keras-preempt report runs/1 --json | jq .goodput
+      keras-preempt report runs/1 --watch
 
     \b
     Exit codes:
       0  the report was made, also of a run that failed, goes on, or has told only a part
       2  wrong usage, or FILE cannot be written
       3  DIR cannot be read, is not the directory of a run, or has no events
+      4  with --watch: the run was not finished when the time was over, or when nobody read any more
     """  # noqa: D301 - click's own mark for text that it must not wrap
+    if watch:
+        return _watch(directory, html_file, as_json, over, timeout)
+    if timeout is not None:
+        raise click.UsageError("Expected --timeout together with --watch. Received: it alone. Add --watch.")
     account = _load(directory, over)
     if html_file is not None:
         _write(html_file, page(account, directory))
@@ -81,6 +103,29 @@ def report(directory: str, html_file: Path | None, as_json: bool, over: bool) ->
     if html_file is not None:
         click.echo(f"The page is {os.path.abspath(html_file)}: open it in any browser.")
     return _MADE
+
+
+def _watch(
+    directory: str, html_file: Path | None, as_json: bool, over: bool, timeout: float | None
+) -> int:
+    if as_json or over:
+        option = "--json" if as_json else "--over"
+        raise click.UsageError(f"Expected --watch without {option}. Received: both. Leave one out.")
+
+    def changed(account: Account) -> None:
+        if html_file is not None:
+            _write(html_file, page(account, directory))
+
+    terminal = Terminal()
+    with contextlib.closing(store_of(directory)) as store:
+        watch = Watch(store, directory, timeout, changed)
+        try:
+            finished = watch.run(terminal)
+        except KeyboardInterrupt:
+            finished = True  # As the user wanted.
+    if watch.account is not None and not terminal.lost:
+        _print(terminal, watch.account, directory)
+    return _MADE if finished else _NOT_FINISHED
 
 
 def _load(directory: str, over: bool) -> Account:

@@ -93,6 +93,11 @@ class Terminal:
         if self._output is not None:
             self._output.hurry()
 
+    @property
+    def lost(self) -> bool:
+        """Whether nobody reads the output any more."""
+        return self._closed or (self._output is not None and self._output.is_broken)
+
     def worker_line(self, index: int, line: str) -> None:
         """Writes a worker's line after its prefix; of a line that is rewritten in place, only the last state."""
         if is_silenced(line, os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0")):
@@ -223,6 +228,13 @@ class Output:
         while left and self._is_ready():
             with contextlib.suppress(BlockingIOError):
                 left = left[os.write(self._descriptor, left[:_PIECE]) :]
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the descriptor is a pipe without a reader, or a terminal that is gone."""
+        poll = select.poll()
+        poll.register(self._descriptor, 0)  # Errors are told in any case.
+        return bool(poll.poll(0))
 
     def _is_ready(self) -> bool:
         while True:

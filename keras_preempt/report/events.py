@@ -167,7 +167,9 @@ def launcher_log_name(incarnation: int) -> str:
     return f"{EVENTS}/{incarnation:05d}.launcher.jsonl"
 
 
-def read(store: Store, on_gap: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+def read(
+    store: Store, on_gap: Callable[[str], None] | None = None, kept: dict[str, bytes] | None = None
+) -> list[dict[str, Any]]:
     """Returns the events of all starts and workers of a run, in the order of their times.
 
     A line that a killed process left half-written, or that is not an event, is skipped.
@@ -175,6 +177,7 @@ def read(store: Store, on_gap: Callable[[str], None] | None = None) -> list[dict
     Args:
         store: The run's directory, local or in a bucket.
         on_gap: Called with one sentence about each file in which something is missing.
+        kept: The files that never change, by name, as an earlier call has left them here; those are not read again.
 
     Returns:
         The events as they were written, each with "incarnation", the number of its start.
@@ -188,12 +191,13 @@ def read(store: Store, on_gap: Callable[[str], None] | None = None) -> list[dict
     tell = on_gap or _nothing
     unavailable = 0
     segments: defaultdict[str, list[int]] = defaultdict(list)
+    known = {} if kept is None else kept
     for name in store.children(EVENTS):
         log = _LOG.fullmatch(name)
         if log is None:
             continue
         try:
-            data = store.read(f"{EVENTS}/{name}", limit=LARGEST)
+            data = known[name] if name in known else store.read(f"{EVENTS}/{name}", limit=LARGEST)
         except NotFound:  # removed since it was listed, or a folder
             continue
         except (TooLarge, StoreUnavailable) as error:
@@ -202,6 +206,8 @@ def read(store: Store, on_gap: Callable[[str], None] | None = None) -> list[dict
                 raise
             tell(f"{EVENTS}/{name} cannot be read: {one_line(str(error))}")
             continue
+        if log[2] is None or log[3] is not None:  # A launcher's, or a segment: written at once.
+            known[name] = data
         if log[3] is not None:
             segments[f"{log[1]}.w{log[2]}"].append(int(log[3]))
         order = (int(log[1]), int(log[2] or 0), int(log[3] or 0))

@@ -34,22 +34,51 @@ def load(store: Store, *, over: bool = False) -> Account:
         NothingTold: It has no events.
         StoreUnavailable: The storage failed, or gives no permission.
     """
-    gaps: list[str] = []
-    try:
-        read_run(store)
-    except CorruptCheckpoint as error:  # The report does not need it.
-        gaps.append(f"{error.file} is damaged ({error.why}); it is not needed here")
-    told = events.read(store, gaps.append)
-    found = account(
-        told, [*gaps, *_silent(store, told)], None if over else time.time(), this_process.is_alive
-    )
-    if found is None:
-        also = f" What is there cannot be read: {'; '.join(gaps)}." if gaps else ""
-        raise NothingTold(
-            f"Expected events of a run in {store.url}. Received: none.{also} A fit tells its first when its workers "
-            "have begun together; custom loops tell none."
-        )
-    return found
+    return Looks(store, over=over).look()
+
+
+class Looks:
+    """Looks at a run again and again. What cannot have changed is not read again.
+
+    In a bucket a look costs one request while nothing happens, and a few when something has.
+
+    Args:
+        store: The directory. It need not be there yet.
+        over: See `load`.
+    """
+
+    def __init__(self, store: Store, *, over: bool = False) -> None:
+        self._store = store
+        self._over = over
+        self._begun = False
+        self._damage: list[str] = []
+        self._kept: dict[str, bytes] = {}
+        self._told = -1
+        self._silent: list[str] = []
+
+    def look(self) -> Account:
+        """Accounts for the run as it is now. Arguments and errors are those of `load`."""
+        store = self._store
+        if not self._begun:
+            self._damage = []
+            try:
+                read_run(store)
+            except CorruptCheckpoint as error:  # The report does not need it.
+                self._damage.append(f"{error.file} is damaged ({error.why}); it is not needed here")
+        gaps = [*self._damage]
+        told = events.read(store, gaps.append, self._kept)
+        if len(told) != self._told:
+            self._silent, self._told = _silent(store, told), len(told)
+        gaps += self._silent
+        found = account(told, gaps, None if self._over else time.time(), this_process.is_alive)
+        if found is None:
+            also = f" What is there cannot be read: {'; '.join(gaps)}." if gaps else ""
+            raise NothingTold(
+                f"Expected events of a run in {store.url}. Received: none.{also} A fit tells its first when its "
+                "workers have begun together; custom loops tell none."
+            )
+        self._begun = True
+        return found
 
 
 def _silent(store: Store, told: list[dict[str, object]]) -> list[str]:

@@ -42,6 +42,7 @@ a { color: var(--link); }
 .timeline.narrow { display: none; }
 .timeline.wide { display: block; }
 .timeline text { font-size: 11px; fill: var(--soft); }
+@media (max-width: 1000px) { .timeline text { font-size: 15px; } }
 .timeline.narrow text { font-size: 12px; }
 .timeline .worker { fill: var(--front); font-weight: 600; }
 .timeline a:hover, .timeline a:focus { opacity: 0.7; }
@@ -86,6 +87,7 @@ li { margin: 2px 0; overflow-wrap: anywhere; }
   body { padding: 14px; }
   .figures { display: grid; grid-template-columns: 1fr 1fr; gap: 8px; }
   .figures div { min-width: 0; padding: 8px 12px; }
+  .figures div:last-child:nth-child(odd) { grid-column: 1 / -1; }
   .figures b { font-size: 19px; }
   .timeline.narrow { display: block; }
   .timeline.wide { display: none; }

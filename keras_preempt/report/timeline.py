@@ -30,7 +30,7 @@ class Shape:
         row: From one worker to the next.
         bar: The height of a worker's spans.
         speeds: The height of the speeds.
-        letter: The width of a letter.
+        letter: The width of a letter, where it is largest.
         most_ticks: Times on the axis.
     """
 
@@ -46,11 +46,12 @@ class Shape:
     right: float = 14.0
 
 
-WIDE = Shape("wide", 1000.0, 50.0, 30.0, 18.0, 96.0, 6.6, 8)
+WIDE = Shape("wide", 1000.0, 54.0, 30.0, 18.0, 96.0, 9.0, 8)
 NARROW = Shape("narrow", 360.0, 34.0, 36.0, 24.0, 96.0, 7.2, 4)
 
 _TOP = 34.0
-_BETWEEN = 24.0  # between the rows and the speeds
+_BETWEEN = 28.0  # between the rows and the speeds
+_TITLE = 20.0  # for what the speeds are
 _NARROWEST = 0.5  # of what is drawn; a year of restarts must not make a page of a gigabyte
 _MOST_SPEEDS = 600  # stretches of different speed
 _EVENT = 2.0  # the least width of what is to be seen, however short it was
@@ -219,9 +220,9 @@ def _speeds(account: Account, scale: _Scale, top: float, link: _Links) -> list[s
     most = step * (int(highest / step) + 1)
 
     def y(value: float) -> float:
-        return bottom - value / most * (shape.speeds - 14)
+        return bottom - value / most * (shape.speeds - _TITLE)
 
-    parts = [f'<g class="speeds"><text class="tick" x="0" y="{top + 4:.0f}">steps a second</text>']
+    parts = [f'<g class="speeds"><text class="tick" x="0" y="{top:.0f}">steps a second</text>']
     for number in range(int(most / step) + 1):
         at = y(number * step)
         parts.append(
@@ -231,7 +232,7 @@ def _speeds(account: Account, scale: _Scale, top: float, link: _Links) -> list[s
             f'<text class="tick" x="{shape.left - 8:.0f}" y="{at + 4:.1f}" text-anchor="end">{number * step:g}</text>'
         )
     for start, course in courses:
-        parts += _pauses(start, scale, top + 14, bottom)
+        parts += _pauses(start, scale, top + _TITLE, bottom)
         parts += _curve(start, course, scale, y, bottom, link)
     return [*parts, "</g>"]
 

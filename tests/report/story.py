@@ -53,7 +53,7 @@ class Story:
             self.at += RESTORING + REPLAYING
             self.tell(
                 "restore",
-                checkpoint=f"step-{restored:08d}/00001-0000",
+                checkpoint=f"step-{restored:08d}/{self.number - 1:05d}-9999",
                 seconds=RESTORING + REPLAYING,
                 input_seconds=REPLAYING,
                 skipped=[],
