@@ -1,4 +1,4 @@
-"""Fakes of the services that preemption involves, for the tests of training scripts.
+"""For the tests of training scripts: the drill, and fakes of the services that preemption involves.
 
 Nothing here imports TensorFlow.
 """
@@ -9,6 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keras_preempt.testing.drills.running import drill
+    from keras_preempt.testing.drills.verdict import (
+        DrillDifference,
+        DrillFit,
+        DrillParting,
+        DrillPreemption,
+        DrillVerdict,
+    )
     from keras_preempt.testing.gcs.fake import FakeGcs
     from keras_preempt.testing.gcs.faults import FAULT_KINDS, Faults
     from keras_preempt.testing.gcs.objects import ObjectSummary
@@ -20,15 +28,26 @@ if TYPE_CHECKING:
 __all__ = [
     "FAULT_KINDS",
     "METADATA_FAULTS",
+    "DrillDifference",
+    "DrillFit",
+    "DrillParting",
+    "DrillPreemption",
+    "DrillVerdict",
     "FakeGcs",
     "FakeMetadata",
     "Faults",
     "MetadataRequest",
     "ObjectSummary",
     "Request",
+    "drill",
 ]
 
 _HOMES = {
+    "DrillDifference": "keras_preempt.testing.drills.verdict",
+    "DrillFit": "keras_preempt.testing.drills.verdict",
+    "DrillParting": "keras_preempt.testing.drills.verdict",
+    "DrillPreemption": "keras_preempt.testing.drills.verdict",
+    "DrillVerdict": "keras_preempt.testing.drills.verdict",
     "FAULT_KINDS": "keras_preempt.testing.gcs.faults",
     "FakeGcs": "keras_preempt.testing.gcs.fake",
     "FakeMetadata": "keras_preempt.testing.metadata.fake",
@@ -37,6 +56,7 @@ _HOMES = {
     "MetadataRequest": "keras_preempt.testing.metadata.wire",
     "ObjectSummary": "keras_preempt.testing.gcs.objects",
     "Request": "keras_preempt.testing.gcs.wire",
+    "drill": "keras_preempt.testing.drills.running",
 }
 
 

@@ -1,0 +1,248 @@
+"""`drill`: runs the drill of the command line on a script or a function, and returns its verdict.
+
+The command runs in a process of its own, and its JSON is the contract: nothing of it is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal as signals
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from keras_preempt.process import environment as variables
+from keras_preempt.testing.drills.called import described
+from keras_preempt.testing.drills.verdict import DrillVerdict, from_json
+
+_TOLD = 64 << 10
+"""The most bytes of output that a verdict holds."""
+
+_BETWEEN = 60.0
+"""Seconds beside the timeout that a start may take: for its processes to end, and for comparing."""
+
+_ENDING = 60.0
+"""Seconds that the command has to end its workers and remove its files when it is told to stop."""
+
+_USAGE = 2
+
+
+def drill(
+    target: str | os.PathLike[str] | Sequence[str] | Callable[..., object],
+    *arguments: Any,
+    workers: int = 1,
+    preempt: int | None = None,
+    at: str | Sequence[str] = (),
+    signal: str = "SIGTERM",
+    kill: bool = False,
+    grace: float | None = None,
+    save_every: int | str | None = None,
+    gcs_faults: str | None = None,
+    isolate: bool = False,
+    twice: bool = False,
+    seed: int | None = None,
+    timeout: float = 3600.0,
+    keep: str | os.PathLike[str] | None = None,
+    restart_codes: Sequence[int] = (),
+    environment: Mapping[str, str | None] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    log: str | os.PathLike[str] | None = None,
+) -> DrillVerdict:
+    """Trains undisturbed, then with real preemptions, and compares the results bit by bit.
+
+    The same as ``keras-preempt drill``, for tests; docs/drill.md says what is asked of a script and what the options
+    mean. Everything that was started has ended when this returns or raises, also at Ctrl-C, and with this process.
+    With pytest, the fixture `preemption_drill` does the same, and keeps the log in the test's `tmp_path`.
+
+    Args:
+        target: What trains. A path: a script for this Python. A list: a command, such as ``["bash", "train.sh"]``. A
+            function at the top level of a module: the workers import the module and call it.
+        *arguments: For the script or command, as text; for the function, what JSON can hold.
+        workers: Worker processes. With two or more, the training has to make its model under
+            MultiWorkerMirroredStrategy.
+        preempt: Preemptions at random steps; None for one, or for none with `at`.
+        at: Further moments: "step:N", "validation", "validation:K", "saving", "saving:K", "leaving", "leaving:N".
+        signal: The signal that is the notice.
+        kill: Whether SIGKILL comes without a notice.
+        grace: A grace period in seconds; None for that of the script.
+        save_every: Replaces `save_every` of the script.
+        gcs_faults: A mix of faults, such as "all", for a fake bucket that takes the place of the directory.
+        isolate: Whether each run gets a copy of the working directory.
+        twice: Whether to train undisturbed once more if the results differ.
+        seed: Chooses steps and workers; None for another one each time, which the verdict tells.
+        timeout: Seconds that one start of the job may take. From this and the number of starts follows how long the
+            whole drill may take.
+        keep: A new or empty directory, or ``gs://bucket/prefix``, for the checkpoints of both runs.
+        restart_codes: Exit statuses by which a worker says that it was preempted; empty for those of the command.
+        environment: Variables for the drill and its workers beside those of this process; None takes one away.
+        cwd: The working directory; None for this process's.
+        log: A file for all that the drill and its workers print; None for none.
+
+    Returns:
+        The verdict, also if there is none because a run failed: `DrillVerdict.why_none` says why then.
+
+    Raises:
+        ValueError: An argument is invalid, or the function cannot be imported by the workers.
+        TimeoutError: The drill did not end in time.
+        RuntimeError: It ended without a verdict to read, or this is a worker of a drill itself.
+
+    Example:
+        >>> from keras_preempt.testing import drill
+        >>> def test_no_step_is_lost():
+        ...     verdict = drill("train.py", "--epochs", 2, preempt=2)
+        ...     assert verdict.identical, verdict
+    """
+    if os.environ.get(variables.DRILL_DIRECTORY):
+        raise RuntimeError(
+            "Expected drill to be called by a test. Received: a call in a worker that a drill has started. Call it "
+            "below `if __name__ == '__main__':`, or in another module than the function that is drilled."
+        )
+    command = _command(target, arguments)
+    moments = [at] if isinstance(at, str) else list(at)
+    options = _options(
+        workers=workers,
+        preempt=preempt,
+        at=moments,
+        signal=signal,
+        kill=kill,
+        grace=grace,
+        save_every=save_every,
+        gcs_faults=gcs_faults,
+        isolate=isolate,
+        twice=twice,
+        seed=seed,
+        timeout=timeout,
+        keep=None if keep is None else os.fspath(keep),
+        restart_code=restart_codes,
+    )
+    count = len(moments) + (preempt or (0 if moments else 1))
+    limit = (count + 2 + twice) * (timeout + _BETWEEN)
+    file = None if log is None else Path(log).absolute()
+    with _output(file) as output:
+        told, status = _run(["drill", "--json", *options, "--", *command], _all(environment), cwd, output, limit)
+        said = _end_of(output)
+    if status == _USAGE:
+        raise ValueError(said.strip().removeprefix("Error: "))
+    try:
+        verdict = json.loads(told)
+    except ValueError:
+        raise RuntimeError(
+            f"Expected a verdict of keras-preempt drill. Received: exit status {status} and {told[:200]!r}. The end of "
+            f"its output:\n{said}"
+        ) from None
+    return from_json(verdict, said, file, None if keep is None else os.fspath(keep))
+
+
+def _command(target: object, arguments: Sequence[Any]) -> list[str]:
+    if callable(target):
+        wanted = {**described(target), "arguments": list(arguments)}
+        try:
+            return [sys.executable, "-m", "keras_preempt.testing.drills.called", json.dumps(wanted, allow_nan=False)]
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"Expected arguments for the function that JSON can hold. Received: {arguments!r} ({error}). Hand over "
+                "numbers, text, lists and dictionaries, and make the rest from them in the function."
+            ) from None
+    words = [argument if isinstance(argument, str) else str(argument) for argument in arguments]
+    if isinstance(target, (str, os.PathLike)):
+        return [sys.executable, os.fspath(target), *words]
+    if isinstance(target, Sequence) and target and all(isinstance(word, (str, os.PathLike)) for word in target):
+        return [*(str(os.fspath(word)) for word in target), *words]
+    raise ValueError(
+        f"Expected the path of a script, a command as a list of words, or a function. Received: {target!r}."
+    )
+
+
+def _options(**values: Any) -> list[str]:
+    found: list[str] = []
+    for name, value in values.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            found += [option] if value else []
+        elif isinstance(value, (list, tuple)):
+            found += [word for each in value for word in (option, str(each))]
+        elif value is not None:
+            found += [option, str(value)]
+    return found
+
+
+def _all(extra: Mapping[str, str | None] | None) -> dict[str, str]:
+    """This process's environment with changes, in which the same package is found."""
+    found: dict[str, str | None] = {**os.environ, **(extra or {})}
+    home = str(Path(__file__).parents[3])
+    if home not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [home, found.get("PYTHONPATH")]))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@contextlib.contextmanager
+def _output(file: Path | None) -> Iterator[IO[bytes]]:
+    if file is None:
+        with tempfile.TemporaryFile() as output:
+            yield output
+        return
+    try:
+        output = file.open("w+b")
+    except OSError as error:
+        raise ValueError(
+            f"Expected log to be a file that can be written. Received: {str(file)!r} ({error.strerror})."
+        ) from None
+    with output:
+        yield output
+
+
+def _end_of(output: IO[bytes]) -> str:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - _TOLD))
+    return output.read().decode(errors="replace")
+
+
+def _run(
+    arguments: list[str],
+    environment: Mapping[str, str],
+    cwd: str | os.PathLike[str] | None,
+    output: IO[bytes],
+    limit: float,
+) -> tuple[str, int]:
+    """Runs the command; returns its standard output and its exit status."""
+    kept = [sys.executable, "-m", "keras_preempt.testing.drills.kept", str(os.getpid())]
+    with tempfile.TemporaryFile() as told:
+        process = subprocess.Popen(
+            [*kept, *arguments],
+            env=environment,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=told,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C reaches this process, which ends the drill.
+        )
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise TimeoutError(
+                f"Expected the drill to end within {limit:.0f} s. Received: one that went on, and was ended. The end "
+                f"of its output:\n{_end_of(output)}"
+            ) from None
+        finally:
+            _end(process)
+        told.seek(0)
+        return told.read().decode(), process.returncode
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the command, which ends its workers; they end with it even if it is killed."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signals.SIGTERM)
+    try:
+        process.wait(_ENDING)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

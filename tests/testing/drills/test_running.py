@@ -1,0 +1,265 @@
+"""`keras_preempt.testing.drill` on a stand-in for a training: every verdict, and nothing left behind however it ends."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_preempt.process import environment
+from keras_preempt.testing import DrillVerdict, drill
+from keras_preempt.testing.drills import running
+from tests.cli.drill.test_json import schema
+from tests.testing.drills import trained
+from tests.testing.drills.trained import FAKE
+
+ROOT = Path(__file__).parents[3]
+PATIENT = 90.0
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go in these tests, and must be gone afterwards."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+def test_a_script_that_resumes_exactly_is_identical(scratch: Path) -> None:
+    verdict = drill(FAKE, workers=2, at=["step:4", "step:9"], seed=7)
+    assert verdict.identical, verdict
+    assert (verdict.verdict, verdict.exit_status, verdict.workers, verdict.seed) == ("identical", 0, 2, 7)
+    assert [(each.step, each.moment) for each in verdict.preemptions] == [(4, "step"), (9, "step")]
+    assert verdict.steps_lost == 0
+    assert verdict.steps == 20
+    assert "drill 2 of 2: preempted" in verdict.output
+    assert str(verdict).startswith("identical: 3 tensors and all other state; preempted: w")
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_function_is_drilled_by_its_name_and_a_difference_is_told(tmp_path: Path) -> None:
+    verdict = drill(trained.train, "weights", at="step:7", kill=True, save_every=5, log=tmp_path / "log")
+    assert verdict.verdict == "different"
+    assert [each.name for each in verdict.tensors_different] == ["weights"]
+    parting = verdict.first_different_step
+    assert parting is not None
+    assert (parting.fit, parting.step, parting.what) == (1, 5, ("weights",))
+    assert verdict.steps_lost == 2
+    assert any("not restored" in cause for cause in verdict.likely_causes)
+    assert verdict.log == tmp_path / "log"
+    assert verdict.output in (tmp_path / "log").read_text()
+    assert "likely cause: " in str(verdict)
+    assert repr(verdict).startswith("<DrillVerdict different: 1 of 2 tensors (weights)")
+
+
+def test_a_static_method_can_be_drilled() -> None:
+    assert drill(trained.Trainer.run, at="step:2").identical
+
+
+def test_a_run_that_fails_gives_no_verdict_and_shows_why() -> None:
+    verdict = drill(trained.needs_what_is_missing)
+    assert (verdict.verdict, verdict.identical, verdict.exit_status) == ("none", False, 3)
+    assert "failed" in (verdict.why_none or "")
+    assert "there is no data" in str(verdict)
+
+
+def test_a_command_may_be_given_in_words(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    verdict = drill(["bash", "-c", f'echo "$0" >> {told}; exec {sys.executable} {FAKE}'], 5, at="step:3")
+    assert verdict.identical, verdict
+    assert told.read_text().split() == ["5"] * 3
+
+
+def made_inside() -> Callable[..., None]:
+    def inside() -> None:
+        """Cannot be imported."""
+
+    return inside
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (lambda: None, "Expected a function at the top level of a module. Received: <function <lambda>"),
+        (made_inside(), "Expected a function at the top level of a module"),
+        (functools.partial(trained.train, "weights"), "Expected a function at the top level of a module"),
+        (trained.Trainer().run_of_an_object, "method of an object"),
+        (3, "Expected the path of a script, a command as a list of words, or a function. Received: 3"),
+        ([], "Expected the path of a script"),
+        ("no/such/script.py", "which does not exist in"),
+    ],
+)
+def test_what_no_worker_could_run_is_refused_at_once(target: Any, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        drill(target)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kill": True, "grace": 5}, "Expected --kill or --grace"),
+        ({"workers": 0}, "Expected --workers of at least 1"),
+        ({"at": "somewhere"}, "somewhere"),
+        ({"log": "no/such/folder/log"}, "Expected log to be a file that can be written"),
+    ],
+)
+def test_bad_arguments_are_the_error_of_the_command(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        drill(FAKE, **options)
+    assert message in str(error.value)
+
+
+def test_arguments_that_cannot_travel_are_refused() -> None:
+    with pytest.raises(ValueError, match="Expected arguments for the function that JSON can hold"):
+        drill(trained.train, object())
+
+
+def test_a_worker_does_not_drill_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environment.DRILL_DIRECTORY, "/somewhere")
+    with pytest.raises(RuntimeError, match="in a worker that a drill has started"):
+        drill(trained.train)
+
+
+def test_the_verdict_has_every_field_of_the_json() -> None:
+    documented = getattr(schema, "__wrapped__", schema)()
+    told = set(documented["properties"]) - {"format"}
+    assert {each.name for each in fields(DrillVerdict)} - {"output", "log", "kept"} == told
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return f"{pid} (" in Path(f"/proc/{pid}/stat").read_text() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    limit = time.monotonic() + PATIENT
+    while not condition():
+        assert time.monotonic() < limit, f"not within {PATIENT} s: {what}"
+        time.sleep(0.05)
+
+
+def test_a_drill_that_does_not_end_is_ended(
+    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    real = subprocess.Popen.wait
+
+    def wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout == 3 * (100.0 + running._BETWEEN):  # Of the whole drill: it trains twice, and goes on once.
+            wait_until(told.exists, "the worker has begun")
+            raise subprocess.TimeoutExpired(process.args, timeout)
+        return real(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    with pytest.raises(TimeoutError, match="Expected the drill to end within 480 s"):
+        drill(trained.hang, str(told), timeout=100.0)
+    assert not is_there(int(told.read_text()))
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "SIGKILL"])
+def test_workers_end_with_the_process_that_has_called(number: int, tmp_path: Path, scratch: Path) -> None:
+    told = tmp_path / "told"
+    program = f"from keras_preempt.testing import drill; from tests.testing.drills import trained; drill(trained.hang, {str(told)!r})"
+    caller = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE)
+    wait_until(told.exists, "the worker has begun")
+    caller.send_signal(number)
+    _, error = caller.communicate(timeout=PATIENT)
+    assert (b"KeyboardInterrupt" in error) is (number == signal.SIGINT)
+    wait_until(lambda: not is_there(int(told.read_text())), "the worker has ended")
+    wait_until(lambda: list(scratch.iterdir()) == [], "temporary files are removed")
+
+
+def test_a_function_of_a_script_is_drilled(tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import runpy
+            from keras_preempt.testing import drill
+
+            def train():
+                runpy.run_path({str(FAKE)!r}, run_name="__main__")
+
+            if __name__ == "__main__":
+                print(drill(train, at="step:3").verdict)
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENT, env=with_package()
+    )
+    assert (done.stdout, done.stderr) == ("identical\n", "")
+
+
+def with_package() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+OWN_TESTS = f"""
+import runpy
+
+def train(fault):
+    import os
+    os.environ["FAKE_FAULT"] = fault
+    runpy.run_path({str(FAKE)!r}, run_name="__main__")
+
+def test_it_loses_nothing(preemption_drill):
+    assert preemption_drill(train, "", at="step:3").identical
+
+def test_it_is_noticed(preemption_drill):
+    assert preemption_drill(train, "weights", at="step:3").identical
+"""
+
+
+@pytest.mark.parametrize("mode", ["prepend", "importlib"])
+def test_the_fixture_keeps_the_log_and_shows_the_verdict_of_a_test_that_fails(mode: str, tmp_path: Path) -> None:
+    folder = tmp_path / "their tests"
+    folder.mkdir()
+    (folder / "test_training.py").write_text(OWN_TESTS)
+    command = [sys.executable, "-m", "pytest", "-p", "keras_preempt.testing.pytest_plugin", "-p", "no:cacheprovider"]
+    command += [f"--import-mode={mode}", "--basetemp", str(tmp_path / "base"), str(folder)]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=PATIENT, env=with_package()
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "drill 1: different: 1 of 2 tensors (weights)" in done.stdout
+    assert "<DrillVerdict different" in done.stdout
+    log = tmp_path / "base" / "test_it_is_noticed0" / "drill-1.log"
+    assert "VERDICT: different" in log.read_text()
+    assert f"log: {log}" in done.stdout
+
+
+def test_pytest_finds_the_fixture_where_the_package_is_installed() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    assert '[project.entry-points.pytest11]\nkeras_preempt = "keras_preempt.testing.pytest_plugin"\n' in project
+
+
+def test_it_needs_no_tensorflow_in_the_test_itself() -> None:
+    program = "import sys, keras_preempt.testing.pytest_plugin; print('tensorflow' in sys.modules, 'keras' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False False\n", done.stderr
+
+
+def test_a_json_of_a_later_version_is_read() -> None:
+    verdict = drill(FAKE, at="step:2")
+    told = json.loads(json.dumps({each.name: getattr(verdict, each.name) for each in fields(verdict)}, default=vars))
+    del told["output"], told["log"], told["kept"]
+    told["preemptions"][0]["weather"] = told["weather"] = "fine"
+    assert running.from_json(told, "", None, None) == verdict
