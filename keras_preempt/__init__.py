@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keras_preempt.notices.termination import Preempted, TerminationConfig
     from keras_preempt.notices.watcher import PreemptionWatcher
     from keras_preempt.state.weights import load_weights
+    from keras_preempt.training.resuming import ResumedFrom
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ __all__ = [
     "PreemptionCallback",
     "PreemptionCheckpointHandler",
     "PreemptionWatcher",
+    "ResumedFrom",
     "TerminationConfig",
     "WorkerLost",
     "__version__",
@@ -38,6 +40,7 @@ _HOMES = {
     "PreemptionCallback": "keras_preempt.callback",
     "PreemptionWatcher": "keras_preempt.notices.watcher",
     "PreemptionCheckpointHandler": "keras_preempt.handler",
+    "ResumedFrom": "keras_preempt.training.resuming",
     "TerminationConfig": "keras_preempt.notices.termination",
     "WorkerLost": "keras_preempt.backend.tensorflow.errors",
     "enable_multi_worker_fit": "keras_preempt.backend.tensorflow.multi_worker_fit",

@@ -19,6 +19,7 @@ from keras_preempt.training import drill_place
 from keras_preempt.training.beginning import Options, begin
 from keras_preempt.training.fit import Fit
 from keras_preempt.training.propagation import tell_uncaught_loss
+from keras_preempt.training.resuming import ResumedFrom
 from keras_preempt.training.schedule import chosen
 
 logger = logging.getLogger("keras_preempt")
@@ -44,6 +45,11 @@ class PreemptionCallback(keras.callbacks.Callback):
         staging_dir: An existing directory on a local disk, for files on their way to or from a bucket; each worker
             makes one of its own in it, and removes it when fit ends. None: the system's temporary directory.
             Not used if the checkpoints are not in a bucket.
+
+    Attributes:
+        resumed: Where this fit has resumed from, a `ResumedFrom`; None for a new run, and before the first fit. It is
+            known from the callback's own `on_train_begin` on: in that of callbacks listed after this one, in all later
+            hooks of all callbacks, and when `fit` has returned. The same on all workers.
 
     Raises:
         ValueError: An argument is invalid.
@@ -80,6 +86,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         check_no_arguments("save_fn", termination.save_fn)
         self._options = Options(store, staging_dir, termination, chosen(save_every), retention)
         self._fit: Fit | None = None
+        self.resumed: ResumedFrom | None = None
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.
         weakref.finalize(self, backend().repair().undo)
         self._repaired_for: weakref.ref[keras.Model] | None = None
@@ -103,9 +110,10 @@ class PreemptionCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Agrees with the other workers on a checkpoint and resumes from it."""
-        self._fit = None
+        self._fit = self.resumed = None
         last = _Last()
         self._fit = last.fit = begin(self.model, self, last, self._options)
+        self.resumed = self._fit.resumed
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """A boundary; the first of a resumed fit hands the callbacks their state back."""

@@ -20,6 +20,7 @@ from keras_preempt.notices.termination import Preempted, TerminationConfig
 from keras_preempt.process import log
 from keras_preempt.training.loop import Arguments, Loop, join
 from keras_preempt.training.propagation import tell_uncaught_loss
+from keras_preempt.training.resuming import ResumedFrom
 
 Result = TypeVar("Result")
 
@@ -89,6 +90,11 @@ class PreemptionCheckpointHandler:
         self._loop = Loop(place, coordinator, checkpoints, config)
         self._runtime = self._loop.runtime
         _end_with_the_program(self)
+
+    @property
+    def resumed(self) -> ResumedFrom | None:
+        """Where this loop has resumed from, known as soon as the handler is made; None if there was no checkpoint."""
+        return self._loop.resumed
 
     @property
     def total_run_calls(self) -> int:

@@ -105,9 +105,7 @@ def report(
     return _MADE
 
 
-def _watch(
-    directory: str, html_file: Path | None, as_json: bool, over: bool, timeout: float | None
-) -> int:
+def _watch(directory: str, html_file: Path | None, as_json: bool, over: bool, timeout: float | None) -> int:
     if as_json or over:
         option = "--json" if as_json else "--over"
         raise click.UsageError(f"Expected --watch without {option}. Received: both. Leave one out.")

@@ -76,7 +76,12 @@ class Watch:
         """
         console = Console(highlight=False, markup=False, emoji=False)
         if not console.is_terminal or console.is_dumb_terminal:
-            return self._until_over(lambda lines: [terminal.line(line) for line in lines], lambda: terminal.lost)
+
+            def show(lines: list[str]) -> None:
+                for line in lines:
+                    terminal.line(line)
+
+            return self._until_over(show, lambda: terminal.lost)
         with Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
             return self._until_over(lambda lines: live.update(self._picture(console), refresh=True))
 
@@ -161,7 +166,8 @@ class Watch:
         ]
         heard = max((entry.at for entry in entries), default=now)
         below = [
-            Text(f"Last event {length(max(0.0, now - heard))} ago; ordinary steps are not told. ", "dim") + keys
+            Text(f"Last event {length(max(0.0, now - heard))} ago; ordinary steps are not told. ", "dim")
+            + keys
         ]
         taken = sum(len(console.render_lines(part)) for part in [*above, *below])
         room = max(_LEAST_EVENTS, console.height - taken - 1)

@@ -1,11 +1,12 @@
 """How fast a worker trained in one start: what its events tell of times and steps. Pure.
 
-Nothing is written at ordinary steps. A worker remembers when an epoch or a validation began, and its next event tells it;
-together with the steps that events name themselves this gives points, and a speed from each to the next.
+Nothing is written at ordinary steps. A worker remembers when an epoch or a validation began, and its next event tells
+it; together with the steps that events name themselves this gives points, and a speed from each to the next.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -67,7 +68,7 @@ def split(stretch: Stretch, step: int | None) -> tuple[Stretch, ...]:
 
 def stretches(course: Sequence[Mark]) -> Iterator[Stretch]:
     """Yields what lies between each mark and the next."""
-    for before, after in zip(course, course[1:], strict=False):
+    for before, after in itertools.pairwise(course):
         yield Stretch(before.at, after.at, before.step, after.step)
 
 

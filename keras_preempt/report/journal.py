@@ -56,7 +56,9 @@ def shortened(all_entries: Sequence[Entry], needed: Collection[str]) -> list[Ent
         all_entries: In the order of time.
         needed: The keys of those that something refers to. They stay as long as anything else can go.
     """
-    spare = [entry.key for entry in all_entries if entry.key not in needed and entry.what in ("save", "notice")]
+    spare = [
+        entry.key for entry in all_entries if entry.key not in needed and entry.what in ("save", "notice")
+    ]
     is_spare = set(spare)
     others = [entry.key for entry in all_entries if entry.key not in is_spare]
     without = set([*spare, *others][: max(0, len(all_entries) - MOST)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from keras_preempt.checkpoint.errors import one_line
 from keras_preempt.checkpoint.layout import parse_step
@@ -320,8 +321,9 @@ def live(
 
 
 def _where(events: Sequence[Event]) -> tuple[str | None, tuple[tuple[str, str], ...]]:
-    start = next((event for event in events if event["event"] == "start"), {})
-    process, versions = start.get("process"), start.get("versions")
+    start: Event = next((event for event in events if event["event"] == "start"), {})
+    process: Any = start.get("process")
+    versions = start.get("versions")
     # A host and what follows it: see `this_process.machine`.
     machine = words(process, "machine") if isinstance(process, dict) else None
     named = list(versions)[:_MOST_VERSIONS] if isinstance(versions, dict) else []

@@ -18,7 +18,6 @@ from keras_preempt.report.tables import (
     Table,
     clock,
     counted,
-    ended,
     headline,
     length,
     lost,
@@ -102,7 +101,9 @@ def _figures(account: Account) -> str:
         "steps a second": "-" if account.speed is None else speed(account.speed),
         "wall time": length(account.ended - account.began),
     }
-    boxes = "".join(f"<div><b>{escape(value)}</b><span>{name}</span></div>" for name, value in figures.items())
+    boxes = "".join(
+        f"<div><b>{escape(value)}</b><span>{name}</span></div>" for name, value in figures.items()
+    )
     return f'<div class="figures">{boxes}</div>'
 
 
@@ -122,7 +123,9 @@ def _loss(account: Account, start: Incarnation, anchors: Collection[str]) -> str
     links = [(journal.end_key(start), f"how start {start.number} ended")]
     if (save := journal.saved_before(account, start)) is not None:
         links.append((journal.save_key(save.incarnation, save.step), f"the checkpoint of step {save.step:,}"))
-    shown = " · ".join(f'<a href="#{escape(key)}">{escape(words)}</a>' for key, words in links if key in anchors)
+    shown = " · ".join(
+        f'<a href="#{escape(key)}">{escape(words)}</a>' for key, words in links if key in anchors
+    )
     return f'<p class="warn">{escape(lost_steps(start))}<br>{shown}</p>'
 
 
@@ -154,10 +157,12 @@ def _table(table: Table) -> str:
         return f' class="{" ".join(found)}"' if found else ""
 
     head = "".join(f"<th{classes(column)}>{escape(column)}</th>" for column in table.columns)
-    rows = "".join(
-        f"<tr>{''.join(_cell(column, text, classes(column)) for column, text in zip(table.columns, row, strict=True))}</tr>"
-        for row in table.rows
-    )
+
+    def line(row: list[str]) -> str:
+        named = zip(table.columns, row, strict=True)
+        return f"<tr>{''.join(_cell(column, text, classes(column)) for column, text in named)}</tr>"
+
+    rows = "".join(map(line, table.rows))
     return (
         f'<h2>{escape(table.title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"

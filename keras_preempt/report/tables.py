@@ -138,7 +138,11 @@ def summary(account: Account) -> list[str]:
         f"{moment(account.began)} to {clock(account.ended, account.began)} UTC, {length(wall)}",
         f"steps: {sure}{account.steps_run:,} run, {kept:,} kept, {lost(account.lost, account.lost_exactly)} lost",
         f"goodput: {percent(account.goodput)} of the wall time was training that was kept",
-        *([] if account.speed is None else [f"speed: {speed(account.speed)} steps a second while it trained"]),
+        *(
+            []
+            if account.speed is None
+            else [f"speed: {speed(account.speed)} steps a second while it trained"]
+        ),
     ]
 
 

@@ -76,7 +76,7 @@ def timeline(account: Account, shape: Shape, anchors: Collection[str] = ()) -> s
     rows = {worker.member: _TOP + index * shape.row for index, worker in enumerate(workers)}
     bottom = _TOP + len(workers) * shape.row
     link = _Links(anchors)
-    curve = [part for part in _speeds(account, scale, bottom + _BETWEEN, link)]
+    curve = _speeds(account, scale, bottom + _BETWEEN, link)
     height = bottom + (_BETWEEN + shape.speeds if curve else 0.0)
     label = f"What {len(workers)} workers did from {clock(account.began, account.began)} UTC"
     stripes = f"stripes-{shape.name}"
@@ -224,13 +224,11 @@ def _speeds(account: Account, scale: _Scale, top: float, link: _Links) -> list[s
 
     parts = [f'<g class="speeds"><text class="tick" x="0" y="{top:.0f}">steps a second</text>']
     for number in range(int(most / step) + 1):
-        at = y(number * step)
-        parts.append(
-            f'<line class="grid" x1="{shape.left:.0f}" x2="{shape.width - shape.right:.0f}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        )
-        parts.append(
-            f'<text class="tick" x="{shape.left - 8:.0f}" y="{at + 4:.1f}" text-anchor="end">{number * step:g}</text>'
-        )
+        at, end = y(number * step), shape.width - shape.right
+        parts += [
+            f'<line class="grid" x1="{shape.left:.0f}" x2="{end:.0f}" y1="{at:.1f}" y2="{at:.1f}"/>',
+            f'<text class="tick" x="{shape.left - 8:.0f}" y="{at + 4:.1f}" text-anchor="end">{number * step:g}</text>',
+        ]
     for start, course in courses:
         parts += _pauses(start, scale, top + _TITLE, bottom)
         parts += _curve(start, course, scale, y, bottom, link)

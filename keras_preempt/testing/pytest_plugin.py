@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from keras_preempt.testing.drills.verdict import DrillVerdict
 
 
 @pytest.fixture
-def preemption_drill(tmp_path: Path) -> Iterator[Callable[..., DrillVerdict]]:
+def preemption_drill(tmp_path: Path) -> Callable[..., DrillVerdict]:
     """`keras_preempt.testing.drill`, whose log is a file in `tmp_path`; a test that fails shows the verdict.
 
     pytest keeps the folders `tmp_path` of the last three runs.
@@ -27,4 +27,4 @@ def preemption_drill(tmp_path: Path) -> Iterator[Callable[..., DrillVerdict]]:
         print(f"drill {count}: {verdict}")
         return verdict
 
-    yield run
+    return run

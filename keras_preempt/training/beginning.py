@@ -36,6 +36,7 @@ from keras_preempt.training.participant import Ending, Participant, described
 from keras_preempt.training.peers import Peers
 from keras_preempt.training.promise import Promise
 from keras_preempt.training.rehearsal import Rehearsal
+from keras_preempt.training.resuming import resumed_from
 from keras_preempt.training.saver import Saver, check_space
 from keras_preempt.training.saves import Saves
 from keras_preempt.training.schedule import Schedule
@@ -284,6 +285,7 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
         points,
         found.bar,
         beginning,
+        resumed_from(start),
     )
     if found.options.schedule.seconds is not None and chief:
         ending.add(Interval(found.options.schedule.seconds, runtime.call_periodic).stop)

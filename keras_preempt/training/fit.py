@@ -21,6 +21,7 @@ from keras_preempt.report.tensorboard import Points
 from keras_preempt.training import leaving, several_fits
 from keras_preempt.training.participant import Participant
 from keras_preempt.training.rehearsal import Rehearsal
+from keras_preempt.training.resuming import ResumedFrom
 from keras_preempt.training.saver import Saved
 from keras_preempt.training.saves import Saves
 from keras_preempt.training.session import Session
@@ -42,6 +43,7 @@ class Fit:
         points: The same for TensorBoard.
         bar: The progress bar of Keras.
         beginning: Where it stands.
+        resumed: Where it has resumed from; also an attribute.
 
     Attributes:
         logs: The logs of the last step, as callbacks are given them.
@@ -60,7 +62,9 @@ class Fit:
         points: Points,
         bar: ProgressBar,
         beginning: Position,
+        resumed: ResumedFrom | None = None,
     ) -> None:
+        self.resumed = resumed
         self.logs: Mapping[str, Any] | None = session.restored_logs
         self._model = model
         self._turn = turn

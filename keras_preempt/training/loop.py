@@ -7,6 +7,7 @@ user holds, so that deleting that one ends the loop.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -21,6 +22,7 @@ from keras_preempt.report.events import EventLog
 from keras_preempt.training import side_by_side
 from keras_preempt.training.participant import Ending, Participant
 from keras_preempt.training.rehearsal import Drill
+from keras_preempt.training.resuming import ResumedFrom
 
 logger = logging.getLogger("keras_preempt")
 
@@ -45,6 +47,7 @@ class Loop:
         order: Whether the loop's calls come before its steps.
         runtime: Where the loop counts its boundaries.
         steps_at_start: The number of runs before this process began.
+        resumed: What it has resumed from; None if there was nothing.
 
     Raises:
         BaseException: Whatever a restore can raise; everything that was started has ended then.
@@ -61,6 +64,7 @@ class Loop:
         self._answered: frozenset[int] = frozenset()  # Who was under notice at the last save with time left.
         self._saved: int | None = None  # The number of runs in what was restored, or saved here.
         self.steps_at_start = 0
+        self.resumed: ResumedFrom | None = None
         self._ending = ending = Ending()
         with ending.on_error():
             # Counted downwards: the numbers from 1 are those of fits.
@@ -74,6 +78,7 @@ class Loop:
             self.steps_at_start = runs = checkpoints.count.runs
             if path is not None:
                 self._saved = runs
+                self.resumed = ResumedFrom(runs, None, None, os.path.basename(str(path)))
                 logger.info("Continuing from %s, after %d runs.", path, runs)
             runtime.pace.to_save = checkpoints.size()
             runtime.at_risk = self._at_risk

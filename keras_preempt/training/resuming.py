@@ -27,6 +27,36 @@ logger = logging.getLogger("keras_preempt")
 
 
 @dataclass(frozen=True)
+class ResumedFrom:
+    """Where a training has resumed from: the same on all workers.
+
+    Attributes:
+        step: Optimizer steps that were done; for `PreemptionCheckpointHandler`, calls of `run`.
+        epoch: The epoch in which training continues, from 0; of a fit that had ended, the number of its epochs. None
+            for `PreemptionCheckpointHandler`, which knows no epochs.
+        why: Why the checkpoint was saved, and so why training had stopped there. "preempted": after a notice.
+            "deadline": at the end of a grace period. "periodic": by `save_every`; what was trained since then is lost,
+            because that start was killed or has failed. "finished": training had ended, and nothing is trained now.
+            None for `PreemptionCheckpointHandler`, whose checkpoints do not say.
+        checkpoint: The folder of the checkpoint below the directory, such as "step-00000070/00001-0000"; for
+            `PreemptionCheckpointHandler` its name, such as "ckpt-3".
+    """
+
+    step: int
+    epoch: int | None
+    why: str | None
+    checkpoint: str
+
+
+def resumed_from(start: Start) -> ResumedFrom | None:
+    """Says where the workers have agreed to resume from; None for a new run."""
+    if start.restored is None:
+        return None
+    manifest = start.restored.manifest
+    return ResumedFrom(manifest.step, int(manifest.position["epoch"]), manifest.kind, start.name)
+
+
+@dataclass(frozen=True)
 class FitState:
     """What the state of a fit is kept in.
 

@@ -1,4 +1,4 @@
-"""A real run with three preemptions, one of them without a notice, as its directory has told it: `tests/report/recorded`.
+"""A real run with three preemptions, one of them without a notice, as its directory tells it: `tests/report/recorded`.
 
 `python -m tests.report.record` trains examples/digits.py on two workers once more, which takes minutes, and keeps what
 a report reads. The page of it is what `tests/report/test_page_in_browser.py` looks at.

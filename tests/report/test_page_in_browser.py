@@ -51,8 +51,10 @@ PROBLEMS = """
       if (box.height < 11) problems.push(`too small to read: ${place(text)}`);
       if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1)
         problems.push(`beyond the picture: ${place(text)}`);
+      const covers = (its) =>
+        box.left < its.right && its.left < box.right && box.top + 2 < its.bottom && its.top + 2 < box.bottom;
       for (const [other, its] of words)
-        if (other !== text && box.left < its.right && its.left < box.right && box.top + 2 < its.bottom && its.top + 2 < box.bottom)
+        if (other !== text && covers(its))
           problems.push(`over each other: ${place(text)} and ${place(other)}`);
     }
   }
@@ -123,13 +125,15 @@ def test_a_lost_step_leads_to_how_it_was_lost(page: browser.Browser, address: st
     page.open(address)
     for link in (".warn a", "svg.wide a:has(.curve.lost)"):
         page.run("location.hash = ''")
-        page.run(f"document.querySelector('{link}').dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")
+        page.run(
+            f"document.querySelector('{link}').dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"
+        )
         page.wait_for("document.querySelector(':target')")
         event = page.run("document.querySelector(':target').innerText")
         assert "start 2 killed" in event
         assert "steps lost" in event
-    dead = "[...document.querySelectorAll('a')].filter(a => !document.getElementById((a.getAttribute('href')).slice(1))).length"
-    assert page.run(dead) == 0
+    leads = "link => document.getElementById(link.getAttribute('href').slice(1))"
+    assert page.run(f"[...document.querySelectorAll('a')].every({leads})")
 
 
 def test_every_screenshot_is_kept() -> None:

@@ -1,4 +1,4 @@
-"""Becomes the command line, and ends with the process that has started it: a test that is killed leaves no drill behind.
+"""Becomes the command line, and ends with the process that has started it: a test that is killed leaves no drill.
 
 ``python -m keras_preempt.testing.drills.kept PARENT ARGUMENT...`` is ``keras-preempt ARGUMENT...``.
 """

@@ -125,7 +125,9 @@ def drill(
     limit = (count + 2 + twice) * (timeout + _BETWEEN)
     file = None if log is None else Path(log).absolute()
     with _output(file) as output:
-        told, status = _run(["drill", "--json", *options, "--", *command], _all(environment), cwd, output, limit)
+        told, status = _run(
+            ["drill", "--json", *options, "--", *command], _all(environment), cwd, output, limit
+        )
         said = _end_of(output)
     if status == _USAGE:
         raise ValueError(said.strip().removeprefix("Error: "))
@@ -143,7 +145,12 @@ def _command(target: object, arguments: Sequence[Any]) -> list[str]:
     if callable(target):
         wanted = {**described(target), "arguments": list(arguments)}
         try:
-            return [sys.executable, "-m", "keras_preempt.testing.drills.called", json.dumps(wanted, allow_nan=False)]
+            return [
+                sys.executable,
+                "-m",
+                "keras_preempt.testing.drills.called",
+                json.dumps(wanted, allow_nan=False),
+            ]
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"Expected arguments for the function that JSON can hold. Received: {arguments!r} ({error}). Hand over "
@@ -152,7 +159,11 @@ def _command(target: object, arguments: Sequence[Any]) -> list[str]:
     words = [argument if isinstance(argument, str) else str(argument) for argument in arguments]
     if isinstance(target, (str, os.PathLike)):
         return [sys.executable, os.fspath(target), *words]
-    if isinstance(target, Sequence) and target and all(isinstance(word, (str, os.PathLike)) for word in target):
+    if (
+        isinstance(target, Sequence)
+        and target
+        and all(isinstance(word, (str, os.PathLike)) for word in target)
+    ):
         return [*(str(os.fspath(word)) for word in target), *words]
     raise ValueError(
         f"Expected the path of a script, a command as a list of words, or a function. Received: {target!r}."

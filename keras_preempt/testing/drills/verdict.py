@@ -184,9 +184,7 @@ def from_json(told: Mapping[str, Any], output: str, log: Path | None, kept: str 
         kept: Where the checkpoints are.
     """
     parting = told["first_different_step"]
-    values = {
-        each.name: _plain(told[each.name]) for each in fields(DrillVerdict) if each.name in told
-    }
+    values = {each.name: _plain(told[each.name]) for each in fields(DrillVerdict) if each.name in told}
     values.update(
         fits=tuple(_record(DrillFit, each) for each in told["fits"]),
         preemptions=tuple(_record(DrillPreemption, each) for each in told["preemptions"]),
