@@ -28,7 +28,9 @@ ROOMS: dict[tuple[str, ...], str] = {
     ("backend",): "everything that knows the internals of Keras and TensorFlow",
     ("agreement",): "the protocol by which workers stop at the same step, its messages, and the coordinator",
     ("checkpoint",): "the format on disk: write, commit, read, keep; `storage/`: a directory, a bucket",
-    ("testing",): "public fakes: a bucket, metadata servers",
+    (
+        "testing",
+    ): "for tests of users: the drill as a function and a fixture; fakes of a bucket and of metadata servers",
     ("process",): "names of environment variables, exit statuses, this process and its log",
 }
 

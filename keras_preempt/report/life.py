@@ -323,7 +323,7 @@ def live(
 def _where(events: Sequence[Event]) -> tuple[str | None, tuple[tuple[str, str], ...]]:
     start: Event = next((event for event in events if event["event"] == "start"), {})
     process: Any = start.get("process")
-    versions = start.get("versions")
+    versions: Any = start.get("versions")
     # A host and what follows it: see `this_process.machine`.
     machine = words(process, "machine") if isinstance(process, dict) else None
     named = list(versions)[:_MOST_VERSIONS] if isinstance(versions, dict) else []

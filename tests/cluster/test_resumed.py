@@ -23,7 +23,11 @@ NOTICE = json.dumps({"member": 0, "step": 8})
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.chaos)])
 def test_a_callback_knows_from_where_and_why_the_same_on_all_workers(workers: int, tmp_path: Path) -> None:
     def environment(number: int) -> dict[str, str | None]:
-        return {**QUIET_CPU, DRILL: NOTICE if number == 0 else None, "KILL_AFTER": "12" if number == 1 else None}
+        return {
+            **QUIET_CPU,
+            DRILL: NOTICE if number == 0 else None,
+            "KILL_AFTER": "12" if number == 1 else None,
+        }
 
     command = [sys.executable, str(SCRIPT), str(tmp_path / "told"), str(tmp_path / "run")]
     policy = RestartPolicy(max_failures=2, incarnation_timeout=300.0)
@@ -44,6 +48,11 @@ def test_a_callback_knows_from_where_and_why_the_same_on_all_workers(workers: in
             ("before", None),
             ("after", [12, 2, "periodic"]),
             ("over", [12, 2, "periodic"]),
-            *[("made", None), ("before", None), ("after", [18, 3, "finished"]), ("over", [18, 3, "finished"])],
+            *[
+                ("made", None),
+                ("before", None),
+                ("after", [18, 3, "finished"]),
+                ("over", [18, 3, "finished"]),
+            ],
         ]
         assert told[5][1][3].startswith("step-00000008/00001-")
