@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 from keras_preempt.cli.main import main
+from keras_preempt.testing import drill
 from tests.cluster.harness import QUIET_CPU, run_cluster
 from tests.docs.shown import assert_shown, assert_shown_after
 
@@ -28,26 +27,16 @@ def test_example_trains_on_one_device_and_goes_on_where_it_stopped(tmp_path):
 
 
 def test_example_on_two_workers_ends_with_the_same_bits_after_a_preemption(tmp_path, monkeypatch, capsys):
-    drill = subprocess.run(
-        [
-            *(sys.executable, "-m", "keras_preempt.cli.main", "drill"),
-            *("--workers", "2", "--preempt", "1", "--seed", "1", "--timeout", "100"),
-            *("--keep", str(tmp_path / "kept"), "--"),
-            *(sys.executable, str(EXAMPLE), str(tmp_path / "unused"), "--epochs", "2"),
-        ],
-        env={**os.environ, **QUIET_CPU},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    output = f"{drill.stdout}\n{drill.stderr}"
-    assert drill.returncode == 0, output
-    assert drill.stdout.splitlines()[-1].startswith("VERDICT: identical"), output
-    assert " 0 steps lost" in drill.stdout.splitlines()[-1], output
+    verdict = drill(
+        EXAMPLE, tmp_path / "unused", "--epochs", 2,
+        workers=2, preempt=1, seed=1, timeout=100, keep=tmp_path / "kept", log=tmp_path / "log", environment=QUIET_CPU,
+    )  # fmt: skip
+    assert verdict.identical, verdict
+    assert verdict.steps_lost == 0
     assert not (tmp_path / "unused").exists(), "a drill trains in directories of its own"
 
     # The documentation shows this drill, and what may be looked at after it.
-    assert_shown("digits drill", output)
+    assert_shown("digits drill", (tmp_path / "log").read_text())
     (preempted,) = (tmp_path / "kept" / "preempted").iterdir()
     (tmp_path / "runs").mkdir()
     for name in ("digits", "1"):

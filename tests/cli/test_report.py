@@ -152,10 +152,13 @@ def test_the_page_stands_alone_and_its_picture_is_well_formed(
     assert {value for name, value in page.attributes if name == "href"} <= {f"#{place}" for place in places}
     assert "//" not in text.replace("gs://bucket", "")  # It loads nothing from anywhere.
     assert "prefers-color-scheme: dark" in text
-    picture = ElementTree.fromstring(text[text.index('<svg class="timeline"') : text.index("</svg>") + 6])
-    spans = [rect.get("class") for rect in picture.iter("rect") if rect.find("title") is not None]
-    assert {"train", "compile", "start-up", "restore", "hold", "save", "leave", "idle"} <= set(spans)
-    assert len(list(picture.iter("circle"))) == 3
+    for shape in ("wide", "narrow"):
+        begin = text.index(f'<svg class="timeline {shape}"')
+        picture = ElementTree.fromstring(text[begin : text.index("</svg>", begin) + 6])
+        spans = [rect.get("class") for rect in picture.iter("rect") if rect.find("title") is not None]
+        assert {"train", "compile", "start-up", "restore", "save", "leave", "idle"} <= set(spans)
+        assert {"hold pause", "replay pause"} <= set(spans), "however short they are"
+        assert len(list(picture.iter("circle"))) == 3
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("run", "out.html")] == []
 
 

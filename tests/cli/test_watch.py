@@ -22,6 +22,8 @@ from keras_preempt.cli.watch import PATIENCE, Watch
 from keras_preempt.report.loading import Looks
 from keras_preempt.testing import FakeGcs
 from tests.cli.test_report import preempted, write
+from tests.docs.shown import assert_shown
+from tests.report.record import RECORDED
 from tests.report.story import Story
 
 WATCH = [sys.executable, "-m", "keras_preempt", "report", "--watch"]
@@ -106,6 +108,11 @@ def test_in_a_pipe_it_waits_for_the_run_prints_what_changes_and_ends_with_it(
     assert b"start 2 trains from step 12, restored from step-00000012/00001-9999" in out
     assert b" start 1 preempted" not in out, "it is told already"
     assert f"{run}: finished at step 18 after 2 starts of 2 workers\n".encode() in out
+
+
+def test_a_run_that_is_over_is_told_as_the_page_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(RECORDED), "--watch"]) == 0
+    assert_shown("watched run", capsys.readouterr().out)
 
 
 class OnATerminal:

@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.process import environment
 from keras_preempt.report import events
-from keras_preempt.testing import FakeGcs, Faults
+from keras_preempt.testing import FakeGcs, Faults, drill
 from keras_preempt.training import drill_place
 from tests.cluster.harness import QUIET_CPU
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 NAMED = "replaced by the drill"
 KINDS = ("429", "503", "corrupted", "lost-response", "reset", "truncated")
 
 
-def drill(gcs: FakeGcs, folder: Path, *options: str, script_args: tuple[str, ...]) -> str:
-    """Drills over the bucket; returns what was printed. Fails unless every bit was the same."""
+def drilled(gcs: FakeGcs, folder: Path, *script_args: str, **options: Any) -> None:
+    """Drills over the bucket. Fails unless every bit was the same."""
     staging = folder / "temporary"
     staging.mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "keras_preempt.cli.main",
-        "drill",
-        "--keep",
-        "gs://bucket/drill",
-        *options,
-    ]
-    command += ["--workers", "2", "--timeout", "200", "--", sys.executable, str(SCRIPT)]
-    command += [str(folder / "output"), NAMED, "--strategy", "mwms", *script_args]
-    env = {**os.environ, **QUIET_CPU, **gcs.environment(), "TMPDIR": str(staging), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
-    assert re.search(r"^VERDICT: identical ", done.stdout.splitlines()[-1])
+    verdict = drill(
+        SCRIPT, folder / "output", NAMED, "--strategy", "mwms", *script_args,
+        workers=2, timeout=200, keep="gs://bucket/drill", cwd=folder,
+        environment={**QUIET_CPU, **gcs.environment(), "TMPDIR": str(staging)}, **options,
+    )  # fmt: skip
+    assert verdict.identical, verdict
     assert list(staging.iterdir()) == [], "files that a worker has staged are left"
     assert [path.name for path in folder.iterdir() if path != staging and "output" not in path.name] == []
-    return done.stdout
 
 
 def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
@@ -64,7 +50,7 @@ def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
         gcs.fail_next("truncated", match="local.safetensors")
         gcs.fail_next("503", match="MANIFEST.json")
         gcs.fail_next("lost-response", match="MANIFEST.json")
-        drill(gcs, tmp_path, "--seed", "7", script_args=("--epochs", "1", "--no-validation"))
+        drilled(gcs, tmp_path, "--epochs", "1", "--no-validation", seed=7)
         assert gcs.pending_faults == 0
         assert {request.fault for request in gcs.requests} >= set(KINDS)
 
@@ -88,4 +74,4 @@ def test_any_order_of_faults_and_preemptions_leaves_the_same_bits(seed: int, tmp
     )
     with FakeGcs(buckets=("bucket",), faults=faults) as gcs:
         script_args = ("--epochs", "3", "--save-every", "4", "--slow", "0.1")
-        drill(gcs, tmp_path, "--preempt", "3", "--seed", str(seed), script_args=script_args)
+        drilled(gcs, tmp_path, *script_args, preempt=3, seed=seed)

@@ -16,6 +16,7 @@ from tests.docs.pages import Block, all_blocks
 SHOWN_BY = {
     "digits drill": "tests/test_example.py",
     "first page": "tests/docs/test_first_page.py",
+    "watched run": "tests/cli/test_watch.py",
     "platform line": "tests/notices/test_detection.py",
 }
 
