@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -109,9 +110,7 @@ def test_a_real_run_tells_its_speed_its_hosts_and_its_versions() -> None:
         assert steps == sorted(steps)
         # Each epoch is of 44 steps and has a validation, where the course is flat for a while.
         boundaries = [step for step in range(44, 352, 44) if each["first_step"] < step < each["last_step"]]
-        assert {step for step, after in zip(steps, steps[1:], strict=False) if step == after} >= set(
-            boundaries
-        )
+        assert {step for step, after in itertools.pairwise(steps) if step == after} >= set(boundaries)
         assert start.told.host == HOST
 
 
