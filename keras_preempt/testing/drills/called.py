@@ -23,12 +23,15 @@ def described(function: Callable[..., object]) -> dict[str, Any]:
     Raises:
         ValueError: It cannot be found there.
     """
-    name, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
+    try:
+        name, module = function.__qualname__, function.__module__
+    except AttributeError:  # Such as functools.partial.
+        name = module = "<nothing>"
     cure = (
         "Workers are processes of their own, which import the function by its name: define it with def at the top "
         "level of a module, and hand over what it needs as arguments of drill, or name a script."
     )
-    if not isinstance(name, str) or not isinstance(module, str) or "<" in name:
+    if "<" in name:
         raise ValueError(f"Expected a function at the top level of a module. Received: {function!r}. {cure}")
     home = sys.modules.get(module)
     found: Any = home
@@ -39,7 +42,7 @@ def described(function: Callable[..., object]) -> dict[str, Any]:
             f"Expected a function that is what {module}.{name} means. Received: {function!r}, which is something "
             f"else, such as a method of an object, or what a decorator has wrapped. {cure}"
         )
-    file = getattr(home, "__file__", None)
+    file = vars(home).get("__file__")
     if module == _MAIN and file is None:
         raise ValueError(
             f"Expected a function of a module that is a file. Received: {function!r}, of an interactive session. {cure}"
