@@ -1,4 +1,4 @@
-"""``keras-preempt run`` starts all workers again after a loss, and the job ends with the weights of one that lost nobody.
+"""``keras-preempt run`` starts all workers again after a loss, and the job ends with the weights of an undisturbed one.
 
 | what happened | test |
 |---|---|
@@ -29,7 +29,16 @@ def launch(folder: Path, way: str) -> str:
     folder.mkdir()
     ended = subprocess.run(
         [
-            *(sys.executable, "-m", "keras_preempt.cli.main", "run", "--workers", "2", "--failure-grace", "30"),
+            *(
+                sys.executable,
+                "-m",
+                "keras_preempt.cli.main",
+                "run",
+                "--workers",
+                "2",
+                "--failure-grace",
+                "30",
+            ),
             *("--", sys.executable, str(SCRIPT), str(folder / "run"), way),
         ],
         env={**os.environ, **QUIET_CPU, "PYTHONPATH": str(ROOT)},
