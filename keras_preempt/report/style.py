@@ -35,7 +35,7 @@ a { color: var(--link); }
 .ended.finished, .ended.running { border-color: var(--good); }
 .ended.failed, .ended.killed, .ended.silent { border-color: var(--bad); }
 .figures { display: flex; flex-wrap: wrap; gap: 12px; margin: 12px 0 8px; }
-.figures div { background: var(--band); border-radius: 8px; padding: 10px 16px; min-width: 130px; flex: 0 1 auto; }
+.figures div { background: var(--band); border-radius: 8px; padding: 10px 16px; min-width: 120px; flex: 1 1 0; }
 .figures b { display: block; font-size: 22px; line-height: 1.25; font-weight: 600; }
 .figures span { color: var(--soft); font-size: 13px; }
 .timeline { width: 100%; height: auto; }
@@ -98,6 +98,8 @@ li { margin: 2px 0; overflow-wrap: anywhere; }
   td, td:first-child { display: block; border: 0; padding: 0; text-align: left; }
   td::before { content: attr(data-column); display: block; font-size: 12px; color: var(--soft); }
   td[data-column=""]::before { content: none; }
+  td[data-column="what it is"] { color: var(--soft); font-size: 13px; }
+  td[data-column="what it is"]::before { content: none; }
   td[data-column=""] { flex-basis: 100%; font-weight: 600; }
   td.left { flex-basis: 100%; }
   td.first { order: -1; }

@@ -151,7 +151,12 @@ def _start(start: Incarnation, scale: _Scale, link: _Links) -> Iterator[str]:
         return
     title = escape(f"start {start.number}: steps {steps(start)}, {ended(start)}")
     drawn = f'<title>{title}</title><path class="start" d="M{left + 1:.1f} 22V18H{right - 1:.1f}V22"/>'
-    for text in (f"start {start.number}: steps {steps(start)}", steps(start), str(start.number)):
+    for text in (
+        f"start {start.number}: steps {steps(start)}",
+        f"start {start.number}: {steps(start)}",
+        steps(start),
+        str(start.number),
+    ):
         if right - left > scale.shape.letter * len(text) + 4:
             drawn += (
                 f'<text class="tick" x="{(left + right) / 2:.1f}" y="13" text-anchor="middle">{text}</text>'

@@ -215,12 +215,12 @@ def take_screenshots() -> None:
             smaller(IMAGES / f"{name}.png")
 
 
-def smaller(picture: Path) -> None:
-    """Keeps 96 colours, which are enough for text and a few shapes."""
+def smaller(picture: Path, colours: int = 96) -> None:
+    """Keeps so many colours: 96 are enough for text and a few shapes."""
     from PIL import Image
 
     with Image.open(picture) as opened:
-        smaller = opened.convert("RGB").quantize(96, dither=Image.Dither.NONE)
+        smaller = opened.convert("RGB").quantize(colours, dither=Image.Dither.NONE)
     smaller.save(picture, optimize=True)
 
 

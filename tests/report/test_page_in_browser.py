@@ -149,7 +149,7 @@ def take_screenshots() -> None:
             page.show(width, dark=dark, height=height)
             page.open(address)
             page.screenshot(IMAGES / f"{name}.png")
-            smaller(IMAGES / f"{name}.png")
+            smaller(IMAGES / f"{name}.png", 192)
 
 
 if __name__ == "__main__":
