@@ -169,6 +169,7 @@ def test_what_stands_in_events_is_shown_as_text_and_is_never_markup(
     story = Story().begin().train(9, 9.0).fail(hostile)
     for event in story.events:
         event.update({key: hostile for key in ("checkpoint", "source", "attempt") if key in event})
+        event.update(process={"machine": hostile}, versions={hostile: hostile})
     story.tell("notice", source=hostile, reason=hostile, received_at=story.at)
     directory = write(str(tmp_path / "run"), story)
     out = printed(capsys, directory, "--html", str(tmp_path / "out.html"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from keras_preempt.report.accounting import account
 from keras_preempt.report.course import Mark, Stretch, marks, split, stretches
 from keras_preempt.report.events import MOST_MARKS, EventLog
 from keras_preempt.report.loading import load
+from keras_preempt.report.page import page
 from keras_preempt.report.tables import account_as_json, places
 from tests.report.record import HOST, RECORDED
 from tests.report.story import NOW, Story
+
+FORMATS = Path(__file__).parents[1] / "formats"
 
 
 def accounted(story: Story) -> Account:
@@ -114,10 +118,14 @@ def test_a_real_run_tells_its_speed_its_hosts_and_its_versions() -> None:
         assert start.told.host == HOST
 
 
-def test_runs_of_an_earlier_release_are_read_without_versions_and_hosts() -> None:
-    story = Story().begin().train(5, 5.0).finish()
-    (row,) = places(accounted(story)).rows
-    assert row == ["?", "w0", "1", "?"]
+@pytest.mark.parametrize(
+    "run", sorted(path for path in FORMATS.iterdir() if path.is_dir()), ids=lambda run: run.name
+)
+def test_runs_of_an_earlier_release_are_read_without_versions(run: Path) -> None:
+    found = load(open_store(str(run)), over=True)
+    (row,) = places(found).rows
+    assert row[3] == "?"
+    assert "What happened" in page(found, "run")
 
 
 def test_everything_that_happened_is_told_once_and_in_order() -> None:
