@@ -29,7 +29,7 @@ def test_example_trains_on_one_device_and_goes_on_where_it_stopped(tmp_path):
 def test_example_on_two_workers_ends_with_the_same_bits_after_a_preemption(tmp_path, monkeypatch, capsys):
     verdict = drill(
         EXAMPLE, tmp_path / "unused", "--epochs", 2,
-        workers=2, preempt=1, seed=1, timeout=100, keep=tmp_path / "kept", log=tmp_path / "log", environment=QUIET_CPU,
+        workers=2, preempt=1, seed=1, timeout=400, keep=tmp_path / "kept", log=tmp_path / "log", environment=QUIET_CPU,
     )  # fmt: skip
     assert verdict.identical, verdict
     assert verdict.steps_lost == 0

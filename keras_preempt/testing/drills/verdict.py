@@ -159,7 +159,7 @@ class DrillVerdict:
 
     def _gist(self) -> str:
         if self.verdict == "none":
-            return f"no verdict: {self.why_none}"
+            return f"no verdict: {(self.why_none or '').removeprefix('No verdict: ')}"
         struck = ", ".join(f"w{each.worker} at step {each.step}" for each in self.preemptions)
         where = f"preempted: {struck}; {self.steps_lost} steps lost; seed {self.seed}"
         if self.identical:
