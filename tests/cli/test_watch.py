@@ -27,7 +27,7 @@ from tests.report.record import RECORDED
 from tests.report.story import Story
 
 WATCH = [sys.executable, "-m", "keras_preempt", "report", "--watch"]
-PATIENT = 60.0
+PATIENT = 300.0
 
 
 @pytest.fixture
@@ -123,6 +123,7 @@ class OnATerminal:
         child, self._master = pty.fork()
         if child == 0:
             os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="30")
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ignored where a shell runs tests in the background.
             os.execv(sys.executable, [*WATCH, str(directory)])
         self._child = child
 
