@@ -121,6 +121,7 @@ def test_exit_fn_that_returns_raises_preempted_and_a_new_handler_goes_on(tmp_pat
     config = TerminationConfig(exit_fn=lambda: called.append(threading.active_count()))
     held = checkpoint()
     handler = PreemptionCheckpointHandler(None, held, tmp_path, config)
+    assert handler.resumed is None
     before = threading.active_count()
     preempt(handler)
     assert called == [called[0]]
@@ -129,6 +130,9 @@ def test_exit_fn_that_returns_raises_preempted_and_a_new_handler_goes_on(tmp_pat
     again = PreemptionCheckpointHandler(None, held, tmp_path)
     assert held.step.numpy() == 0
     assert again.total_run_calls == 1
+    assert again.resumed is not None
+    assert (again.resumed.step, again.resumed.epoch, again.resumed.why) == (1, None, None)
+    assert again.resumed.checkpoint.startswith("ckpt-")
     again.close()
     again.close()
 
