@@ -22,11 +22,11 @@ from tests.report.record import RECORDED
 
 #: Screenshots: width and height, whether dark.
 SCREENSHOTS = {
-    "report-1440-light": (1440, 1000, False),
-    "report-1440-dark": (1440, 1000, True),
+    "report-light": (1440, 1000, False),
+    "report-dark": (1440, 1000, True),
     "report-768-light": (768, 1000, False),
-    "report-390-light": (390, 1250, False),
-    "report-390-dark": (390, 1250, True),
+    "report-narrow-light": (390, 1250, False),
+    "report-narrow-dark": (390, 1250, True),
 }
 
 #: Names what is wrong with the page as it is laid out now. Nothing but a wide table may be scrolled.
