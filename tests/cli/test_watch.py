@@ -123,7 +123,9 @@ class OnATerminal:
         child, self._master = pty.fork()
         if child == 0:
             os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="30")
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ignored where a shell runs tests in the background.
+            signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            )  # Ignored where a shell runs tests in the background.
             os.execv(sys.executable, [*WATCH, str(directory)])
         self._child = child
 
