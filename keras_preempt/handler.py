@@ -18,6 +18,7 @@ from keras_preempt.backend.tensorflow.errors import task_preempted_by
 from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints
 from keras_preempt.notices.termination import Preempted, TerminationConfig
 from keras_preempt.process import log
+from keras_preempt.training import leaving
 from keras_preempt.training.loop import Arguments, Loop, join
 from keras_preempt.training.propagation import tell_uncaught_loss
 
@@ -176,8 +177,12 @@ class PreemptionCheckpointHandler:
         """Says that training is over: saves if there is a notice, and ends what was started. Can be called twice.
 
         With several workers, all have to call it after the same number of runs.
+
+        Raises:
+            KeyboardInterrupt: The user has pressed Ctrl-C when it was too late to leave before the end.
         """
-        self._loop.finish(self._arguments)
+        if self._loop.finish(self._arguments):
+            leaving.interrupt("training was over.")
 
     def __enter__(self) -> PreemptionCheckpointHandler:
         return self

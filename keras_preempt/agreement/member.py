@@ -173,10 +173,10 @@ class Member:
 
     def interrupt(self, now: float, reserve: float) -> tuple[Heard, Request | None]:
         """The user interrupts this worker: all save and leave, also during the countdown."""
-        if self.open and self.state in _OVER:
-            return Heard.OVER, None
         heard = Heard.KNOWN if self.interrupted else Heard.NEWS
         self.interrupted = True
+        if self.open and self.state in _OVER:
+            return Heard.OVER, None
         listening = self.open and self.state in (State.LISTENING, State.ANSWERED)
         return heard, self.call_to_leave(now, reserve) if listening else None
 

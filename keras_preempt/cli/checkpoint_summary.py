@@ -276,7 +276,7 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-_ANSWERS = ("preempted", "deadline")
+_ANSWERS = ("preempted", "deadline", "interrupted")
 _MOST_BYTES, _MOST_FILES = 16 << 20, 500  # of events; more take longer than this is worth
 
 

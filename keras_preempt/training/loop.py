@@ -24,6 +24,9 @@ from keras_preempt.training.rehearsal import Drill
 
 logger = logging.getLogger("keras_preempt")
 
+_PREEMPTED = Plan(0, Kind.PREEMPTED, (), ())
+"""Where no round is called: this process alone decides."""
+
 _loops = 0
 """How many loops this process has begun. The workers of a job run one program, so it is the same on all."""
 
@@ -132,7 +135,7 @@ class Loop:
         elif plan.goes_on:
             self._save_and_train_on(plan, position, arguments)
         else:
-            self._save_and_leave(position, arguments)
+            self._save_and_leave(plan, position, arguments)
 
     @property
     def _asks_tensorflow(self) -> bool:
@@ -156,7 +159,7 @@ class Loop:
         self.runtime.notices.append(notice_of(task))
         logger.warning("%s was preempted: saving now.", task)
         backend().errors.forget_asynchronous()  # Or the save raises the same error, after steps that do not wait.
-        self._save_and_leave(self._position(), arguments)
+        self._save_and_leave(_PREEMPTED, self._position(), arguments)
 
     def _position(self) -> Position:
         # Alike at the end: a worker whose program ends here has the state that the others have.
@@ -182,15 +185,18 @@ class Loop:
         if left is not None:
             logger.warning("Training goes on for about %.0f s, then comes the last save.", left)
 
-    def _save_and_leave(self, position: Position, arguments: Arguments) -> NoReturn:
+    def _save_and_leave(self, plan: Plan, position: Position, arguments: Arguments) -> NoReturn:
         saved = self._save(position, arguments) is None
         if not saved:
             logger.error(
-                "Preempted, and NOT saved after %d runs: %s is lost.", position.batch, self._at_risk()
+                "%s, and NOT saved after %d runs: %s is lost.",
+                "Interrupted" if plan.kind is Kind.INTERRUPTED else "Preempted",
+                position.batch,
+                self._at_risk(),
             )
         where = f"saved in {self._checkpoints.directory}" if saved else "NOT saved"
         what = f"its state after {position.batch} runs is {where}. Make a new handler to resume."
-        self._participant.leave(saved=saved, what=what)
+        self._participant.leave(plan, saved=saved, what=what)
 
     def _save(self, position: Position, arguments: Arguments) -> Exception | None:
         """Saves; returns why that failed, if it did."""
@@ -219,14 +225,17 @@ class Loop:
 
     # -- The end ----------------------------------------------------------------------------------------
 
-    def finish(self, arguments: Arguments) -> None:
+    def finish(self, arguments: Arguments) -> bool:
         """The last boundary: all know that training is over. The state is saved if a notice stands.
 
         Args:
             arguments: For a save.
+
+        Returns:
+            Whether the user has interrupted training meanwhile.
         """
         if self.over:
-            return
+            return False
         try:
             plan = self.runtime.finish(self._position())
             if plan is not None and plan.target > self.runtime.entered + 1:
@@ -235,12 +244,14 @@ class Loop:
                     "program.",
                     self._checkpoints.count.runs,
                 )
-            elif plan is not None and plan.doomed:
+            elif plan is not None and (plan.doomed or plan.kind is Kind.INTERRUPTED):
                 self._save(self._position(), arguments)
                 logger.warning("The notice came at the end of training: the finished state is saved.")
             self.runtime.leave()
+            interrupted = self.runtime.interrupted or (plan is not None and plan.kind is Kind.INTERRUPTED)
         finally:
             self.abandon("training is over")
+        return interrupted
 
     def settle(self, error: Exception) -> BaseException:
         """Tells the others of an error that ends training here; returns the one to raise in its place."""

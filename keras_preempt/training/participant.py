@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from keras_preempt.agreement.coordinator import Coordinator
+from keras_preempt.agreement.messages import Kind, Plan
 from keras_preempt.backend.place import Place
 from keras_preempt.notices.platform import GENERIC
 from keras_preempt.notices.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+from keras_preempt.process.exit_codes import EXIT_INTERRUPTED
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.status import Status, Steps
 from keras_preempt.training import leaving
@@ -128,18 +130,21 @@ class Participant:
         self.events.emit("error", reason=described(raised), origin=None if origin is None else origin.value)
         return raised
 
-    def leave(self, *, saved: bool, what: str) -> NoReturn:
+    def leave(self, plan: Plan, *, saved: bool, what: str) -> NoReturn:
         """Leaves the other workers, ends what was started, and ends the process.
 
         Args:
+            plan: What the workers have agreed on: to leave.
             saved: Whether the state is saved.
-            what: What came of it and how to go on, for the message of `Preempted`.
+            what: What came of it and how to go on, for people.
 
         Raises:
-            SystemExit: There is no exit_fn.
+            KeyboardInterrupt: The user of a worker has interrupted it.
+            SystemExit: The job is preempted, and there is no exit_fn.
             Preempted: There is one, and it has returned.
         """
-        code = self.exit_code(saved=saved)
+        interrupted = plan.kind is Kind.INTERRUPTED
+        code = self.exit_code(plan, saved=saved)
         self.status.saved, self.status.exit_code = saved, code
         began = time.monotonic()
         with leaving.whatever_happens("Leaving the other workers"):
@@ -147,13 +152,17 @@ class Participant:
         self.status.spent("exit", time.monotonic() - began)
         self.listening.leave_with(self.termination, code)
         with leaving.whatever_happens("Ending what was started for the training"):
-            self.ending.end("preempted")
+            self.ending.end("interrupted" if interrupted else "preempted")
         with leaving.whatever_happens("Waiting for the workers"):
             leaving.wait_for_workers(self.termination, self.place, self.runtime.notices)
+        if interrupted:
+            leaving.interrupt(what)
         leaving.leave(self.termination, code, what)
 
-    def exit_code(self, *, saved: bool) -> int:
-        """The exit status of a process that is preempted."""
+    def exit_code(self, plan: Plan, *, saved: bool) -> int:
+        """The exit status of a process that leaves by a plan: that of a preemption, or what Ctrl-C leads to."""
+        if plan.kind is Kind.INTERRUPTED:
+            return EXIT_INTERRUPTED
         return self.termination.exit_code if saved else EXIT_NOT_SAVED
 
     def write_status(self, incarnation: int, last_saved: int, steps: Steps) -> None:

@@ -172,18 +172,20 @@ class Saves:
             return "everything that was trained"
         return f"what was trained since step {_step_of(self.committed)}"
 
-    def tell_loss(self, position: Position, *, uncertain: bool = False) -> None:
+    def tell_loss(self, plan: Plan, position: Position, *, uncertain: bool = False) -> None:
         """Logs that the fit ends without a save at `position`, and what is lost.
 
         Args:
+            plan: Why it ends.
             position: Where the main thread stands.
             uncertain: See `Saved.uncertain`.
         """
         last = self.committed
         logger.error(
-            "Preempted, and NOT KNOWN whether saved at step %s. If it is not, the next start %s: %s is lost%s."
+            "%s, and NOT KNOWN whether saved at step %s. If it is not, the next start %s: %s is lost%s."
             if uncertain
-            else "Preempted, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s.",
+            else "%s, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s.",
+            "Interrupted" if plan.kind is Kind.INTERRUPTED else "Preempted",
             position.step,
             "begins anew" if last is None else f"goes on from {last}",
             self.at_risk(),
