@@ -19,6 +19,7 @@ from keras_preempt.training import drill_place
 from keras_preempt.training.beginning import Options, begin
 from keras_preempt.training.fit import Fit
 from keras_preempt.training.propagation import tell_uncaught_loss
+from keras_preempt.training.requests import interval
 from keras_preempt.training.schedule import chosen
 
 logger = logging.getLogger("keras_preempt")
@@ -44,6 +45,8 @@ class PreemptionCallback(keras.callbacks.Callback):
         staging_dir: An existing directory on a local disk, for files on their way to or from a bucket; each worker
             makes one of its own in it, and removes it when fit ends. None: the system's temporary directory.
             Not used if the checkpoints are not in a bucket.
+        save_on_request: How often worker 0 looks for a request by ``keras-preempt save``: a time such as "30s" or a
+            `datetime.timedelta`. "auto": every 5 s in a directory, every minute in a bucket. None: never.
 
     Raises:
         ValueError: An argument is invalid.
@@ -62,6 +65,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         max_to_keep: int = 2,
         keep_every: int | str | datetime.timedelta | None = None,
         staging_dir: str | os.PathLike[str] | None = None,
+        save_on_request: str | datetime.timedelta | None = "auto",
     ) -> None:
         super().__init__()
         log.show()
@@ -78,7 +82,10 @@ class PreemptionCallback(keras.callbacks.Callback):
         store = open_store(drill_place.replaced(directory), staging_dir=staging_dir)
         termination = termination or TerminationConfig()
         check_no_arguments("save_fn", termination.save_fn)
-        self._options = Options(store, staging_dir, termination, chosen(save_every), retention)
+        interval(save_on_request, store)  # Refuses what it cannot be.
+        self._options = Options(
+            store, staging_dir, termination, chosen(save_every), retention, save_on_request
+        )
         self._fit: Fit | None = None
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.
         weakref.finalize(self, backend().repair().undo)

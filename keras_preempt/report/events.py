@@ -41,6 +41,8 @@ KINDS = (
     "save",
     "commit",
     "abort",
+    "requested",
+    "answered",
     "finish",
     "exit",
     "end",
@@ -192,7 +194,7 @@ def read(store: Store, on_gap: Callable[[str], None] | None = None) -> list[dict
         if log[3] is not None:
             segments[f"{log[1]}.w{log[2]}"].append(int(log[3]))
         order = (int(log[1]), int(log[2] or 0), int(log[3] or 0))
-        for number, event in enumerate(_events(name, data, tell)):
+        for number, event in enumerate(parse(name, data, tell)):
             member = {} if log[2] is None else {"member": order[1]}
             found.append(((event["time"], *order, number), {**event, "incarnation": order[0], **member}))
     for start, numbers in segments.items():
@@ -206,8 +208,12 @@ def _nothing(gap: str) -> None:
     """Ignores a gap."""
 
 
-def _events(name: str, data: bytes, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Returns the events of one file, and reports what else is in it."""
+def parse(name: str, data: bytes, tell: Callable[[str], None] = _nothing) -> list[dict[str, Any]]:
+    """Returns the events of one file, and reports what else is in it.
+
+    Raises:
+        UnsupportedFormat: It was written in a newer format.
+    """
     good, bad = [], []
     newer: Counter[str] = Counter()
     lines = data.splitlines()

@@ -30,7 +30,7 @@ from keras_preempt.state import architecture
 from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
 from keras_preempt.state.description import describe, setup_of
 from keras_preempt.state.model import ModelState
-from keras_preempt.training import shared_files, side_by_side, startup
+from keras_preempt.training import requests, shared_files, side_by_side, startup
 from keras_preempt.training.fit import Fit
 from keras_preempt.training.participant import Ending, Participant, described
 from keras_preempt.training.peers import Peers
@@ -59,6 +59,7 @@ class Options:
     termination: TerminationConfig
     schedule: Schedule
     retention: Retention
+    save_on_request: object = None
 
 
 @dataclass(frozen=True)
@@ -287,6 +288,18 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     )
     if found.options.schedule.seconds is not None and chief:
         ending.add(Interval(found.options.schedule.seconds, runtime.call_periodic).stop)
+    look = requests.interval(found.options.save_on_request, store)
+    if look is not None and chief and not agreed.over:
+        answers = requests.Requests(
+            store,
+            start.incarnation,
+            look,
+            runtime.call_requested,
+            lambda: runtime.has_to_leave,
+            participant.events.emit,
+        )
+        saves.on_saved = answers.saved
+        ending.add(lambda: answers.stop(ending.why))
     status.began_training()
     return fit
 

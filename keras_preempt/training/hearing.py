@@ -138,6 +138,11 @@ class Hearing:
         """Whether the user has interrupted this worker."""
         return self._delegate.member.interrupted
 
+    @property
+    def has_to_leave(self) -> bool:
+        """Whether this worker leaves sooner or later: a notice stands, or its user has interrupted it."""
+        return self.interrupted or bool(self._standing)
+
     def _tell(self, notice: Notice) -> None:
         standing, now = self._standing, self._clock()
         left = standing.gone_by - now if standing else 0.0

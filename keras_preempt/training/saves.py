@@ -35,6 +35,8 @@ class Saves:
     Attributes:
         committed: The folder of the checkpoint that was committed last, as far as this worker knows; at first
             the one that was restored, None if there is none.
+        on_saved: Called when a save has ended, in its thread: with when its state was captured, in monotonic seconds,
+            and with the folder of the checkpoint, None if there is none.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Saves:
         self._watch = InBackground()
         self._started: Position | None = None
         self.committed: str | None = None
+        self.on_saved: Callable[[float, str | None], None] = lambda captured_at, name: None
         self._owed = False  # The save at a notice, which goes on, is not committed yet.
 
     def begin(self, position: Position | None) -> None:
@@ -75,23 +78,26 @@ class Saves:
         )  # Whichever worker called the round: the end is always saved as such.
         if self._session.resuming and not finishing:
             logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
+            self.on_saved(time.monotonic(), self._session.restored_name)
             return Saved(self._session.restored_name, 0.0)
         if finishing:
             self.wait()
         elif (in_flight := self._background.position) is not None and in_flight.step == position.step:
             saved = self.wait()
             if saved is not None and saved.name is not None:
+                self.on_saved(time.monotonic(), saved.name)
                 return Saved(saved.name, time.time() - began, saved.missing)
         elif plan.kind is Kind.DEADLINE and self._owed:
             self.wait()  # A checkpoint of some steps ago is better than none of now.
         else:
             self._background.cancel()
         self._pace.save_began()
+        captured_at = time.monotonic()
         content = self._session.capture(position)
         gone: set[int] = set()
         while True:
             prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began)
-            saved = self._ended(self._saver.write(prepared, given_up))
+            saved = self._ended(self._saver.write(prepared, given_up), captured_at)
             if not saved.late:
                 return saved
             gone.update(saved.late)
@@ -112,17 +118,19 @@ class Saves:
         if self._session.resuming:
             # Also not to be saved: what Keras has reset is not put back yet.
             logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
+            self.on_saved(time.monotonic(), self._session.restored_name)
             return 0.0
         began = time.time()
         self._background.wait()  # At most one: memory for one copy, and the order of saves.
         self._pace.save_began()
         self._owed = plan.kind is Kind.PREEMPTED
+        captured_at = time.monotonic()
         content = self._session.capture(position)
         prepared = self._saver.prepare(plan, position, content, copy=True, began_at=began)
         watch = self._watch = InBackground()
 
         def write(cancelled: Callable[[], bool]) -> Saved:
-            return self._ended(self._saver.write(prepared, cancelled, watch.transfer))
+            return self._ended(self._saver.write(prepared, cancelled, watch.transfer), captured_at)
 
         self._background.start(position, write)
         return time.time() - began
@@ -148,11 +156,13 @@ class Saves:
             return entered + 1  # The next one may be training's, at this very step.
         return entered + -(-left // steps_per_execution)
 
-    def _ended(self, saved: Saved) -> Saved:
+    def _ended(self, saved: Saved, captured_at: float) -> Saved:
         self._pace.saved(None if saved.name is None else saved.seconds)
         if saved.name is not None:
             self.committed = saved.name
             self._owed = False
+        if not saved.late:  # Else the others write it now.
+            self.on_saved(captured_at, saved.name)
         return saved
 
     @property
