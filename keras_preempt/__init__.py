@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from keras_preempt.handler import PreemptionCheckpointHandler
     from keras_preempt.notices.termination import Preempted, TerminationConfig
     from keras_preempt.notices.watcher import PreemptionWatcher
+    from keras_preempt.report.event import Event
     from keras_preempt.state.weights import load_weights
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Event",
     "MultiWorkerFit",
     "Preempted",
     "PreemptionCallback",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Event": "keras_preempt.report.event",
     "MultiWorkerFit": "keras_preempt.backend.tensorflow.multi_worker_fit",
     "Preempted": "keras_preempt.notices.termination",
     "PreemptionCallback": "keras_preempt.callback",

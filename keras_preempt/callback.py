@@ -15,6 +15,7 @@ from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.notices.termination import TerminationConfig, check_no_arguments
 from keras_preempt.process import log
+from keras_preempt.report.delivery import OnEvent, check
 from keras_preempt.training import drill_place
 from keras_preempt.training.beginning import Options, begin
 from keras_preempt.training.fit import Fit
@@ -47,6 +48,9 @@ class PreemptionCallback(keras.callbacks.Callback):
             Not used if the checkpoints are not in a bucket.
         save_on_request: How often worker 0 looks for a request by ``keras-preempt save``: a time such as "30s" or a
             `datetime.timedelta`. "auto": every 5 s in a directory, every minute in a bucket. None: never.
+        on_event: Called with each `keras_preempt.Event` of this worker, in a thread of its own and in their order. What
+            it raises is logged once and changes nothing; training never waits for it, the end of `fit` for at most
+            5 s. See docs/events.md.
 
     Raises:
         ValueError: An argument is invalid.
@@ -66,6 +70,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         keep_every: int | str | datetime.timedelta | None = None,
         staging_dir: str | os.PathLike[str] | None = None,
         save_on_request: str | datetime.timedelta | None = "auto",
+        on_event: OnEvent | None = None,
     ) -> None:
         super().__init__()
         log.show()
@@ -83,8 +88,9 @@ class PreemptionCallback(keras.callbacks.Callback):
         termination = termination or TerminationConfig()
         check_no_arguments("save_fn", termination.save_fn)
         interval(save_on_request, store)  # Refuses what it cannot be.
+        check(on_event)
         self._options = Options(
-            store, staging_dir, termination, chosen(save_every), retention, save_on_request
+            store, staging_dir, termination, chosen(save_every), retention, save_on_request, on_event
         )
         self._fit: Fit | None = None
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.

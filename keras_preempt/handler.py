@@ -18,6 +18,7 @@ from keras_preempt.backend.tensorflow.errors import task_preempted_by
 from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints
 from keras_preempt.notices.termination import Preempted, TerminationConfig
 from keras_preempt.process import log
+from keras_preempt.report.delivery import OnEvent, check
 from keras_preempt.training import leaving
 from keras_preempt.training.loop import Arguments, Loop, join
 from keras_preempt.training.propagation import tell_uncaught_loss
@@ -50,6 +51,7 @@ class PreemptionCheckpointHandler:
             TensorFlow. None for SIGTERM, what the platform announces, and the platform's exit status.
         staging_dir: An existing directory on a local disk. All workers but the first save into it as well, since
             saving takes all of them, and remove that at once. None: the system's temporary directory.
+        on_event: As for `PreemptionCallback`; docs/events.md says which events a custom loop tells.
 
     Raises:
         ValueError: An argument is invalid.
@@ -72,8 +74,10 @@ class PreemptionCheckpointHandler:
         termination_config: Any = None,
         *,
         staging_dir: str | os.PathLike[str] | None = None,
+        on_event: OnEvent | None = None,
     ) -> None:
         log.show()
+        check(on_event)
         tell_uncaught_loss()
         config = _as_ours(termination_config)
         place, coordinator = join(cluster_resolver)
@@ -87,7 +91,7 @@ class PreemptionCheckpointHandler:
         self._count = checkpoints.count
         self._arguments = _NOTHING
         self._failed_at = -1
-        self._loop = Loop(place, coordinator, checkpoints, config)
+        self._loop = Loop(place, coordinator, checkpoints, config, on_event)
         self._runtime = self._loop.runtime
         _end_with_the_program(self)
 

@@ -25,30 +25,13 @@ from keras_preempt.checkpoint.fields import loads
 from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import this_process
+from keras_preempt.report.event import SCHEMA, Event
 from keras_preempt.report.fields import seconds
 
 logger = logging.getLogger("keras_preempt")
 
-KINDS = (
-    "start",
-    "restore",
-    "ready",
-    "first_step",
-    "notice",
-    "withdrawn",
-    "hold",
-    "plan",
-    "save",
-    "commit",
-    "abort",
-    "requested",
-    "answered",
-    "finish",
-    "exit",
-    "end",
-    "gone",
-    "error",
-)
+KINDS = (*SCHEMA, "gone")
+"""What events there are; the last one is the launcher's."""
 
 LARGEST = 64 << 20
 """The most bytes of one file of events that are read."""
@@ -80,6 +63,9 @@ class EventLog:
     Args:
         member: The index of this process.
         clock: Returns seconds since 1970.
+
+    Attributes:
+        listener: Given each event as it happens; must not wait for anything. None: nobody.
     """
 
     def __init__(self, member: int, clock: Callable[[], float] = time.time) -> None:
@@ -89,6 +75,7 @@ class EventLog:
         self._sink: LineSink | None = None
         self._waiting: list[bytes] = []
         self._failed = False
+        self.listener: Callable[[Event], None] | None = None
         # Events come from the main thread, the watcher and the notice listener.
         self._lock = threading.Lock()
 
@@ -119,6 +106,13 @@ class EventLog:
                 self._waiting.append(told)
             else:
                 self._write(told)
+            if self.listener is not None:
+                self.listener(self._as_value(told))
+
+    def _as_value(self, told: bytes) -> Event:
+        # From the line: plain data of its own, which nobody else changes.
+        fields = json.loads(told)
+        return Event(fields.pop("event"), fields.pop("time"), fields.pop("member"), self._incarnation, fields)
 
     def close(self) -> None:
         """Ends the log. Later events stay in memory."""

@@ -23,6 +23,7 @@ from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.process import log
+from keras_preempt.report.delivery import OnEvent
 from keras_preempt.report.events import EventLog, Milestones, log_name
 from keras_preempt.report.progress import transfer
 from keras_preempt.report.tensorboard import Points
@@ -60,6 +61,7 @@ class Options:
     schedule: Schedule
     retention: Retention
     save_on_request: object = None
+    on_event: OnEvent | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,9 @@ def _find(
         store.deadline = at  # Cuts every call to the storage so that it is over by then.
 
     coordinator = backend().coordinator(here)
-    participant = Participant(here, coordinator, events, options.termination, _fits, ending, machine_goes)
+    participant = Participant(
+        here, coordinator, events, options.termination, _fits, ending, machine_goes, options.on_event
+    )
     setup = setup_of(model, running.feed, backend().replicas(strategy), here.members)
     return _Found(model, running, others, bar, setup, turn, options, participant, milestones)
 

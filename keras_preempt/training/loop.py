@@ -17,6 +17,7 @@ from keras_preempt.backend.place import Place
 from keras_preempt.backend.seam import LoopCheckpoints, backend
 from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.notices.termination import TerminationConfig
+from keras_preempt.report.delivery import OnEvent
 from keras_preempt.report.events import EventLog
 from keras_preempt.training import side_by_side
 from keras_preempt.training.participant import Ending, Participant
@@ -42,6 +43,7 @@ class Loop:
         coordinator: How the workers talk to each other.
         checkpoints: What is saved.
         config: How notices arrive and how the process ends.
+        on_event: Called with each event, in a thread.
 
     Attributes:
         number: How many loops this process has begun before and with this one.
@@ -54,7 +56,12 @@ class Loop:
     """
 
     def __init__(
-        self, place: Place, coordinator: Coordinator, checkpoints: LoopCheckpoints, config: TerminationConfig
+        self,
+        place: Place,
+        coordinator: Coordinator,
+        checkpoints: LoopCheckpoints,
+        config: TerminationConfig,
+        on_event: OnEvent | None = None,
     ) -> None:
         global _loops
         _loops += 1
@@ -62,14 +69,17 @@ class Loop:
         self._place = place
         self._checkpoints = checkpoints
         self._answered: frozenset[int] = frozenset()  # Who was under notice at the last save with time left.
+        self._saved_as = ""
         self._saved: int | None = None  # The number of runs in what was restored, or saved here.
         self.steps_at_start = 0
         self._ending = ending = Ending()
         with ending.on_error():
             # Counted downwards: the numbers from 1 are those of fits.
             self._participant = participant = Participant(
-                place, coordinator, EventLog(place.member), config, -self.number, ending
+                place, coordinator, EventLog(place.member), config, -self.number, ending, on_event=on_event
             )
+            self._emit = emit = participant.events.emit
+            ending.add(lambda: emit("end", reason=ending.why, step=checkpoints.count.runs))
             ending.add(lambda: participant.write_status(0, self._last_saved() or 0, self))
             self.runtime = runtime = participant.runtime
             path = checkpoints.restore()
@@ -195,6 +205,8 @@ class Loop:
                 self._at_risk(),
             )
         where = f"saved in {self._checkpoints.directory}" if saved else "NOT saved"
+        code = self._participant.exit_code(plan, saved=saved)
+        self._emit("exit", code=code, saved=self._saved_as if saved else None)
         what = f"its state after {position.batch} runs is {where}. Make a new handler to resume."
         self._participant.leave(plan, saved=saved, what=what)
 
@@ -209,8 +221,10 @@ class Loop:
             pace.saved(None)
             logger.exception("The state after %d runs was NOT saved.", position.batch)
             return error
-        pace.saved(time.monotonic() - began)
-        self._saved = position.batch
+        seconds = time.monotonic() - began
+        pace.saved(seconds)
+        self._saved, self._saved_as = position.batch, what
+        self._emit("commit", attempt=what, step=position.batch, seconds=seconds, missing=[])
         logger.warning("Saved %s, after %d runs.", what, position.batch)
         return None
 

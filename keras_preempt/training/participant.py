@@ -17,6 +17,7 @@ from keras_preempt.backend.place import Place
 from keras_preempt.notices.platform import GENERIC
 from keras_preempt.notices.termination import EXIT_NOT_SAVED, TerminationConfig, complete
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED
+from keras_preempt.report.delivery import Delivery, OnEvent
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.status import Status, Steps
 from keras_preempt.training import leaving
@@ -74,6 +75,7 @@ class Participant:
         number: Tells this training from the others of this process; the same on every worker.
         ending: Ends what was started for the training.
         on_end_known: See `Runtime`; not an attribute.
+        on_event: Called with each event, in a thread; not an attribute.
 
     Attributes:
         status: What the launcher is told at the end.
@@ -95,6 +97,7 @@ class Participant:
         number: int,
         ending: Ending,
         on_end_known: Callable[[float | None], None] = lambda ends_at: None,
+        on_event: OnEvent | None = None,
     ) -> None:
         self.place = place
         self.coordinator = coordinator
@@ -106,6 +109,10 @@ class Participant:
         self.propagation = Propagation(coordinator, remote=place.workers)
         self.runtime = Runtime(coordinator, events, number, self.termination.grace_period, on_end_known)
         self.listening = Listening(self.runtime, coordinator, place, config)
+        if on_event is not None:
+            delivery = Delivery(on_event)
+            events.listener = delivery.put
+            ending.add(lambda: delivery.stop(self.runtime.left))
         ending.add(self.listening.stop)
         ending.add(lambda: self.runtime.close(ending.why))
 
