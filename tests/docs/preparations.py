@@ -7,9 +7,16 @@ the block has done what its page says. It is run in a working directory of the b
 from __future__ import annotations
 
 import contextlib
+import http.server
+import importlib
 import json
 import os
+import re
 import signal
+import socket
+import threading
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +28,11 @@ import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
 from keras_preempt.testing import FakeGcs
+
+
+class Missing(Exception):
+    """A package that a block shows is not installed. It is not needed for anything else."""
+
 
 Names = dict[str, Any]
 """The names of a block: those that it finds, and afterwards also those that it has made."""
@@ -99,6 +111,84 @@ def _model(names: Names) -> Iterator[Names]:
     x, y = small_data()
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
     yield {"model": small_model(), "x": x, "y": y, "dataset": dataset, "test_data": dataset}
+
+
+def _needs(package: str) -> None:
+    try:
+        importlib.import_module(package)
+    except ImportError:
+        raise Missing(f"pip install {package}") from None
+
+
+@_preparation("W&B")
+def _wandb(names: Names) -> Iterator[Names]:
+    """W&B in its offline mode: it writes what it would send."""
+    _needs("wandb")
+    with mock.patch.dict("os.environ", {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": "."}):
+        yield {}
+    (log,) = Path("wandb").glob("offline-run-*/*.wandb")
+    limit = time.monotonic() + 60
+    while not re.search(rb'preempt/last event.{,5}"end"', log.read_bytes(), re.DOTALL):
+        assert time.monotonic() < limit, "W&B's own process does not write it"
+        time.sleep(0.1)  # It writes some time later; a file cannot be waited for, only looked at.
+    assert b"preempt/saved step" in log.read_bytes()
+
+
+@_preparation("MLflow")
+def _mlflow(names: Names) -> Iterator[Names]:
+    """MLflow with a directory in place of a server."""
+    _needs("mlflow")
+    variables = {"MLFLOW_TRACKING_URI": Path("mlruns").absolute().as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
+    with mock.patch.dict("os.environ", variables):
+        yield {}
+        run = names["client"].get_run(names["run_id"])
+    assert run.data.tags["preempt.last_event"] == "end"
+    assert run.data.metrics["preempt.save_seconds"] > 0
+
+
+@_preparation("Prometheus")
+def _prometheus(names: Names) -> Iterator[Names]:
+    """A free port; the figures are fetched as Prometheus does."""
+    _needs("prometheus_client")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with mock.patch.dict("os.environ", {"METRICS_PORT": str(port)}):
+        yield {}
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        figures = answer.read().decode()
+    names["server"].shutdown()
+    names["thread"].join()
+    assert 'keras_preempt_events_total{kind="commit"} 1.0' in figures
+    assert re.search(r"^keras_preempt_saved_step 4\.0$", figures, re.MULTILINE), figures
+
+
+@_preparation("webhook")
+def _webhook(names: Names) -> Iterator[Names]:
+    """A real server, which keeps what is posted to it."""
+    posted: list[dict[str, Any]] = []
+
+    class Hook(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Hook)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+        with mock.patch.dict("os.environ", {"HOOK_URL": url}):
+            yield {}
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert [post["text"] for post in posted] == ["finish at step 4: all is well"]
+    assert posted[0]["event"]["event"] == "finish"
 
 
 @_preparation("make_model")
