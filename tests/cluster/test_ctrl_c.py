@@ -18,6 +18,7 @@ from tests.cluster.forked import QUIET_CPU
 from tests.cluster.harness import start_cluster
 from tests.cluster.noticed_fit import PATIENCE, NoticedFit, Outcome
 from tests.cluster.training import SCRIPT, Strike, Training, Undisturbed
+from tests.docs.shown import assert_shown
 
 INTERRUPTED = -signal.SIGINT
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,8 @@ def test_once_saves_at_one_step_and_leaves_as_interrupted_with_one_line(
         last = result.outputs[worker].splitlines()[-1]
         assert last.startswith("keras_preempt: Interrupted: its checkpoint is step-00000009/"), last
         assert [event["code"] for event in training.events(worker)[0]["exit"]] == [EXIT_INTERRUPTED]
+    if workers == 1:
+        assert_shown("Ctrl-C", result.outputs[0])
     training.finish()
     training.assert_same(undisturbed(workers))
 

@@ -55,9 +55,11 @@ def prepared(name: str, names: Names) -> contextlib.AbstractContextManager[Names
     """
     if name.startswith("run in "):
         return contextlib.contextmanager(_run)(name.removeprefix("run in "))
+    if name.startswith("job in "):
+        return contextlib.contextmanager(_job)(name.removeprefix("job in "))
     if name not in _PREPARATIONS:
         raise ValueError(
-            f"Expected one of {sorted(_PREPARATIONS)}, or 'run in DIRECTORY'. Received: {name!r}."
+            f"Expected one of {sorted(_PREPARATIONS)}, or 'run in' or 'job in DIRECTORY'. Received: {name!r}."
         )
     return contextlib.contextmanager(_PREPARATIONS[name])(names)
 
@@ -90,6 +92,49 @@ def _run(directory: str) -> Iterator[Names]:
     small_model().fit(x, y, batch_size=16, verbose=0, callbacks=[callback])
     keras.utils.clear_session()  # The block's model gets the names that this one had, as in a process of its own.
     yield {}
+
+
+def _job(directory: str) -> Iterator[Names]:
+    """A job that trains until it is told to stop, and looks for requests."""
+    over = threading.Event()
+    model = small_model()
+    x, y = small_data()
+
+    def fit() -> None:
+        ours = PreemptionCallback(directory, save_on_request="0.1s")
+        for_ever = tf.data.Dataset.from_tensor_slices((x, y)).batch(16).repeat()
+        model.fit(for_ever, steps_per_epoch=4, epochs=10**6, verbose=0, callbacks=[ours, _Stop(over)])
+
+    thread = threading.Thread(target=fit)
+    thread.start()
+    limit = time.monotonic() + 60
+    while not any("first_step" in path.read_text() for path in Path(directory).glob("events/*")):
+        assert thread.is_alive(), "it does not train"
+        assert time.monotonic() < limit
+        time.sleep(0.05)  # A file cannot be waited for, only looked at.
+    try:
+        yield {}
+    finally:
+        over.set()
+        thread.join()
+
+
+class _Stop(keras.callbacks.Callback):
+    """Ends training when it is told to."""
+
+    def __init__(self, over: threading.Event) -> None:
+        super().__init__()
+        self._over = over
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._over.wait(0.01):
+            self.model.stop_training = True
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        pass
 
 
 @_preparation("imports")

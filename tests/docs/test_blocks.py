@@ -30,7 +30,7 @@ from tests.docs.shown import SHOWN_BY
 from tests.docs.skipped import SKIPPED
 
 #: Run by `run_blocks`, where TensorFlow is imported already.
-LOOKING = ("clean", "doctor", "export", "inspect", "report")
+LOOKING = ("clean", "doctor", "export", "inspect", "report", "save")
 
 #: Run by `test_first_page`, and all of them, for minutes, by `test_drills`.
 TRAINING = ("drill", "run")
