@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,7 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
+from keras_preempt import PreemptionCheckpointHandler
 from keras_preempt.notices import interrupt
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED
 from tests.cluster.forked import QUIET_CPU
@@ -75,6 +78,56 @@ def test_the_launcher_passes_it_on_and_starts_nothing_again(tmp_path: Path) -> N
     assert "stopped by SIGINT, saved at step" in output
     assert "failures=0" in output
     assert len(list((tmp_path / "run" / "incarnations").iterdir())) == 1
+
+
+READS_IN_PROCESSES = """
+import sys, time
+import keras, numpy as np
+from keras_preempt import PreemptionCallback
+
+class Data(keras.utils.PyDataset):
+    def __len__(self):
+        return 10**6
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
+
+class Say(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print("DONE", batch, flush=True)
+
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+data = Data(workers=2, use_multiprocessing=True, max_queue_size=2)
+model.fit(data, verbose=0, callbacks=[PreemptionCallback(sys.argv[1]), Say()])
+"""
+
+
+def test_the_processes_that_read_the_data_outlive_the_ctrl_c_of_a_terminal(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to all of them. Without the readers the step would wait for its data for ever."""
+    (tmp_path / "train.py").write_text(READS_IN_PROCESSES)
+    env = {**os.environ, **{k: v for k, v in QUIET_CPU.items() if v is not None}, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "train.py"), str(tmp_path / "run")],
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "")
+            assert any(line.startswith("DONE 3") for line in lines)
+            os.killpg(process.pid, signal.SIGINT)
+            output, _ = process.communicate(timeout=PATIENCE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == INTERRUPTED, output
+    assert "Interrupted: its checkpoint is step-" in output
+    assert "Traceback" not in output
 
 
 # -- In this process ------------------------------------------------------------------------------------
@@ -176,3 +229,19 @@ def await_(done: Callable[[], bool]) -> None:
     while not done():
         assert time.monotonic() < limit
         time.sleep(0.01)  # A file cannot be waited for, only looked at.
+
+
+def test_a_custom_loop_saves_before_its_next_run(tmp_path: Path) -> None:
+    value = tf.Variable(0)
+    checkpoint = tf.train.Checkpoint(value=value)
+
+    def loop() -> None:
+        with PreemptionCheckpointHandler(None, checkpoint, tmp_path / "run") as handler:
+            for step in range(8):
+                handler.run(value.assign_add, 1)
+                if step == 3:
+                    press()
+
+    with pytest.raises(KeyboardInterrupt, match="its state after 4 runs is saved"):
+        loop()
+    assert (tmp_path / "run" / "ckpt-1.index").exists()
