@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_preempt.checkpoint.layout import parse_step
 
@@ -59,7 +59,8 @@ class Event:
         return Event, (self.kind, self.time, self.worker, self.start, dict(self.fields))
 
 
-class Field(NamedTuple):
+@dataclass(frozen=True)
+class Field:
     """A field of an event.
 
     Attributes:
@@ -73,7 +74,8 @@ class Field(NamedTuple):
     always: bool = True
 
 
-class Kind(NamedTuple):
+@dataclass(frozen=True)
+class Kind:
     """A kind of events.
 
     Attributes:
@@ -234,9 +236,9 @@ SCHEMA: Mapping[str, Kind] = {
             ),
             "attempt": Field("str", "of a save: names the checkpoint", False),
             "step": Field("int", "of a save: optimizer steps done", False),
-            "began_at": _BEGAN._replace(always=False),
-            "ready_at": _READY._replace(always=False),
-            "background": _BACKGROUND._replace(always=False),
+            "began_at": replace(_BEGAN, always=False),
+            "ready_at": replace(_READY, always=False),
+            "background": replace(_BACKGROUND, always=False),
         },
         loops=True,
     ),

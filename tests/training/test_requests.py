@@ -148,6 +148,7 @@ def test_the_end_of_the_fit_answers_what_is_still_asked(job: Job) -> None:
 def test_a_request_that_was_left_behind_for_an_earlier_start_is_removed_and_not_carried_out(job: Job) -> None:
     save_request.make(job.store, 1, "here")
     await_gone(job.store)
+    assert (job.told, job.calls) == ([], 0)
     save_request.make(job.store, 2, "here")
     job.await_call()
     assert [kind for kind, _ in job.told] == ["requested"]
