@@ -31,6 +31,7 @@ class Interrupts:
     Args:
         expect: Called in the main thread for the first one, between two instructions; must not wait for anything.
         on_interrupt: Called in the listener thread for the first one.
+        trains: Whether there is anything to save yet: until then Ctrl-C raises KeyboardInterrupt, as Python does.
         interactive: Whether a person goes on to use this process afterwards, as in a notebook: the second one then
             raises KeyboardInterrupt, as Python does, and does not end the process. None: find out.
     """
@@ -39,10 +40,12 @@ class Interrupts:
         self,
         expect: Callable[[], None],
         on_interrupt: Callable[[], None],
+        trains: Callable[[], bool] = lambda: True,
         interactive: bool | None = None,
     ) -> None:
         self._expect = expect
         self._on_interrupt = on_interrupt
+        self._trains = trains
         self._interactive = is_interactive() if interactive is None else interactive
         self._first_at: float | None = None
         self._at_once = False
@@ -57,8 +60,10 @@ class Interrupts:
         """A SIGINT has come; called by its handler, in the main thread.
 
         Raises:
-            KeyboardInterrupt: It was the second one, and the process goes on.
+            KeyboardInterrupt: It was the second one, and the process goes on; or there is nothing to save yet.
         """
+        if not self._trains():
+            raise KeyboardInterrupt
         if self._at_once:
             raise KeyboardInterrupt("Ctrl-C again: left at once, without a save.")
         self._expect()
@@ -66,6 +71,8 @@ class Interrupts:
     def heard(self) -> None:
         """A SIGINT has come; called in the listener thread. May end the process."""
         now = time.monotonic()
+        if not self._trains():
+            return
         if self._first_at is None:
             self._first_at = now
             self._on_interrupt()

@@ -110,7 +110,8 @@ class Listening:
         wanted = self._config.save_on_interrupt and signal.SIGINT not in self._config.signals
         if not (wanted and Interrupts.possible()):
             return None
-        return Interrupts(self._runtime.expect, self._runtime.interrupt)
+        runtime = self._runtime
+        return Interrupts(runtime.expect, runtime.interrupt, lambda: runtime.started)
 
     def _signals_replaced(self) -> None:
         self._look_again = True

@@ -28,10 +28,12 @@ class Runtime(Hearing):
     Attributes:
         due: The boundary from which on the schedule of saves has to be looked at.
         hold_seconds: How long the main thread was held, all in all.
+        started: Whether it has begun to take part in rounds.
     """
 
     due = NEVER
     hold_seconds = 0.0
+    started = False
     _held_before = 0.0  # In this round, at boundaries before the target.
     _countdown: Countdown | None = None
 
@@ -60,6 +62,7 @@ class Runtime(Hearing):
     def start(self) -> None:
         """Starts to take part in rounds. Notices that came before are acted on now."""
         self._delegate.start()
+        self.started = True
 
     def boundary(self, position: Position) -> Plan | None:
         """Looks closer at a boundary that the main thread has just entered.

@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras_preempt import PreemptionCheckpointHandler
 from keras_preempt.notices import interrupt
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED
+from keras_preempt.training import beginning
 from tests.cluster.forked import QUIET_CPU
 from tests.cluster.harness import start_cluster
 from tests.cluster.noticed_fit import PATIENCE, NoticedFit, Outcome
@@ -213,6 +214,19 @@ def test_in_a_notebook_the_second_one_interrupts_wherever_the_program_is_and_the
     assert job.fit({(1, 2): press_twice}).ended == "KeyboardInterrupt"
     assert job.outcomes[0].steps[-1][:2] == (1, 1)
     assert committed(job) == []
+
+
+def test_while_the_fit_still_begins_there_is_nothing_to_save_and_it_interrupts_at_once(
+    job: NoticedFit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press_and_wait(*arguments: object) -> None:
+        press()
+        await_(lambda: False)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(beginning, "_agree", press_and_wait)
+        assert job.fit().ended == "KeyboardInterrupt"
+    assert (job.outcomes[0].steps, committed(job)) == ([], [])
 
 
 def test_at_the_last_step_the_run_is_finished_and_the_program_interrupted(
