@@ -116,9 +116,7 @@ class Delivery:
                 event = self._waiting.popleft()
             try:
                 self._on_event(event)
-            except (
-                BaseException
-            ):  # Whatever it is, also a SystemExit: it is the user's, and training goes on.
+            except BaseException:  # Whatever it is, also a SystemExit: training goes on.
                 if not self._failed:
                     self._failed = True
                     logger.exception(
