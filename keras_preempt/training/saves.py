@@ -191,11 +191,15 @@ class Saves:
             uncertain: See `Saved.uncertain`.
         """
         last = self.committed
-        logger.error(
-            "%s, and NOT KNOWN whether saved at step %s. If it is not, the next start %s: %s is lost%s."
+        message = (
+            "Preempted, and NOT KNOWN whether saved at step %s. If it is not, the next start %s: %s is lost%s."
             if uncertain
-            else "%s, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s.",
-            "Interrupted" if plan.kind is Kind.INTERRUPTED else "Preempted",
+            else "Preempted, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s."
+        )
+        if plan.kind is Kind.INTERRUPTED:
+            message = message.replace("Preempted", "Interrupted")
+        logger.error(
+            message,
             position.step,
             "begins anew" if last is None else f"goes on from {last}",
             self.at_risk(),
