@@ -302,7 +302,7 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
             lambda: runtime.has_to_leave,
             participant.events.emit,
         )
-        saves.on_saved = answers.saved
+        saves.on_capture, saves.on_saved = answers.captured, answers.saved
         ending.add(lambda: answers.stop(ending.why))
     status.began_training()
     return fit

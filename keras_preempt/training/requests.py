@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keras_preempt.agreement.member import ROUNDS_PER_REASON
 from keras_preempt.checkpoint import save_request
@@ -63,11 +63,19 @@ def interval(save_on_request: object, store: Store) -> float | None:
 
 @dataclass
 class _Taken:
-    """A request that is being answered: since when, in monotonic seconds, and the rounds that were called for it."""
+    """A request that is being answered.
+
+    Attributes:
+        request: What was asked.
+        since: When it was taken, in monotonic seconds.
+        rounds: Those that were called for it.
+        saving: Whether a save of a later state is on its way.
+    """
 
     request: SaveRequest
     since: float
-    rounds: set[int]
+    rounds: set[int] = field(default_factory=set)
+    saving: bool = False
 
 
 class Requests:
@@ -105,6 +113,12 @@ class Requests:
         self._thread = threading.Thread(target=self._run, name="keras_preempt-requests", daemon=True)
         self._thread.start()
 
+    def captured(self) -> None:
+        """The state is captured for a save, which answers the request: no further round is called for it meanwhile."""
+        with self._changed:
+            if self._taken is not None:
+                self._taken.saving = True
+
     def saved(self, captured_at: float, name: str | None) -> None:
         """A save has ended, in whichever thread; it answers the request that was there when its state was captured.
 
@@ -117,6 +131,7 @@ class Requests:
             if taken is None or captured_at < taken.since:
                 return
             if name is None and self._leaving():
+                taken.saving = False
                 return  # It made way for the save with which this worker leaves.
             self._answer(name, "" if name else "the save has failed; the log of the job says why")
 
@@ -169,7 +184,7 @@ class Requests:
             logger.info("A save was asked for, from %s.", one_line(request.asked_from))
             self._emit("requested", id=request.id, asked_at=request.asked_at)
             with self._changed:
-                self._taken = _Taken(request, time.monotonic(), set())
+                self._taken = _Taken(request, time.monotonic())
         try:
             save_request.remove(self._store, request)
         except CheckpointError as error:
@@ -178,7 +193,7 @@ class Requests:
             )
 
     def _call_round(self) -> None:
-        number = self._call()
+        number = None if self._is_saving() else self._call()
         with self._changed:
             taken = self._taken
             if taken is None:
@@ -189,6 +204,10 @@ class Requests:
                 self._answer(None, "the workers could not agree on a step; the log of the job says why")
                 return
             self._changed.wait_for(lambda: self._stopped or self._taken is None, _AGAIN)
+
+    def _is_saving(self) -> bool:
+        with self._changed:
+            return self._taken is not None and self._taken.saving
 
     def _answer(self, checkpoint: str | None, reason: str) -> None:
         """Tells what has come of the request; with the lock held."""

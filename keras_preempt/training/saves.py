@@ -35,6 +35,7 @@ class Saves:
     Attributes:
         committed: The folder of the checkpoint that was committed last, as far as this worker knows; at first
             the one that was restored, None if there is none.
+        on_capture: Called when the state is about to be captured for a save.
         on_saved: Called when a save has ended, in its thread: with when its state was captured, in monotonic seconds,
             and with the folder of the checkpoint, None if there is none.
     """
@@ -56,6 +57,7 @@ class Saves:
         self._watch = InBackground()
         self._started: Position | None = None
         self.committed: str | None = None
+        self.on_capture: Callable[[], None] = lambda: None
         self.on_saved: Callable[[float, str | None], None] = lambda captured_at, name: None
         self._owed = False  # The save at a notice, which goes on, is not committed yet.
 
@@ -92,13 +94,14 @@ class Saves:
         else:
             self._background.cancel()
         self._pace.save_began()
-        captured_at = time.monotonic()
+        captured_at = self._captures()
         content = self._session.capture(position)
         gone: set[int] = set()
         while True:
             prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began)
-            saved = self._ended(self._saver.write(prepared, given_up), captured_at)
+            saved = self._ended(self._saver.write(prepared, given_up))
             if not saved.late:
+                self.on_saved(captured_at, saved.name)
                 return saved
             gone.update(saved.late)
             plan = without(plan, sorted(gone), self._everyone, self._saver.member)
@@ -124,13 +127,15 @@ class Saves:
         self._background.wait()  # At most one: memory for one copy, and the order of saves.
         self._pace.save_began()
         self._owed = plan.kind is Kind.PREEMPTED
-        captured_at = time.monotonic()
+        captured_at = self._captures()
         content = self._session.capture(position)
         prepared = self._saver.prepare(plan, position, content, copy=True, began_at=began)
         watch = self._watch = InBackground()
 
         def write(cancelled: Callable[[], bool]) -> Saved:
-            return self._ended(self._saver.write(prepared, cancelled, watch.transfer), captured_at)
+            saved = self._ended(self._saver.write(prepared, cancelled, watch.transfer))
+            self.on_saved(captured_at, saved.name)
+            return saved
 
         self._background.start(position, write)
         return time.time() - began
@@ -156,13 +161,15 @@ class Saves:
             return entered + 1  # The next one may be training's, at this very step.
         return entered + -(-left // steps_per_execution)
 
-    def _ended(self, saved: Saved, captured_at: float) -> Saved:
+    def _captures(self) -> float:
+        self.on_capture()
+        return time.monotonic()
+
+    def _ended(self, saved: Saved) -> Saved:
         self._pace.saved(None if saved.name is None else saved.seconds)
         if saved.name is not None:
             self.committed = saved.name
             self._owed = False
-        if not saved.late:  # Else the others write it now.
-            self.on_saved(captured_at, saved.name)
         return saved
 
     @property

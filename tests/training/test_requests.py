@@ -111,6 +111,20 @@ def test_it_is_called_again_when_nothing_has_come_of_the_round(
     assert job.answers() == []
 
 
+def test_it_is_not_called_again_while_its_save_is_being_written(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_AGAIN", 0.001)
+    save_request.make(job.store, 2, "here")
+    job.await_call()
+    job.requests.captured()
+    with job.news:
+        before = job.calls
+        assert not job.news.wait_for(lambda: job.calls > before + 1, 0.3)  # One may be under way.
+    job.requests.saved(time.monotonic(), SAVED)
+    assert job.await_answer()["checkpoint"] == SAVED
+
+
 def test_no_agreement_in_several_rounds_is_answered_as_that(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
