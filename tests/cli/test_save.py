@@ -22,7 +22,7 @@ from tests.cli.saved_run import begin, events, run
 
 SAVED, NOTHING_RUNS, CANNOT_READ, TIMED_OUT, NOT_SAVED = 0, 1, 3, 4, 5
 WITHOUT_PRIVILEGES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--") if os.geteuid() == 0 else ()
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 def ask(directory: str | Path, *options: str, wrapper: tuple[str, ...] = ()) -> subprocess.Popen[str]:

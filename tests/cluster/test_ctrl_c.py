@@ -50,7 +50,7 @@ def test_once_saves_at_one_step_and_leaves_as_interrupted_with_one_line(
 def test_twice_leaves_at_once_though_the_step_goes_on(tmp_path: Path) -> None:
     args = [str(tmp_path / "output"), str(tmp_path / "run"), "--marks", "--slow", "600"]
     with start_cluster(SCRIPT, 1, args=args) as running:
-        running.wait_for_line(0, "^AT batch 0 0")
+        running.wait_for_line(0, "^AT batch 0 0", timeout=240)
         running.signal(0, signal.SIGINT)
         running.wait_for_line(0, "Ctrl-C: saving after this step, then leaving.")
         limit = time.monotonic() + PATIENCE
@@ -122,7 +122,7 @@ def test_the_processes_that_read_the_data_outlive_the_ctrl_c_of_a_terminal(tmp_p
             lines = iter(process.stdout.readline, "")
             assert any(line.startswith("DONE 3") for line in lines)
             os.killpg(process.pid, signal.SIGINT)
-            output, _ = process.communicate(timeout=PATIENCE)
+            output, _ = process.communicate(timeout=240)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -22,7 +22,7 @@ from keras_preempt.report.event import SCHEMA
 from tests.cluster.small_fit import STEPS, fit
 from tests.cluster.test_gcs_fit import Then
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "list": list, "dict": dict}
 
 pytestmark = pytest.mark.usefixtures("nowhere", "everything_is_given_back")

@@ -23,7 +23,7 @@ from tests.cluster.test_gcs_fit import Then
 from tests.cluster.training import SCRIPT, Strike, Training, Undisturbed
 
 SAVED, NOTHING_RUNS = 0, 1
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 def ask(directory: Path) -> subprocess.Popen[str]:
@@ -47,7 +47,7 @@ def test_all_workers_save_at_one_step_and_train_on_as_if_nothing_had_happened(
 ) -> None:
     training, job = started(tmp_path, workers, "--save-on-request", "0.2s", "--slow", "0.3")
     with job:
-        job.wait_for_line(0, "^AT batch 0 0")
+        job.wait_for_line(0, "^AT batch 0 0", timeout=240)
         both = [ask(training.directory), ask(training.directory)]
         for code, output in map(answer, both):
             assert code == SAVED, output
@@ -67,7 +67,7 @@ def test_all_workers_save_at_one_step_and_train_on_as_if_nothing_had_happened(
 def test_a_job_that_is_preempted_meanwhile_answers_with_what_it_saves_then(tmp_path: Path) -> None:
     training, job = started(tmp_path, 1, "--save-on-request", "1h", "--slow", "0.3")
     with job:
-        job.wait_for_line(0, "^AT batch 0 0")
+        job.wait_for_line(0, "^AT batch 0 0", timeout=240)
         asked = ask(training.directory)
         await_(lambda: (training.directory / SAVE_REQUEST).exists())
         job.signal(0, signal.SIGTERM)

@@ -20,7 +20,7 @@ from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.training import requests
 from keras_preempt.training.requests import BUCKET_SECONDS, LOCAL_SECONDS, Requests, interval
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 SAVED = "step-00000007/00002-0001"
 
 
