@@ -14,12 +14,13 @@ import click
 
 from keras_preempt.checkpoint import incarnations, save_request
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, one_line
-from keras_preempt.checkpoint.layout import RUN, SAVE_REQUEST, parse_step
+from keras_preempt.checkpoint.layout import RUN, SAVE_REQUEST, parse_step, step_directory
 from keras_preempt.checkpoint.save_request import SaveRequest
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.options import CannotRead, directory_argument, opened_run, seconds_option, store_of
 from keras_preempt.process import this_process
+from keras_preempt.report.fields import whole
 from keras_preempt.report.following import Following
 
 _SAVED, _NOTHING_RUNS, _TIMED_OUT, _NOT_SAVED = 0, 1, 4, 5
@@ -152,6 +153,7 @@ class _Job:
     def __post_init__(self) -> None:
         self._following = Following(self.store, self.number)
         self._process: object = None
+        self._committed: str | None = None  # The checkpoint of the last commit since the request was made.
         if self.number == 0:
             self.how_it_ended = "it has never been started"
         self.look(None)
@@ -177,6 +179,10 @@ class _Job:
                 found = event.get("checkpoint")
                 self.saved = found if isinstance(found, str) and _step_of(found) is not None else None
                 self.failed = "" if self.saved else one_line(str(event.get("reason") or "no reason given"))
+        elif kind == "commit" and asked is not None:
+            self._committed = f"{step_directory(whole(event, 'step') or 0)}/{event.get('attempt')}"
+        elif kind == "finish" and self._committed is not None:
+            self.saved, self.also = self._committed, " Training is over: that is its end."
         elif kind == "exit" and asked is not None and self.saved is None:
             found = event.get("saved")
             if isinstance(found, str) and _step_of(found) is not None:
@@ -206,8 +212,8 @@ class _Job:
             )
         if self.taken:
             return TimedOut(
-                f"Timed out: {where} has seen the request, and has not saved within {timeout:g} s. It will, once its "
-                "step is done."
+                f"Timed out: {where} has seen the request, and has not saved within {timeout:g} s. It may still do so: "
+                "a save waits for the end of a step."
             )
         return TimedOut(
             f"Timed out: {where} has not looked at the request within {timeout:g} s. Does it run, and look for "

@@ -113,6 +113,17 @@ def test_whatever_becomes_of_the_job_is_told(
     assert (found, says in errors) == (code, True), errors
 
 
+def test_a_job_that_finishes_meanwhile_has_saved_its_end(tmp_path: Path, capsys: Any) -> None:
+    directory = tmp_path / "run"
+    elsewhere(directory)
+    commit = {"event": "commit", "step": 9, "attempt": "00001-0003"}
+    end = [{"event": "finish", "step": 9}, {"event": "end", "reason": "training is over"}]
+    job = answering(directory, lambda id: [commit, *end])
+    code, output, errors = run(capsys, "save", str(directory))
+    job.join()
+    assert (code, "Saved step 9" in output, "that is its end" in output) == (SAVED, True, True), errors
+
+
 def test_an_answer_to_another_request_is_none(tmp_path: Path, capsys: Any) -> None:
     directory = tmp_path / "run"
     elsewhere(directory)
