@@ -54,6 +54,7 @@ docs-check: $(READY) ## Check that the generated documentation is current
 	$(BIN)/python docs/ways_table.py --check
 	$(BIN)/python docs/gallery_table.py --check
 	$(BIN)/python docs/cost.py --check
+	$(BIN)/python docs/events_table.py --check
 	$(BIN)/python docs/alignment_picture.py --check
 	$(BIN)/python docs/rooms_picture.py --check
 	$(BIN)/python docs/timeline_picture.py --check

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from keras_preempt.handler import PreemptionCheckpointHandler
     from keras_preempt.notices.termination import Preempted, TerminationConfig
     from keras_preempt.notices.watcher import PreemptionWatcher
+    from keras_preempt.report.event import Event
     from keras_preempt.state.weights import load_weights
     from keras_preempt.training.resuming import ResumedFrom
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Event",
     "MultiWorkerFit",
     "Preempted",
     "PreemptionCallback",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Event": "keras_preempt.report.event",
     "MultiWorkerFit": "keras_preempt.backend.tensorflow.multi_worker_fit",
     "Preempted": "keras_preempt.notices.termination",
     "PreemptionCallback": "keras_preempt.callback",

@@ -15,10 +15,12 @@ from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.notices.termination import TerminationConfig, check_no_arguments
 from keras_preempt.process import log
+from keras_preempt.report.delivery import OnEvent, check
 from keras_preempt.training import drill_place
 from keras_preempt.training.beginning import Options, begin
 from keras_preempt.training.fit import Fit
 from keras_preempt.training.propagation import tell_uncaught_loss
+from keras_preempt.training.requests import interval
 from keras_preempt.training.resuming import ResumedFrom
 from keras_preempt.training.schedule import chosen
 
@@ -45,6 +47,11 @@ class PreemptionCallback(keras.callbacks.Callback):
         staging_dir: An existing directory on a local disk, for files on their way to or from a bucket; each worker
             makes one of its own in it, and removes it when fit ends. None: the system's temporary directory.
             Not used if the checkpoints are not in a bucket.
+        save_on_request: How often worker 0 looks for a request by ``keras-preempt save``: a time such as "30s" or a
+            `datetime.timedelta`. "auto": every 5 s in a directory, every minute in a bucket. None: never.
+        on_event: Called with each `keras_preempt.Event` of this worker, in a thread of its own and in their order. What
+            it raises is logged once and changes nothing; training never waits for it, the end of `fit` for at most
+            5 s. See docs/events.md.
 
     Attributes:
         resumed: Where this fit has resumed from, a `ResumedFrom`; None for a new run, and before the first fit. It is
@@ -68,6 +75,8 @@ class PreemptionCallback(keras.callbacks.Callback):
         max_to_keep: int = 2,
         keep_every: int | str | datetime.timedelta | None = None,
         staging_dir: str | os.PathLike[str] | None = None,
+        save_on_request: str | datetime.timedelta | None = "auto",
+        on_event: OnEvent | None = None,
     ) -> None:
         super().__init__()
         log.show()
@@ -84,7 +93,11 @@ class PreemptionCallback(keras.callbacks.Callback):
         store = open_store(drill_place.replaced(directory), staging_dir=staging_dir)
         termination = termination or TerminationConfig()
         check_no_arguments("save_fn", termination.save_fn)
-        self._options = Options(store, staging_dir, termination, chosen(save_every), retention)
+        interval(save_on_request, store)  # Refuses what it cannot be.
+        check(on_event)
+        self._options = Options(
+            store, staging_dir, termination, chosen(save_every), retention, save_on_request, on_event
+        )
         self._fit: Fit | None = None
         self.resumed: ResumedFrom | None = None
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.

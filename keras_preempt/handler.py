@@ -18,6 +18,8 @@ from keras_preempt.backend.tensorflow.errors import task_preempted_by
 from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints
 from keras_preempt.notices.termination import Preempted, TerminationConfig
 from keras_preempt.process import log
+from keras_preempt.report.delivery import OnEvent, check
+from keras_preempt.training import leaving
 from keras_preempt.training.loop import Arguments, Loop, join
 from keras_preempt.training.propagation import tell_uncaught_loss
 from keras_preempt.training.resuming import ResumedFrom
@@ -50,6 +52,7 @@ class PreemptionCheckpointHandler:
             TensorFlow. None for SIGTERM, what the platform announces, and the platform's exit status.
         staging_dir: An existing directory on a local disk. All workers but the first save into it as well, since
             saving takes all of them, and remove that at once. None: the system's temporary directory.
+        on_event: As for `PreemptionCallback`; docs/events.md says which events a custom loop tells.
 
     Raises:
         ValueError: An argument is invalid.
@@ -72,8 +75,10 @@ class PreemptionCheckpointHandler:
         termination_config: Any = None,
         *,
         staging_dir: str | os.PathLike[str] | None = None,
+        on_event: OnEvent | None = None,
     ) -> None:
         log.show()
+        check(on_event)
         tell_uncaught_loss()
         config = _as_ours(termination_config)
         place, coordinator = join(cluster_resolver)
@@ -87,7 +92,7 @@ class PreemptionCheckpointHandler:
         self._count = checkpoints.count
         self._arguments = _NOTHING
         self._failed_at = -1
-        self._loop = Loop(place, coordinator, checkpoints, config)
+        self._loop = Loop(place, coordinator, checkpoints, config, on_event)
         self._runtime = self._loop.runtime
         _end_with_the_program(self)
 
@@ -182,8 +187,12 @@ class PreemptionCheckpointHandler:
         """Says that training is over: saves if there is a notice, and ends what was started. Can be called twice.
 
         With several workers, all have to call it after the same number of runs.
+
+        Raises:
+            KeyboardInterrupt: The user has pressed Ctrl-C when it was too late to leave before the end.
         """
-        self._loop.finish(self._arguments)
+        if self._loop.finish(self._arguments):
+            leaving.interrupt("training was over.")
 
     def __enter__(self) -> PreemptionCheckpointHandler:
         return self

@@ -40,6 +40,9 @@ round saves and training continues (`goes_on`); from then on the worker counts d
 the reserve is left. A notice that comes meanwhile moves that moment. A notice that is withdrawn counts no more; a call
 that was made for it stands.
 
+An interrupt of the user is like a notice without any time, and does not go away. The machine stays, so that its worker
+is not under notice: it writes its share, and nobody starts the job again.
+
 Loss of coordination matters only while something is still to be agreed. A member that knows its plan needs
 no one: it trains up to the target and acts there, although the service, or the member hosting it, is gone.
 
@@ -215,7 +218,7 @@ def make_plan(call: Call, answers: Sequence[At], members: Sequence[int]) -> Plan
     doomed = dooming | {at.member for at in answers if at.doomed}
     writers = [member for member in answered if member not in doomed] or answered
     target = max(at.boundary for at in answers)
-    goes_on = call.goes_on or call.kind is Kind.PERIODIC
+    goes_on = call.goes_on or call.kind in (Kind.PERIODIC, Kind.REQUESTED)
     return Plan(target, call.kind, tuple(writers), tuple(sorted(doomed)), None, goes_on)
 
 

@@ -113,6 +113,14 @@ class Delegate:
         self._put(request)
         return heard
 
+    def interrupt(self) -> Heard:
+        """The user interrupts this worker: calls for that if need be, and returns what it means."""
+        with self.changed:
+            heard, request = self.member.interrupt(self._clock(), self._reserve())
+            self.update()
+        self._put(request)
+        return heard
+
     def withdraw(self, notice: Notice) -> Withdrawn:
         """Takes back a notice, and returns what that means."""
         with self.changed:

@@ -74,6 +74,7 @@ class Member:
         calls: In how many rounds it has called for them, since one of these calls was carried out.
         expected: The round in which the signal handler has announced a notice. The handler takes no lock.
         expected_at: When it did so.
+        interrupted: Whether its user has interrupted it.
     """
 
     index: int
@@ -91,6 +92,7 @@ class Member:
     calls: int = 0
     expected: int = -1
     expected_at: float = 0.0
+    interrupted: bool = False
 
     @property
     def attention(self) -> bool:
@@ -154,7 +156,7 @@ class Member:
         if notice.hint:
             hint = Request(self.round, Call(self.index, Kind.PERIODIC, notice.reason))
             return Heard.HINT, hint if listening else None
-        request = self.call_for_notices(now, reserve) if listening and not self.trains_on else None
+        request = self.call_to_leave(now, reserve) if listening and not self.trains_on else None
         news = not before or self.standing.gone_by < before.gone_by
         return Heard.NEWS if news else Heard.KNOWN, request
 
@@ -169,14 +171,23 @@ class Member:
         leaves = self.open and self.plan is not None and not self.plan.goes_on
         return Withdrawn.TOO_LATE if leaves else Withdrawn.FREE
 
-    def call_for_notices(self, now: float, reserve: float) -> Request | None:
-        """Calls for the notices that stand: to save and train on if there is time, else to save and leave.
+    def interrupt(self, now: float, reserve: float) -> tuple[Heard, Request | None]:
+        """The user interrupts this worker: all save and leave, also during the countdown."""
+        heard = Heard.KNOWN if self.interrupted else Heard.NEWS
+        self.interrupted = True
+        if self.open and self.state in _OVER:
+            return Heard.OVER, None
+        listening = self.open and self.state in (State.LISTENING, State.ANSWERED)
+        return heard, self.call_to_leave(now, reserve) if listening else None
+
+    def call_to_leave(self, now: float, reserve: float) -> Request | None:
+        """Calls for an interrupt, or else for the notices that stand: to save and leave, or train on if there is time.
 
         Args:
             now: The present.
             reserve: See `grace.reserve`.
         """
-        if not self.standing:
+        if not (self.standing or self.interrupted):
             return None
         if self.called != self.round:
             self.called = self.round
@@ -184,17 +195,24 @@ class Member:
             if self.stopped_asking:
                 self.expected = -1
                 return None
+        if self.interrupted:
+            return Request(self.round, Call(self.index, Kind.INTERRUPTED, "interrupted by its user"))
         kind = Kind.DEADLINE if self.trains_on else Kind.PREEMPTED
         goes_on = kind is Kind.PREEMPTED and has_room(self.standing.gone_by, now, reserve)
         return Request(self.round, Call(self.index, kind, self.standing.first.reason, goes_on))
 
     def _call_at_once(self, now: float, reserve: float) -> Request | None:
-        if not self.standing:
+        if not (self.standing or self.interrupted):
             return None
         self.expect(now)  # No further step until the call is back.
-        return self.call_for_notices(now, reserve)
+        return self.call_to_leave(now, reserve)
 
     # -- The countdown ------------------------------------------------------------------------------
+
+    @property
+    def _counts_down(self) -> bool:
+        """Whether the next call is up to the countdown."""
+        return self.trains_on and not self.interrupted
 
     def due(self, reserve: float) -> float | None:
         """When the countdown calls the last round; None for never, or not before something changes."""
@@ -206,7 +224,7 @@ class Member:
     def count_down(self, now: float, reserve: float) -> Request | None:
         """Calls the last round if the time for it has come."""
         due = self.due(reserve)
-        return None if due is None or now < due else self.call_for_notices(now, reserve)
+        return None if due is None or now < due else self.call_to_leave(now, reserve)
 
     # -- The main thread ----------------------------------------------------------------------------
 
@@ -263,10 +281,18 @@ class Member:
         return Request(self.round, Call(self.index, Kind.FINISHED, "training finished"))
 
     def call_periodic(self, now: float = 0.0, reserve: float = 0.0) -> Request | None:
+        """Calls for the save that is due; see `_call_to_save`."""
+        return self._call_to_save(Kind.PERIODIC, "the time to save has come")
+
+    def call_requested(self, now: float = 0.0, reserve: float = 0.0) -> Request | None:
+        """Calls for the save that somebody has asked for; see `_call_to_save`."""
+        return self._call_to_save(Kind.REQUESTED, "a save was asked for")
+
+    def _call_to_save(self, kind: Kind, reason: str) -> Request | None:
         """Calls for a save after which training continues, unless a round stands already."""
         if not self.open or self.state is not State.LISTENING:
             return None
-        return Request(self.round, Call(self.index, Kind.PERIODIC, "the time to save has come"))
+        return Request(self.round, Call(self.index, kind, reason))
 
     def acted(self, now: float, reserve: float) -> Request | None:
         """The plan is carried out, and training continues, ready for the next round.
@@ -283,7 +309,7 @@ class Member:
         served = plan.kind is Kind.PREEMPTED and self.index in plan.doomed
         self.trains_on = bool(self.standing) and (self.trains_on or served)
         self.advance(Event.ACTED)
-        return None if self.trains_on else self._call_at_once(now, reserve)
+        return None if self._counts_down else self._call_at_once(now, reserve)
 
     def leave(self) -> None:
         """The fit is over for this worker."""
@@ -330,7 +356,7 @@ class Member:
             # `close` found the call of that round taken: the others learn from the next one that nobody is here.
             return Request(self.round, Failure(self.index, "", 0, "its fit was left during a round"))
         # During the countdown there is time; when that is used up, the countdown calls.
-        return None if self.trains_on else self.call_for_notices(now, reserve)
+        return None if self._counts_down else self.call_to_leave(now, reserve)
 
     def lose(self) -> None:
         """No agreement is possible any more. A plan that is known is carried out all the same."""

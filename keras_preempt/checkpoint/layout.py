@@ -5,6 +5,7 @@
     run.json                                      the identity of the run
     incarnations/00007.json                       claimed by each start: the fencing number
     models/00007.json                             the architecture that this start trains, for an export
+    save-request.json                             until the job has seen it: somebody asks for a save now
     events/...                                    what happened
     step-00001234/<attempt>/w00000.*.safetensors  tensors of one worker
     step-00001234/<attempt>/w00000.part.json      the list of those files, written after they are durable
@@ -24,6 +25,7 @@ INCARNATIONS = "incarnations"
 EVENTS = "events"
 MODELS = "models"
 MANIFEST = "MANIFEST.json"
+SAVE_REQUEST = "save-request.json"
 
 LATEST_INCARNATION = 10**9 - 1
 """The highest number that names of claims and attempts have room for."""

@@ -41,7 +41,8 @@ class CheckpointSummary:
         workers: How many workers there were.
         writers: Those that wrote the weights.
         missing: Workers whose part is missing, because they were killed before they had written it.
-        kind: Why it was made: 'preempted', 'periodic', 'deadline' (a grace period is used up) or 'finished'.
+        kind: Why it was made: 'preempted', 'periodic', 'requested' (by keras-preempt save), 'interrupted' (by Ctrl-C),
+            'deadline' (a grace period is used up) or 'finished'.
         reason: The same in words.
         finished: Whether training was finished.
         versions: Of the software that saved it.
@@ -276,7 +277,7 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-_ANSWERS = ("preempted", "deadline")
+_ANSWERS = ("preempted", "deadline", "interrupted")
 _MOST_BYTES, _MOST_FILES = 16 << 20, 500  # of events; more take longer than this is worth
 
 

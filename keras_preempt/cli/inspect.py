@@ -48,7 +48,8 @@ def inspect(directory: str, verify: bool, compare: tuple[str, str] | None, as_js
     so the permission to read is enough, and the run may be going on meanwhile. Epochs and batches count from 0, as in
     callbacks; the batch is the one that comes next. Times are UTC. Of the workers, "1/2" have written the weights.
     A checkpoint was made because the job was preempted (its notices stand below the table), periodic because of
-    save_every, at a deadline because a grace period was used up, or because training has finished.
+    save_every, requested by keras-preempt save, interrupted by Ctrl-C, at a deadline because a grace period was used
+    up, or because training has finished.
 
     \b
     Examples:

@@ -23,6 +23,7 @@ _COMMANDS = {
     "report": "keras_preempt.cli.report",
     "inspect": "keras_preempt.cli.inspect",
     "export": "keras_preempt.cli.export",
+    "save": "keras_preempt.cli.save",
     "clean": "keras_preempt.cli.clean",
 }
 
@@ -58,6 +59,7 @@ def cli() -> None:
       keras-preempt report  runs/1                         shows what was lost, and where time went
       keras-preempt inspect runs/1                         shows what was saved, and why
       keras-preempt export  runs/1 out.weights.h5          writes the weights for Keras
+      keras-preempt save    runs/1                         asks the running job to save now
       keras-preempt clean   runs/1                         removes superseded checkpoints
 
     Every command explains itself: keras-preempt COMMAND --help.

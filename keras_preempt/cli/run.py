@@ -66,8 +66,8 @@ def run(
 
     SIGTERM, and SIGHUP when the terminal is closed, are passed on to the training process of every worker as
     SIGTERM, also behind a shell script; they save and leave, and nothing is started again after that. So do SIGUSR1 and
-    SIGUSR2, which workers that listen for them get as they are. Ctrl-C is passed on as it is, and a second one
-    kills them. Nothing that a worker has started outlives this command, even if it is
+    SIGUSR2, which workers that listen for them get as they are. Ctrl-C is passed on as it is: they save and leave,
+    too; a second one kills them. Nothing that a worker has started outlives this command, even if it is
     killed itself. If standard output cannot be written, the output is dropped and the job goes on.
 
     \b

@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.cluster.status import WorkerStatus
-from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, RESTART_CODES, signal_name
+from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_WORKER_LOST, RESTART_CODES, signal_name
 
 #: SIGTERM reached a worker that did not handle it yet (or a shell that reports it as 128 + 15).
 KILLED_BY_TERM = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM})
+
+#: Somebody has pressed Ctrl-C, whether the worker has saved or not: nobody starts it again.
+INTERRUPTED = frozenset({-signal.SIGINT, EXIT_INTERRUPTED})
 
 
 class Outcome(enum.Enum):
@@ -21,6 +24,7 @@ class Outcome(enum.Enum):
     FINISHED = "finished"
     PREEMPTED = "preempted"
     FAILED = "failed"
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Verdict:
     """Why a start of the cluster ended.
 
     Attributes:
-        outcome: Finished, preempted or failed.
+        outcome: Finished, preempted, failed or interrupted.
         cause: The exit that explains the others; None if nobody failed, or the launcher ended them all.
         notes: Lines for the log, such as "w1 failed (exit code 1) after w0 was killed".
         lost: Whether it failed only because workers were lost: they were killed or could not be reached any more, and
@@ -46,7 +50,8 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
 
     A failure that follows the death of another worker is a consequence of it, since collectives fail when a
     peer is gone. So the first exit by itself that is neither a success nor a restart code decides: SIGTERM
-    before the callback listened is a preemption, like a restart code; another code is a failure. SIGKILL is
+    before the callback listened is a preemption, like a restart code; SIGINT is somebody who presses Ctrl-C;
+    another code is a failure. SIGKILL is
     the end of a grace period if some worker left with a restart code, else a failure (often: out of memory).
     An exit that says "another worker was lost" decides only if there is no other exit that can.
 
@@ -66,6 +71,7 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
     ended = tuple(e for e in exits if e.code != 0 and e.code not in restart_codes)
     if first is not None:
         outcome = Outcome.PREEMPTED if first.code in KILLED_BY_TERM else Outcome.FAILED
+        outcome = Outcome.INTERRUPTED if first.code in INTERRUPTED else outcome
         only_lost = bool(lost) and all(e.code in losses for e in own)
         return Verdict(outcome, first, tuple(_describe(e, first) for e in ended), only_lost)
     if asked:
@@ -110,6 +116,8 @@ def _describe(exit: WorkerExit, cause: WorkerExit | None) -> str:
     how = f"exit code {exit.code}" if exit.code >= 0 else signal_name(-exit.code)
     if exit.by_launcher:
         return f"{name} was ended by the launcher ({how})"
+    if exit.code in INTERRUPTED:
+        return f"{name} was interrupted ({how})"
     if exit.code < 0 or exit.code in KILLED_BY_TERM:
         return f"{name} was killed ({how})"
     if exit.code == EXIT_WORKER_LOST:

@@ -26,7 +26,7 @@ from keras_preempt.cluster.outcome import (
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.status import read_listening, read_statuses
 from keras_preempt.process.environment import INCARNATION, STATUS_DIR
-from keras_preempt.process.exit_codes import EXIT_NOT_SAVED
+from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 
 _ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # As nohup does; those stay ignored.
@@ -142,13 +142,19 @@ class Supervisor:
                 return SupervisorReport(tuple(done), 0, "finished", tuple(expected))
             if self._stop is not None:
                 code = self._stopped_code(incarnation, max(best.values(), default=0))
-                return SupervisorReport(tuple(done), code, f"stopped by {self._stop.name}")
+                return SupervisorReport(
+                    tuple(done), code, f"stopped by {self._stop.name}{_where(incarnation)}"
+                )
             if outcome is not Outcome.PREEMPTED:
                 why = self._expected(incarnation)
                 if why is not None:
                     expected.append(incarnation.number)
                     self._say(f"incarnation {incarnation.number}: {why}: starting again")
                     continue
+                if outcome is Outcome.INTERRUPTED:
+                    return SupervisorReport(
+                        tuple(done), EXIT_INTERRUPTED, f"interrupted{_where(incarnation)}"
+                    )
                 if incarnation.address_in_use and port_retries < _PORT_ATTEMPTS - 1:
                     port_retries += 1
                     self._say(
@@ -232,7 +238,7 @@ class Supervisor:
                 return self._policy.restart_codes[0]
             return EXIT_NOT_SAVED if incarnation.listened else 128 + self._stop
         if self._stop is signal.SIGINT:
-            return 128 + signal.SIGINT
+            return EXIT_INTERRUPTED
         return _failure_code(incarnation)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -260,6 +266,11 @@ def _failure_code(incarnation: Incarnation) -> int:
     if incarnation.timed_out:
         return _TIMED_OUT
     return exit_status(cause.code) if cause is not None and cause.code != 0 else 1
+
+
+def _where(incarnation: Incarnation) -> str:
+    """What a job that was stopped has saved, in words; empty if nobody said so."""
+    return f", saved at step {incarnation.safe_step}" if incarnation.saved else ""
 
 
 def _past(outcome: Outcome) -> str:

@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType
 
+from keras_preempt.notices.interrupt import Interrupts
 from keras_preempt.notices.notice import Notice
 
 logger = logging.getLogger("keras_preempt")
@@ -78,7 +79,7 @@ def _leave_to_the_parent() -> None:
     """
     for source in list(_listening):
         source._earlier_fd, source._earlier_file = -1, None
-        source._put_handlers_back()
+        source._put_handlers_back(child=True)
 
 
 def _keep_children_apart() -> None:
@@ -114,6 +115,8 @@ class SignalNotices:
             not wait for anything: a signal handler runs it.
         on_replaced: Called in the listener thread, about once a second for as long as a handler is not ours: the
             main thread should call `look_again` soon.
+        interrupts: Told of SIGINT, for as long as no other code takes that signal; None to leave it alone. Not if it is
+            one of `signals`.
 
     Example:
         >>> source = SignalNotices(parse_signals(["SIGTERM"]), print, lambda: None)
@@ -127,8 +130,10 @@ class SignalNotices:
         on_notice: Callable[[Notice], None],
         on_signal: Callable[[], None],
         on_replaced: Callable[[], None] = lambda: None,
+        interrupts: Interrupts | None = None,
     ) -> None:
-        self._signals: tuple[signal.Signals, ...] = tuple(signals)
+        self._interrupts = interrupts
+        self._signals: tuple[signal.Signals, ...] = (*signals, *([signal.SIGINT] if interrupts else ()))
         self._on_notice = on_notice
         self._on_signal = on_signal
         self._on_replaced = on_replaced
@@ -214,8 +219,12 @@ class SignalNotices:
             self._tell_taken()
 
     def _replaced(self) -> list[signal.Signals]:
-        """The signals whose handler is not ours any more."""
-        return [number for number in self._signals if signal.getsignal(number) != self._handle]
+        """The signals whose handler is not ours any more, and should be."""
+        kept = [number for number in self._signals if not self._is_interrupt(number)]
+        return [number for number in kept if signal.getsignal(number) != self._handle]
+
+    def _is_interrupt(self, number: int) -> bool:
+        return self._interrupts is not None and number == signal.SIGINT
 
     def _take_descriptor(self) -> bool:
         """Makes the wake-up descriptor ours; returns whether it was not. Takes no lock."""
@@ -236,7 +245,7 @@ class SignalNotices:
             self._told.add(what)
             logger.warning("%s", what)
 
-    def _put_handlers_back(self) -> None:
+    def _put_handlers_back(self, *, child: bool = False) -> None:
         # A fit that was left by an exception ends when the exception is deleted, and another may have begun by then: it
         # inherits the handlers that this one found.
         _listening.discard(self)
@@ -248,6 +257,10 @@ class SignalNotices:
                 continue
             if signal.getsignal(number) != self._handle:
                 continue  # Other code has set another one since.
+            if child and self._is_interrupt(number):
+                # A terminal sends it to the children as well, and training needs those that read its data until it is
+                # saved. They end with this process.
+                handler = signal.SIG_IGN
             # A handler that was not set from Python (TensorFlow's) reads as None and cannot be put back
             # from here; the default action is what a process without TensorFlow would have.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)  # type: ignore[arg-type]
@@ -265,7 +278,10 @@ class SignalNotices:
             signal.raise_signal(number)
             return
         taken = self._take_descriptor()
-        self._on_signal()
+        if self._interrupts is not None and self._is_interrupt(number):
+            self._interrupts.announced()
+        else:
+            self._on_signal()
         if taken and self._writer is not None:
             with contextlib.suppress(OSError):  # The listener has enough to read.
                 self._writer.send(bytes([number | _BY_HANDLER]))
@@ -288,11 +304,16 @@ class SignalNotices:
 
     def _hear(self, byte: int, wanted: dict[int, signal.Signals]) -> None:
         number = wanted.get(byte & ~_BY_HANDLER)
+        if number is not None and self._is_interrupt(number) and signal.getsignal(number) != self._handle:
+            number = None  # Other code has taken it, and decides what it means.
         if number is not None and not self._stopped:
             if byte & _BY_HANDLER:
                 self._tell_taken()
             try:
-                self._on_notice(Notice("signal", number.name, time.time()))
+                if self._interrupts is not None and self._is_interrupt(number):
+                    self._interrupts.heard()
+                else:
+                    self._on_notice(Notice("signal", number.name, time.time()))
             except Exception:  # Whatever it is, the next signal must be heard.
                 logger.exception("%s was heard, and could not be acted on.", number.name)
         if byte and (number is None or number in self._replaced()):

@@ -57,11 +57,15 @@ class TerminationConfig:
             the arguments of `save_checkpoint_if_preempted`.
         signals: Signals that announce the end of this process, as names or numbers; () for none.
         exit_code: The exit status after a preemption, 1 to 255 but not 74, which says that nothing was saved.
+        save_on_interrupt: Whether Ctrl-C saves, on all workers at the same step, before KeyboardInterrupt leaves `fit`;
+            a second one leaves at once. Only where Ctrl-C would raise KeyboardInterrupt anyway: not if the program
+            handles or ignores SIGINT, nor if it is one of `signals`. See docs/termination.md.
 
     Attributes:
         termination_watcher_fn: As given; None if left open. So are `exit_fn`, `grace_period`, `save_fn` and
             `exit_code`.
         signals: The signals.
+        save_on_interrupt: As given.
 
     Raises:
         ValueError: An argument is not as described above.
@@ -80,6 +84,7 @@ class TerminationConfig:
         *,
         signals: Iterable[str | int | signal.Signals] = ("SIGTERM",),
         exit_code: int | None = None,
+        save_on_interrupt: bool = True,
     ) -> None:
         check_no_arguments("termination_watcher_fn", termination_watcher_fn)
         check_no_arguments("exit_fn", exit_fn)
@@ -95,6 +100,11 @@ class TerminationConfig:
             )
         self.signals = parse_signals(signals)
         self.exit_code = _parse_exit_code(exit_code)
+        if not isinstance(save_on_interrupt, bool):
+            raise ValueError(
+                f"Expected save_on_interrupt to be True or False. Received: {save_on_interrupt!r}."
+            )
+        self.save_on_interrupt = save_on_interrupt
 
 
 @dataclass(frozen=True)

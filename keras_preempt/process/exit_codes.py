@@ -32,6 +32,9 @@ EXIT_NOT_SAVED = 74
 EXIT_WORKER_LOST = 69
 """EX_UNAVAILABLE of sysexits.h: another worker was lost without a notice; what TensorFlow calls UnavailableError."""
 
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT: what a shell says of a program that Ctrl-C has ended. Nobody should start it again."""
+
 EXIT_RESTART_GCE = 143
 """128 + SIGTERM: what TensorFlow's own handler exits with on Google Compute Engine."""
 
@@ -53,6 +56,7 @@ def signal_name(number: int) -> str:
 # -- The status of an error that nobody catches ------------------------------------------------------------
 
 _ATTRIBUTE = "_keras_preempt_exit_status"
+_QUIET = "_keras_preempt_quiet"
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -103,6 +107,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ if error.__suppress_context__ else error.__context__
 
 
+def leaves_quietly(error: KeyboardInterrupt) -> None:
+    """Makes Python show no traceback if this error leaves the program: all has been said. It still ends by SIGINT."""
+    setattr(error, _QUIET, True)
+    _install()
+
+
 class _ExitStatus:
     """A hook for errors that leave the program: calls the hook that was there before, then ends with the status."""
 
@@ -112,6 +122,9 @@ class _ExitStatus:
     def __call__(
         self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
+        if getattr(error, _QUIET, False):
+            keep_exit_status()
+            return
         status = status_of(error)
         if status is None:
             self._earlier(kind, error, traceback)

@@ -139,7 +139,7 @@ def _decisive(lives: Sequence[Life], events: Sequence[Event]) -> End:
     One may be killed when the others have saved. The others fail when one was killed; but if one has failed by
     itself, the launcher kills the others.
     """
-    order = [End.RUNNING, End.PREEMPTED, End.FINISHED, End.KILLED, End.SILENT, End.FAILED]
+    order = [End.RUNNING, End.PREEMPTED, End.INTERRUPTED, End.FINISHED, End.KILLED, End.SILENT, End.FAILED]
     if any(_is_own_error(event) for event in events):
         order.insert(order.index(End.KILLED), End.FAILED)
     ends = {life.end for life in lives}
@@ -152,7 +152,7 @@ def _is_own_error(event: Event) -> bool:
 
 def _why(end: End, events: Sequence[Event], lives: Sequence[Life]) -> str:
     of_it = [life for life in lives if life.end is end]
-    if end is End.PREEMPTED:
+    if end in (End.PREEMPTED, End.INTERRUPTED):
         notices = [
             f"{notice.reason} to w{notice.member}" for notice in _notices(events) if not notice.withdrawn
         ]

@@ -25,28 +25,13 @@ from keras_preempt.checkpoint.fields import loads
 from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import this_process
+from keras_preempt.report.event import SCHEMA, Event
 from keras_preempt.report.fields import seconds
 
 logger = logging.getLogger("keras_preempt")
 
-KINDS = (
-    "start",
-    "restore",
-    "ready",
-    "first_step",
-    "notice",
-    "withdrawn",
-    "hold",
-    "plan",
-    "save",
-    "commit",
-    "abort",
-    "finish",
-    "exit",
-    "end",
-    "gone",
-    "error",
-)
+KINDS = (*SCHEMA, "gone")
+"""What events there are; the last one is the launcher's."""
 
 LARGEST = 64 << 20
 """The most bytes of one file of events that are read."""
@@ -81,6 +66,9 @@ class EventLog:
     Args:
         member: The index of this process.
         clock: Returns seconds since 1970.
+
+    Attributes:
+        listener: Given each event as it happens; must not wait for anything. None: nobody.
     """
 
     def __init__(self, member: int, clock: Callable[[], float] = time.time) -> None:
@@ -91,6 +79,7 @@ class EventLog:
         self._waiting: list[bytes] = []
         self._marks: list[tuple[float, int]] = []
         self._failed = False
+        self.listener: Callable[[Event], None] | None = None
         # Events come from the main thread, the watcher and the notice listener.
         self._lock = threading.Lock()
 
@@ -123,6 +112,13 @@ class EventLog:
                 self._waiting.append(told)
             else:
                 self._write(told)
+            if self.listener is not None:
+                self.listener(self._as_value(told))
+
+    def _as_value(self, told: bytes) -> Event:
+        # From the line: plain data of its own, which nobody else changes.
+        fields = json.loads(told)
+        return Event(fields.pop("event"), fields.pop("time"), fields.pop("member"), self._incarnation, fields)
 
     def mark(self, step: int) -> None:
         """Remembers that `step` steps are done now. Writes nothing: the next event tells it, in its field "passed"."""
@@ -211,7 +207,7 @@ def read(
         if log[3] is not None:
             segments[f"{log[1]}.w{log[2]}"].append(int(log[3]))
         order = (int(log[1]), int(log[2] or 0), int(log[3] or 0))
-        for number, event in enumerate(_events(name, data, tell)):
+        for number, event in enumerate(parse(name, data, tell)):
             member = {} if log[2] is None else {"member": order[1]}
             found.append(((event["time"], *order, number), {**event, "incarnation": order[0], **member}))
     for start, numbers in segments.items():
@@ -225,8 +221,12 @@ def _nothing(gap: str) -> None:
     """Ignores a gap."""
 
 
-def _events(name: str, data: bytes, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Returns the events of one file, and reports what else is in it."""
+def parse(name: str, data: bytes, tell: Callable[[str], None] = _nothing) -> list[dict[str, Any]]:
+    """Returns the events of one file, and reports what else is in it.
+
+    Raises:
+        UnsupportedFormat: It was written in a newer format.
+    """
     good, bad = [], []
     newer: Counter[str] = Counter()
     lines = data.splitlines()

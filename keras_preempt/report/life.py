@@ -13,7 +13,7 @@ from typing import Any
 
 from keras_preempt.checkpoint.errors import one_line
 from keras_preempt.checkpoint.layout import parse_step
-from keras_preempt.process.exit_codes import signal_name
+from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, signal_name
 from keras_preempt.report import course
 from keras_preempt.report.course import Mark
 from keras_preempt.report.fields import Event, seconds, status, truth, whole, words
@@ -190,6 +190,7 @@ class End(str, enum.Enum):
 
     FINISHED = "finished"
     PREEMPTED = "preempted"
+    INTERRUPTED = "interrupted"
     FAILED = "failed"
     KILLED = "killed"
     SILENT = "ended without a word"
@@ -340,7 +341,9 @@ def _end(events: Sequence[Event], gone: Event | None) -> tuple[End, str]:
         saved = words(told["exit"], "saved")
         step = None if saved is None else parse_step(saved.partition("/")[0])
         where = "" if step is None else f" at step {step:,}"
-        return End.PREEMPTED, "NOT saved" if saved is None else f"saved{where}"
+        interrupted = status(told["exit"], "code") == EXIT_INTERRUPTED
+        end = End.INTERRUPTED if interrupted else End.PREEMPTED
+        return end, "NOT saved" if saved is None else f"saved{where}"
     if "end" in told:
         error = words(told.get("error", {}), "reason") or words(told["end"], "reason") or ""
         if error == "training is over":

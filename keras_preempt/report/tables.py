@@ -80,6 +80,7 @@ def headline(account: Account) -> str:
         End.FINISHED: "finished",
         End.RUNNING: "running",
         End.PREEMPTED: "preempted, not started again",
+        End.INTERRUPTED: "interrupted by Ctrl-C",
         End.FAILED: "failed",
         End.KILLED: "killed, not started again",
         End.SILENT: "ended without a word",

@@ -23,6 +23,7 @@ from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.process import log
+from keras_preempt.report.delivery import OnEvent
 from keras_preempt.report.events import EventLog, Milestones, log_name
 from keras_preempt.report.progress import transfer
 from keras_preempt.report.tensorboard import Points
@@ -30,7 +31,7 @@ from keras_preempt.state import architecture
 from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
 from keras_preempt.state.description import describe, setup_of
 from keras_preempt.state.model import ModelState
-from keras_preempt.training import shared_files, side_by_side, startup
+from keras_preempt.training import requests, shared_files, side_by_side, startup
 from keras_preempt.training.fit import Fit
 from keras_preempt.training.participant import Ending, Participant, described
 from keras_preempt.training.peers import Peers
@@ -60,6 +61,8 @@ class Options:
     termination: TerminationConfig
     schedule: Schedule
     retention: Retention
+    save_on_request: object = None
+    on_event: OnEvent | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,9 @@ def _find(
         store.deadline = at  # Cuts every call to the storage so that it is over by then.
 
     coordinator = backend().coordinator(here)
-    participant = Participant(here, coordinator, events, options.termination, _fits, ending, machine_goes)
+    participant = Participant(
+        here, coordinator, events, options.termination, _fits, ending, machine_goes, options.on_event
+    )
     setup = setup_of(model, running.feed, backend().replicas(strategy), here.members)
     return _Found(model, running, others, bar, setup, turn, options, participant, milestones)
 
@@ -289,6 +294,18 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     )
     if found.options.schedule.seconds is not None and chief:
         ending.add(Interval(found.options.schedule.seconds, runtime.call_periodic).stop)
+    look = requests.interval(found.options.save_on_request, store)
+    if look is not None and chief and not agreed.over:
+        answers = requests.Requests(
+            store,
+            start.incarnation,
+            look,
+            runtime.call_requested,
+            lambda: runtime.has_to_leave,
+            participant.events.emit,
+        )
+        saves.on_capture, saves.on_saved = answers.captured, answers.saved
+        ending.add(lambda: answers.stop(ending.why))
     status.began_training()
     return fit
 

@@ -80,6 +80,7 @@ class Fit:
         self._epoch = beginning.epoch
         self._epoch_entered = 0  # The number of the last boundary at which an epoch began, ...
         self._epoch_began = self._epoch_ended = self._test_began = 0.0  # ... and when that was left.
+        self._interrupted = False  # By the plan under which the end is saved.
         self._look_again(beginning)
 
     # -- The hooks of fit. Those of a step add one and test a flag; nothing else while nothing happens. ----
@@ -142,8 +143,14 @@ class Fit:
         self._participant.ending.end("training is over")
 
     def training_has_ended(self) -> None:
-        """The other callbacks have ended training too: the next fit is another one."""
+        """The other callbacks have ended training too: the next fit is another one.
+
+        Raises:
+            KeyboardInterrupt: The user has pressed Ctrl-C when it was too late to leave before the end.
+        """
         self._turn.ended(steps_done(self._model))
+        if self._interrupted or self.runtime.interrupted:
+            leaving.interrupt("training was over, and its end is saved.")
 
     # -- Boundaries --------------------------------------------------------------------------------------
 
@@ -212,16 +219,16 @@ class Fit:
         saved = self._save(plan, position)
         with leaving.whatever_happens("Calling save_fn"):
             self._call_save_fn()
-        code = participant.exit_code(saved=saved.name is not None)
+        code = participant.exit_code(plan, saved=saved.name is not None)
         with leaving.whatever_happens("Telling how this process ends"):
             participant.events.emit("exit", code=code, saved=saved.name)
         with leaving.whatever_happens("A callback that writes what it holds back"):
             self._session.leave()
         self._status.committed = saved.name
         if saved.name is None:
-            self._saves.tell_loss(position, uncertain=saved.uncertain)
-        what = f"its checkpoint is {saved.name or 'NOT saved'}. Call fit again to resume."
-        participant.leave(saved=saved.name is not None, what=what)
+            self._saves.tell_loss(plan, position, uncertain=saved.uncertain)
+        what = f"its checkpoint is {saved.name or 'NOT saved'}. Start again to continue from it."
+        participant.leave(plan, saved=saved.name is not None, what=what)
 
     def _save(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         self._status.aligned_at = time.time()
@@ -250,6 +257,7 @@ class Fit:
         self._milestones.passed(position)
         self._rehearsal.finish(position, self.logs)
         plan = self.runtime.finish(position)
+        self._interrupted = plan is not None and plan.kind is Kind.INTERRUPTED
         propagation = self._participant.propagation
         saved = None if plan is None else self._save(plan, position, propagation.has_ended_elsewhere)
         if (saved is None or saved.name is None) and (failed := propagation.told()) is not None:

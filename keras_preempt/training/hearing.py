@@ -59,6 +59,7 @@ class Hearing:
             f"{notice.reason}: worker {coordinator.member} is about to be ended{left}. All workers save at the same "
             "step."
         )
+        self._together = coordinator.members > 1
         self._events = events
         self._on_end_known = on_end_known
         self._clock = clock
@@ -112,6 +113,35 @@ class Hearing:
             logger.info("%s changes nothing: an earlier notice leaves less time.", notice.reason)
         else:
             self._tell(notice)
+
+    def interrupt(self) -> None:
+        """Takes a Ctrl-C of the user. Called by the listener thread; never by a signal handler."""
+        heard = self._delegate.interrupt()
+        self._events.emit(
+            "notice",
+            source="interrupt",
+            reason="Ctrl-C",
+            received_at=time.time(),
+            deadline=None,
+            boundary=self.entered,
+        )
+        if heard is Heard.OVER:
+            logger.warning("Ctrl-C came when training was over already; there is nothing left to save.")
+        else:
+            logger.warning(
+                "Ctrl-C: %s, then leaving. Press it again to leave at once, without a save.",
+                "all workers save at the same step" if self._together else "saving after this step",
+            )
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user has interrupted this worker."""
+        return self._delegate.member.interrupted
+
+    @property
+    def has_to_leave(self) -> bool:
+        """Whether this worker leaves sooner or later: a notice stands, or its user has interrupted it."""
+        return self.interrupted or bool(self._standing)
 
     def _tell(self, notice: Notice) -> None:
         standing, now = self._standing, self._clock()

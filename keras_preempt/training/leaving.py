@@ -13,7 +13,7 @@ from keras_preempt.backend.place import Place
 from keras_preempt.notices import Notice
 from keras_preempt.notices.platform import COORDINATION_KEY
 from keras_preempt.notices.termination import Preempted, Termination
-from keras_preempt.process.exit_codes import keep_exit_status
+from keras_preempt.process.exit_codes import keep_exit_status, leaves_quietly
 
 logger = logging.getLogger("keras_preempt")
 
@@ -78,7 +78,29 @@ def leave(termination: Termination, code: int, what: str) -> NoReturn:
         raise Preempted(f"The training was preempted; {what}")
     logger.warning("Preempted: exiting with status %d.", code)
     keep_exit_status()
-    # At its end the interpreter would look for garbage among all of TensorFlow's objects, for a second or
-    # more of the grace period. Registered, not called: a program that catches SystemExit continues as before.
-    atexit.register(gc.freeze)
+    _end_soon()
     raise SystemExit(code)
+
+
+def interrupt(what: str) -> NoReturn:
+    """Raises KeyboardInterrupt, as Ctrl-C does. Everything that was started for the fit has ended.
+
+    A script that does not catch it ends by SIGINT, without a traceback.
+
+    Args:
+        what: What was saved and how to go on.
+
+    Raises:
+        KeyboardInterrupt: Always.
+    """
+    logger.warning("Interrupted: %s", what)
+    error = KeyboardInterrupt(f"Training was interrupted; {what}")
+    leaves_quietly(error)
+    _end_soon()
+    raise error
+
+
+def _end_soon() -> None:
+    # At its end the interpreter would look for garbage among all of TensorFlow's objects, for a second or
+    # more of the grace period. Registered, not called: a program that catches the exception continues as before.
+    atexit.register(gc.freeze)

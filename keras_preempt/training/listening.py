@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import signal
 from dataclasses import replace
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
@@ -15,6 +16,7 @@ from keras_preempt.notices import Notice
 from keras_preempt.notices.cloud import Source
 from keras_preempt.notices.coordination_key import CoordinationKeyNotices, announcement, names_member
 from keras_preempt.notices.detection import KnownOnce
+from keras_preempt.notices.interrupt import Interrupts
 from keras_preempt.notices.platform import CLOUDS, COORDINATION_KEY, Platform
 from keras_preempt.notices.polled import PolledNotices
 from keras_preempt.notices.signals import SignalNotices
@@ -54,7 +56,9 @@ class Listening:
         signals = config.signals
         clustered = place.members > 1 or bool(place.workers)
         if SignalNotices.possible():
-            self._signals = SignalNotices(signals, runtime.notify, runtime.expect, self._signals_replaced)
+            self._signals = SignalNotices(
+                signals, runtime.notify, runtime.expect, self._signals_replaced, self._interrupts()
+            )
             self._hear(self._signals)
             if signals:
                 listens(place.member)
@@ -101,6 +105,13 @@ class Listening:
             self._look_again = False
             self._signals.look_again()
             self._runtime.looked()
+
+    def _interrupts(self) -> Interrupts | None:
+        wanted = self._config.save_on_interrupt and signal.SIGINT not in self._config.signals
+        if not (wanted and Interrupts.possible()):
+            return None
+        runtime = self._runtime
+        return Interrupts(runtime.expect, runtime.interrupt, lambda: runtime.started)
 
     def _signals_replaced(self) -> None:
         self._look_again = True

@@ -18,6 +18,7 @@ from keras_preempt.backend.place import Place
 from keras_preempt.backend.seam import LoopCheckpoints, backend
 from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.notices.termination import TerminationConfig
+from keras_preempt.report.delivery import OnEvent
 from keras_preempt.report.events import EventLog
 from keras_preempt.training import side_by_side
 from keras_preempt.training.participant import Ending, Participant
@@ -25,6 +26,9 @@ from keras_preempt.training.rehearsal import Drill
 from keras_preempt.training.resuming import ResumedFrom
 
 logger = logging.getLogger("keras_preempt")
+
+_PREEMPTED = Plan(0, Kind.PREEMPTED, (), ())
+"""Where no round is called: this process alone decides."""
 
 _loops = 0
 """How many loops this process has begun. The workers of a job run one program, so it is the same on all."""
@@ -41,6 +45,7 @@ class Loop:
         coordinator: How the workers talk to each other.
         checkpoints: What is saved.
         config: How notices arrive and how the process ends.
+        on_event: Called with each event, in a thread.
 
     Attributes:
         number: How many loops this process has begun before and with this one.
@@ -54,7 +59,12 @@ class Loop:
     """
 
     def __init__(
-        self, place: Place, coordinator: Coordinator, checkpoints: LoopCheckpoints, config: TerminationConfig
+        self,
+        place: Place,
+        coordinator: Coordinator,
+        checkpoints: LoopCheckpoints,
+        config: TerminationConfig,
+        on_event: OnEvent | None = None,
     ) -> None:
         global _loops
         _loops += 1
@@ -62,6 +72,7 @@ class Loop:
         self._place = place
         self._checkpoints = checkpoints
         self._answered: frozenset[int] = frozenset()  # Who was under notice at the last save with time left.
+        self._saved_as = ""
         self._saved: int | None = None  # The number of runs in what was restored, or saved here.
         self.steps_at_start = 0
         self.resumed: ResumedFrom | None = None
@@ -69,8 +80,10 @@ class Loop:
         with ending.on_error():
             # Counted downwards: the numbers from 1 are those of fits.
             self._participant = participant = Participant(
-                place, coordinator, EventLog(place.member), config, -self.number, ending
+                place, coordinator, EventLog(place.member), config, -self.number, ending, on_event=on_event
             )
+            self._emit = emit = participant.events.emit
+            ending.add(lambda: emit("end", reason=ending.why, step=checkpoints.count.runs))
             ending.add(lambda: participant.write_status(0, self._last_saved() or 0, self))
             self.runtime = runtime = participant.runtime
             path = checkpoints.restore()
@@ -137,7 +150,7 @@ class Loop:
         elif plan.goes_on:
             self._save_and_train_on(plan, position, arguments)
         else:
-            self._save_and_leave(position, arguments)
+            self._save_and_leave(plan, position, arguments)
 
     @property
     def _asks_tensorflow(self) -> bool:
@@ -161,7 +174,7 @@ class Loop:
         self.runtime.notices.append(notice_of(task))
         logger.warning("%s was preempted: saving now.", task)
         backend().errors.forget_asynchronous()  # Or the save raises the same error, after steps that do not wait.
-        self._save_and_leave(self._position(), arguments)
+        self._save_and_leave(_PREEMPTED, self._position(), arguments)
 
     def _position(self) -> Position:
         # Alike at the end: a worker whose program ends here has the state that the others have.
@@ -187,15 +200,20 @@ class Loop:
         if left is not None:
             logger.warning("Training goes on for about %.0f s, then comes the last save.", left)
 
-    def _save_and_leave(self, position: Position, arguments: Arguments) -> NoReturn:
+    def _save_and_leave(self, plan: Plan, position: Position, arguments: Arguments) -> NoReturn:
         saved = self._save(position, arguments) is None
         if not saved:
             logger.error(
-                "Preempted, and NOT saved after %d runs: %s is lost.", position.batch, self._at_risk()
+                "%s, and NOT saved after %d runs: %s is lost.",
+                "Interrupted" if plan.kind is Kind.INTERRUPTED else "Preempted",
+                position.batch,
+                self._at_risk(),
             )
         where = f"saved in {self._checkpoints.directory}" if saved else "NOT saved"
+        code = self._participant.exit_code(plan, saved=saved)
+        self._emit("exit", code=code, saved=self._saved_as if saved else None)
         what = f"its state after {position.batch} runs is {where}. Make a new handler to resume."
-        self._participant.leave(saved=saved, what=what)
+        self._participant.leave(plan, saved=saved, what=what)
 
     def _save(self, position: Position, arguments: Arguments) -> Exception | None:
         """Saves; returns why that failed, if it did."""
@@ -208,8 +226,10 @@ class Loop:
             pace.saved(None)
             logger.exception("The state after %d runs was NOT saved.", position.batch)
             return error
-        pace.saved(time.monotonic() - began)
-        self._saved = position.batch
+        seconds = time.monotonic() - began
+        pace.saved(seconds)
+        self._saved, self._saved_as = position.batch, what
+        self._emit("commit", attempt=what, step=position.batch, seconds=seconds, missing=[])
         logger.warning("Saved %s, after %d runs.", what, position.batch)
         return None
 
@@ -224,14 +244,17 @@ class Loop:
 
     # -- The end ----------------------------------------------------------------------------------------
 
-    def finish(self, arguments: Arguments) -> None:
+    def finish(self, arguments: Arguments) -> bool:
         """The last boundary: all know that training is over. The state is saved if a notice stands.
 
         Args:
             arguments: For a save.
+
+        Returns:
+            Whether the user has interrupted training meanwhile.
         """
         if self.over:
-            return
+            return False
         try:
             plan = self.runtime.finish(self._position())
             if plan is not None and plan.target > self.runtime.entered + 1:
@@ -240,12 +263,14 @@ class Loop:
                     "program.",
                     self._checkpoints.count.runs,
                 )
-            elif plan is not None and plan.doomed:
+            elif plan is not None and (plan.doomed or plan.kind is Kind.INTERRUPTED):
                 self._save(self._position(), arguments)
                 logger.warning("The notice came at the end of training: the finished state is saved.")
             self.runtime.leave()
+            interrupted = self.runtime.interrupted or (plan is not None and plan.kind is Kind.INTERRUPTED)
         finally:
             self.abandon("training is over")
+        return interrupted
 
     def settle(self, error: Exception) -> BaseException:
         """Tells the others of an error that ends training here; returns the one to raise in its place."""

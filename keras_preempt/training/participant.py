@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from keras_preempt.agreement.coordinator import Coordinator
+from keras_preempt.agreement.messages import Kind, Plan
 from keras_preempt.backend.place import Place
 from keras_preempt.notices.platform import GENERIC
 from keras_preempt.notices.termination import EXIT_NOT_SAVED, TerminationConfig, complete
+from keras_preempt.process.exit_codes import EXIT_INTERRUPTED
+from keras_preempt.report.delivery import Delivery, OnEvent
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.status import Status, Steps
 from keras_preempt.training import leaving
@@ -72,6 +75,7 @@ class Participant:
         number: Tells this training from the others of this process; the same on every worker.
         ending: Ends what was started for the training.
         on_end_known: See `Runtime`; not an attribute.
+        on_event: Called with each event, in a thread; not an attribute.
 
     Attributes:
         status: What the launcher is told at the end.
@@ -93,6 +97,7 @@ class Participant:
         number: int,
         ending: Ending,
         on_end_known: Callable[[float | None], None] = lambda ends_at: None,
+        on_event: OnEvent | None = None,
     ) -> None:
         self.place = place
         self.coordinator = coordinator
@@ -104,6 +109,10 @@ class Participant:
         self.propagation = Propagation(coordinator, remote=place.workers)
         self.runtime = Runtime(coordinator, events, number, self.termination.grace_period, on_end_known)
         self.listening = Listening(self.runtime, coordinator, place, config)
+        if on_event is not None:
+            delivery = Delivery(on_event)
+            events.listener = delivery.put
+            ending.add(lambda: delivery.stop(self.runtime.left))
         ending.add(self.listening.stop)
         ending.add(lambda: self.runtime.close(ending.why))
 
@@ -128,18 +137,21 @@ class Participant:
         self.events.emit("error", reason=described(raised), origin=None if origin is None else origin.value)
         return raised
 
-    def leave(self, *, saved: bool, what: str) -> NoReturn:
+    def leave(self, plan: Plan, *, saved: bool, what: str) -> NoReturn:
         """Leaves the other workers, ends what was started, and ends the process.
 
         Args:
+            plan: What the workers have agreed on: to leave.
             saved: Whether the state is saved.
-            what: What came of it and how to go on, for the message of `Preempted`.
+            what: What came of it and how to go on, for people.
 
         Raises:
-            SystemExit: There is no exit_fn.
+            KeyboardInterrupt: The user of a worker has interrupted it.
+            SystemExit: The job is preempted, and there is no exit_fn.
             Preempted: There is one, and it has returned.
         """
-        code = self.exit_code(saved=saved)
+        interrupted = plan.kind is Kind.INTERRUPTED
+        code = self.exit_code(plan, saved=saved)
         self.status.saved, self.status.exit_code = saved, code
         began = time.monotonic()
         with leaving.whatever_happens("Leaving the other workers"):
@@ -147,13 +159,17 @@ class Participant:
         self.status.spent("exit", time.monotonic() - began)
         self.listening.leave_with(self.termination, code)
         with leaving.whatever_happens("Ending what was started for the training"):
-            self.ending.end("preempted")
+            self.ending.end("interrupted" if interrupted else "preempted")
         with leaving.whatever_happens("Waiting for the workers"):
             leaving.wait_for_workers(self.termination, self.place, self.runtime.notices)
+        if interrupted:
+            leaving.interrupt(what)
         leaving.leave(self.termination, code, what)
 
-    def exit_code(self, *, saved: bool) -> int:
-        """The exit status of a process that is preempted."""
+    def exit_code(self, plan: Plan, *, saved: bool) -> int:
+        """The exit status of a process that leaves by a plan: that of a preemption, or what Ctrl-C leads to."""
+        if plan.kind is Kind.INTERRUPTED:
+            return EXIT_INTERRUPTED
         return self.termination.exit_code if saved else EXIT_NOT_SAVED
 
     def write_status(self, incarnation: int, last_saved: int, steps: Steps) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from keras_preempt.agreement.grace import longest_wait
+from keras_preempt.agreement.member import Request
 from keras_preempt.agreement.messages import Plan, Position
 from keras_preempt.training.hearing import Hearing
 from keras_preempt.training.timers import Countdown
@@ -27,10 +28,12 @@ class Runtime(Hearing):
     Attributes:
         due: The boundary from which on the schedule of saves has to be looked at.
         hold_seconds: How long the main thread was held, all in all.
+        started: Whether it has begun to take part in rounds.
     """
 
     due = NEVER
     hold_seconds = 0.0
+    started = False
     _held_before = 0.0  # In this round, at boundaries before the target.
     _countdown: Countdown | None = None
 
@@ -59,6 +62,7 @@ class Runtime(Hearing):
     def start(self) -> None:
         """Starts to take part in rounds. Notices that came before are acted on now."""
         self._delegate.start()
+        self.started = True
 
     def boundary(self, position: Position) -> Plan | None:
         """Looks closer at a boundary that the main thread has just entered.
@@ -107,6 +111,19 @@ class Runtime(Hearing):
     def call_periodic(self) -> None:
         """Calls a round for a save after which training continues; does nothing if a round stands already."""
         self._delegate.ask(self._delegate.member.call_periodic)
+
+    def call_requested(self) -> int | None:
+        """The same for a save that somebody has asked for; returns the number of the round, None if one stands."""
+        delegate = self._delegate
+        asked: list[int] = []
+
+        def step(now: float, reserve: float) -> Request | None:
+            request = delegate.member.call_requested(now, reserve)
+            asked.extend([] if request is None else [request.round])
+            return request
+
+        delegate.ask(step)
+        return asked[0] if asked else None
 
     def acted(self) -> None:
         """The plan is carried out and training continues, ready for the next round."""

@@ -35,6 +35,9 @@ class Saves:
     Attributes:
         committed: The folder of the checkpoint that was committed last, as far as this worker knows; at first
             the one that was restored, None if there is none.
+        on_capture: Called when the state is about to be captured for a save.
+        on_saved: Called when a save has ended, in its thread: with when its state was captured, in monotonic seconds,
+            and with the folder of the checkpoint, None if there is none.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class Saves:
         self._watch = InBackground()
         self._started: Position | None = None
         self.committed: str | None = None
+        self.on_capture: Callable[[], None] = lambda: None
+        self.on_saved: Callable[[float, str | None], None] = lambda captured_at, name: None
         self._owed = False  # The save at a notice, which goes on, is not committed yet.
 
     def begin(self, position: Position | None) -> None:
@@ -75,24 +80,28 @@ class Saves:
         )  # Whichever worker called the round: the end is always saved as such.
         if self._session.resuming and not finishing:
             logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
+            self.on_saved(time.monotonic(), self._session.restored_name)
             return Saved(self._session.restored_name, 0.0)
         if finishing:
             self.wait()
         elif (in_flight := self._background.position) is not None and in_flight.step == position.step:
             saved = self.wait()
             if saved is not None and saved.name is not None:
+                self.on_saved(time.monotonic(), saved.name)
                 return Saved(saved.name, time.time() - began, saved.missing)
         elif plan.kind is Kind.DEADLINE and self._owed:
             self.wait()  # A checkpoint of some steps ago is better than none of now.
         else:
             self._background.cancel()
         self._pace.save_began()
+        captured_at = self._captures()
         content = self._session.capture(position)
         gone: set[int] = set()
         while True:
             prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began)
             saved = self._ended(self._saver.write(prepared, given_up))
             if not saved.late:
+                self.on_saved(captured_at, saved.name)
                 return saved
             gone.update(saved.late)
             plan = without(plan, sorted(gone), self._everyone, self._saver.member)
@@ -112,17 +121,21 @@ class Saves:
         if self._session.resuming:
             # Also not to be saved: what Keras has reset is not put back yet.
             logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
+            self.on_saved(time.monotonic(), self._session.restored_name)
             return 0.0
         began = time.time()
         self._background.wait()  # At most one: memory for one copy, and the order of saves.
         self._pace.save_began()
         self._owed = plan.kind is Kind.PREEMPTED
+        captured_at = self._captures()
         content = self._session.capture(position)
         prepared = self._saver.prepare(plan, position, content, copy=True, began_at=began)
         watch = self._watch = InBackground()
 
         def write(cancelled: Callable[[], bool]) -> Saved:
-            return self._ended(self._saver.write(prepared, cancelled, watch.transfer))
+            saved = self._ended(self._saver.write(prepared, cancelled, watch.transfer))
+            self.on_saved(captured_at, saved.name)
+            return saved
 
         self._background.start(position, write)
         return time.time() - began
@@ -148,6 +161,10 @@ class Saves:
             return entered + 1  # The next one may be training's, at this very step.
         return entered + -(-left // steps_per_execution)
 
+    def _captures(self) -> float:
+        self.on_capture()
+        return time.monotonic()
+
     def _ended(self, saved: Saved) -> Saved:
         self._pace.saved(None if saved.name is None else saved.seconds)
         if saved.name is not None:
@@ -172,18 +189,24 @@ class Saves:
             return "everything that was trained"
         return f"what was trained since step {_step_of(self.committed)}"
 
-    def tell_loss(self, position: Position, *, uncertain: bool = False) -> None:
+    def tell_loss(self, plan: Plan, position: Position, *, uncertain: bool = False) -> None:
         """Logs that the fit ends without a save at `position`, and what is lost.
 
         Args:
+            plan: Why it ends.
             position: Where the main thread stands.
             uncertain: See `Saved.uncertain`.
         """
         last = self.committed
-        logger.error(
+        message = (
             "Preempted, and NOT KNOWN whether saved at step %s. If it is not, the next start %s: %s is lost%s."
             if uncertain
-            else "Preempted, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s.",
+            else "Preempted, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s."
+        )
+        if plan.kind is Kind.INTERRUPTED:
+            message = message.replace("Preempted", "Interrupted")
+        logger.error(
+            message,
             position.step,
             "begins anew" if last is None else f"goes on from {last}",
             self.at_risk(),

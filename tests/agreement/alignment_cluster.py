@@ -112,7 +112,8 @@ class Cluster:
         patience: "death": waits end once somebody is gone; "none": at any time.
         scripts: For each worker what it is told, in this order and at any time: "n" a notice without time; "r" one
             with time to train on; "w" the last notice is withdrawn; "s" a signal handler announces a notice; "p" a
-            save is due by the clock; "h" a hint. Fewer scripts than workers: the others are told nothing.
+            save is due by the clock; "h" a hint; "i" its user interrupts it. Fewer scripts than workers: the others are
+            told nothing.
         reduced: Leave out orders of steps that commute.
         mutant: How the threads that are modelled here break the order of their accesses.
     """

@@ -182,6 +182,9 @@ class Model:
             after = after._replace(announced=after.announced or announced)
         elif what == "p":
             request = member.call_periodic()
+        elif what == "i":
+            _, request = member.interrupt(now, RESERVE)
+            check_call(i, self.script(i), after, request)
         elif what == "w":
             member.withdraw(notice_of(worker.heard - 1, self.script(i)[worker.heard - 1]))
         else:

@@ -103,6 +103,11 @@ def calls_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "acted", acted)
 
 
+def counts_down_before_an_interrupt(patch: pytest.MonkeyPatch) -> None:
+    """What is trained on for a notice goes before what the user wants now."""
+    patch.setattr(Member, "_counts_down", property(lambda self: self.trains_on))
+
+
 def trains_on_without_time(patch: pytest.MonkeyPatch) -> None:
     """Whether there is time does not matter."""
     patch.setattr(member, "has_room", lambda gone_by, now, reserve: True)
@@ -131,6 +136,12 @@ MUTATIONS: list[tuple[Mutation, Cluster, str]] = [
     (keeps_what_is_withdrawn, Cluster(2, 3, False, scripts=("rw",)), "no notice stands"),
     (withdraws_all, Cluster(2, 3, False, scripts=("rnw",)), "has forgotten a notice"),
     (calls_once, Cluster(2, 3, False, scripts=("pr",)), "does nothing about a notice"),
+    (
+        counts_down_before_an_interrupt,
+        Cluster(2, 3, False, scripts=("ri",)),
+        "does nothing about an interrupt",
+    ),
+    (calls_once, Cluster(2, 3, False, scripts=("pi",)), "does nothing about an interrupt"),
     (trains_on_without_time, Cluster(2, 3, False), "train on without time"),
     (does_not_hold_for_a_signal, Cluster(2, 3, False, scripts=("sn",)), "although a notice was announced"),
 ]

@@ -63,7 +63,10 @@ def test_two_workers_never_hang_when_one_is_gone(
 @LOCKSTEP
 @pytest.mark.parametrize(
     "scripts",
-    [("rn", ""), ("rw", ""), ("rnw", ""), ("r", "n"), ("sn", "s"), ("pr", ""), ("h", "n")],
+    [
+        *(("rn", ""), ("rw", ""), ("rnw", ""), ("r", "n"), ("sn", "s"), ("pr", ""), ("h", "n")),
+        *(("si", ""), ("ri", ""), ("i", "r"), ("pi", "i")),
+    ],
     ids="-".join,
 )
 def test_two_workers_agree_whatever_they_are_told(scripts: tuple[str, str], lockstep: bool) -> None:
@@ -72,7 +75,7 @@ def test_two_workers_agree_whatever_they_are_told(scripts: tuple[str, str], lock
     withdrawn = "w" in scripts[0] and "n" not in scripts[0]
     assert ("FINISHED", "FINISHED") in found.endings
     assert withdrawn or ("LEFT", "LEFT") in found.endings
-    assert found.rounds > 1 or scripts in (("h", "n"), ("sn", "s"))
+    assert found.rounds > 1 or scripts in (("h", "n"), ("sn", "s"), ("si", ""))
 
 
 TOLD = [("rn", "n"), ("rw", "n"), ("rnw", "r"), ("rwn", "r"), ("sn", "sn"), ("rn", "p")]

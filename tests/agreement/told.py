@@ -32,6 +32,10 @@ def outstanding(script: str, worker: Worker) -> list[str]:
     return found
 
 
+def interrupted(script: str, worker: Worker) -> bool:
+    return "i" in script[: worker.heard]
+
+
 def has_time(script: str, worker: Worker) -> bool:
     return worker.time == 0 and "n" not in outstanding(script, worker)
 
@@ -40,6 +44,8 @@ def check_call(i: int, script: str, worker: Worker, request: Request | None) -> 
     """What a worker may say about the notices that it has."""
     if request is None or isinstance(request.call, Failure):
         return
+    if request.call.kind is Kind.INTERRUPTED and not interrupted(script, worker):
+        raise Violation(f"worker {i} says that it is interrupted, and is not")
     if request.call.kind in (Kind.PREEMPTED, Kind.DEADLINE):
         if not outstanding(script, worker):
             raise Violation(f"worker {i} calls, although no notice stands")
@@ -50,15 +56,17 @@ def check_call(i: int, script: str, worker: Worker, request: Request | None) -> 
 
 
 def check_notices(i: int, script: str, worker: Worker, member: Member, current: Round, last: int) -> None:
-    """What holds in every state: a notice is being served or counted down for, and nothing else is."""
+    """What holds in every state: a notice is being served or counted down for, an interrupt is served at once."""
+    busy = member.state is not State.LISTENING or current.call is not None or member.stopped_asking
+    saying = (worker.listener, worker.countdown, worker.thread, worker.watcher) != (None,) * 4
+    if interrupted(script, worker) and not (busy or saying or worker.entered == last):
+        raise Violation(f"worker {i} does nothing about an interrupt")
     if not outstanding(script, worker):
         if member.trains_on or member.standing:
             raise Violation(f"worker {i} counts down, although no notice stands")
         return
     if not member.standing:
         raise Violation(f"worker {i} has forgotten a notice that stands")
-    busy = member.state is not State.LISTENING or current.call is not None or member.stopped_asking
-    saying = (worker.listener, worker.countdown, worker.thread, worker.watcher) != (None,) * 4
     if busy or saying or worker.entered == last:
         return
     due = member.due(RESERVE)

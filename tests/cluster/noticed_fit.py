@@ -164,7 +164,7 @@ class NoticedFit:
             ended = "Preempted"
         except SystemExit as error:
             ended = f"SystemExit {error.code}"
-        except ExpectedError as error:
+        except (ExpectedError, KeyboardInterrupt) as error:
             ended = type(error).__name__
         outcome = Outcome(ended, doing.run, doing.ended_at, digest, time.time())
         self.outcomes.append(outcome)

@@ -26,7 +26,7 @@ PROMISED = {
     "killed 1": {(EXIT_WORKER_LOST, -signal.SIGKILL)},
     # In the loop; in its last step or after all; after the handler has given back the signal.
     "SIGTERM": {(75, 75), (0, 0), (-signal.SIGTERM, 0)},
-    "SIGINT": {(-signal.SIGINT, EXIT_WORKER_LOST), (0, 0), (-signal.SIGINT, 0)},
+    "SIGINT": {(-signal.SIGINT, -signal.SIGINT), (0, 0), (-signal.SIGINT, 0)},
 }
 """By the way that worker 0 ends: the exit statuses of worker 0 and of worker 1, if there is one."""
 

@@ -54,6 +54,14 @@ def test_a_crash_ends_the_job_with_its_code(worker_script):
     assert any("w0 was ended by the launcher" in line for line in said)
 
 
+def test_nobody_starts_again_what_ctrl_c_has_ended(worker_script):
+    path = worker_script("signal.signal(signal.SIGINT, signal.SIG_DFL)\nos.kill(os.getpid(), signal.SIGINT)")
+    report, _, said = supervise(path, workers=1, max_failures=3)
+    assert (report.exit_code, len(report.incarnations)) == (130, 1)
+    assert "w0 was interrupted (SIGINT)" in said
+    assert report.summary.startswith("interrupted: incarnations=1 preemptions=0 failures=0")
+
+
 def test_a_worker_killed_for_its_memory_is_a_failure(worker_script):
     report, _, _ = supervise(worker_script("os.kill(os.getpid(), signal.SIGKILL)"), workers=1)
     assert (report.exit_code, report.count(Outcome.FAILED)) == (137, 1)
@@ -147,7 +155,7 @@ def exits(*codes: int | tuple[int, bool]) -> list[WorkerExit]:
     return [WorkerExit(index, code, float(index), by) for index, (code, by) in enumerate(pairs)]
 
 
-TERM, KILL = -signal.SIGTERM, -signal.SIGKILL
+TERM, KILL, INT = -signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT
 
 
 @pytest.mark.parametrize(
@@ -177,6 +185,10 @@ TERM, KILL = -signal.SIGTERM, -signal.SIGKILL
         (exits(69, 3), Outcome.FAILED),
         (exits(KILL, 69), Outcome.FAILED),
         (exits(69, 69), Outcome.FAILED),
+        (exits(INT, INT), Outcome.INTERRUPTED),
+        (exits(INT, 69), Outcome.INTERRUPTED),
+        (exits(130, 1), Outcome.INTERRUPTED),
+        (exits(3, INT), Outcome.FAILED),
     ],
 )
 def test_the_first_death_decides_what_an_incarnation_came_to(ended, outcome):

@@ -7,9 +7,16 @@ the block has done what its page says. It is run in a working directory of the b
 from __future__ import annotations
 
 import contextlib
+import http.server
+import importlib
 import json
 import os
+import re
 import signal
+import socket
+import threading
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +28,11 @@ import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
 from keras_preempt.testing import FakeGcs
+
+
+class Missing(Exception):
+    """A package that a block shows is not installed. It is not needed for anything else."""
+
 
 Names = dict[str, Any]
 """The names of a block: those that it finds, and afterwards also those that it has made."""
@@ -43,9 +55,11 @@ def prepared(name: str, names: Names) -> contextlib.AbstractContextManager[Names
     """
     if name.startswith("run in "):
         return contextlib.contextmanager(_run)(name.removeprefix("run in "))
+    if name.startswith("job in "):
+        return contextlib.contextmanager(_job)(name.removeprefix("job in "))
     if name not in _PREPARATIONS:
         raise ValueError(
-            f"Expected one of {sorted(_PREPARATIONS)}, or 'run in DIRECTORY'. Received: {name!r}."
+            f"Expected one of {sorted(_PREPARATIONS)}, or 'run in' or 'job in DIRECTORY'. Received: {name!r}."
         )
     return contextlib.contextmanager(_PREPARATIONS[name])(names)
 
@@ -80,6 +94,49 @@ def _run(directory: str) -> Iterator[Names]:
     yield {}
 
 
+def _job(directory: str) -> Iterator[Names]:
+    """A job that trains until it is told to stop, and looks for requests."""
+    over = threading.Event()
+    model = small_model()
+    x, y = small_data()
+
+    def fit() -> None:
+        ours = PreemptionCallback(directory, save_on_request="0.1s")
+        for_ever = tf.data.Dataset.from_tensor_slices((x, y)).batch(16).repeat()
+        model.fit(for_ever, steps_per_epoch=4, epochs=10**6, verbose=0, callbacks=[ours, _Stop(over)])
+
+    thread = threading.Thread(target=fit)
+    thread.start()
+    limit = time.monotonic() + 60
+    while not any("first_step" in path.read_text() for path in Path(directory).glob("events/*")):
+        assert thread.is_alive(), "it does not train"
+        assert time.monotonic() < limit
+        time.sleep(0.05)  # A file cannot be waited for, only looked at.
+    try:
+        yield {}
+    finally:
+        over.set()
+        thread.join()
+
+
+class _Stop(keras.callbacks.Callback):
+    """Ends training when it is told to."""
+
+    def __init__(self, over: threading.Event) -> None:
+        super().__init__()
+        self._over = over
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._over.wait(0.01):
+            self.model.stop_training = True
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        pass
+
+
 @_preparation("imports")
 def _imports(names: Names) -> Iterator[Names]:
     import keras_preempt
@@ -99,6 +156,84 @@ def _model(names: Names) -> Iterator[Names]:
     x, y = small_data()
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
     yield {"model": small_model(), "x": x, "y": y, "dataset": dataset, "test_data": dataset}
+
+
+def _needs(package: str) -> None:
+    try:
+        importlib.import_module(package)
+    except ImportError:
+        raise Missing(f"pip install {package}") from None
+
+
+@_preparation("W&B")
+def _wandb(names: Names) -> Iterator[Names]:
+    """W&B in its offline mode: it writes what it would send."""
+    _needs("wandb")
+    with mock.patch.dict("os.environ", {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": "."}):
+        yield {}
+    (log,) = Path("wandb").glob("offline-run-*/*.wandb")
+    limit = time.monotonic() + 60
+    while not re.search(rb'preempt/last event.{,5}"end"', log.read_bytes(), re.DOTALL):
+        assert time.monotonic() < limit, "W&B's own process does not write it"
+        time.sleep(0.1)  # It writes some time later; a file cannot be waited for, only looked at.
+    assert b"preempt/saved step" in log.read_bytes()
+
+
+@_preparation("MLflow")
+def _mlflow(names: Names) -> Iterator[Names]:
+    """MLflow with a directory in place of a server."""
+    _needs("mlflow")
+    variables = {"MLFLOW_TRACKING_URI": Path("mlruns").absolute().as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
+    with mock.patch.dict("os.environ", variables):
+        yield {}
+        run = names["client"].get_run(names["run_id"])
+    assert run.data.tags["preempt.last_event"] == "end"
+    assert run.data.metrics["preempt.save_seconds"] > 0
+
+
+@_preparation("Prometheus")
+def _prometheus(names: Names) -> Iterator[Names]:
+    """A free port; the figures are fetched as Prometheus does."""
+    _needs("prometheus_client")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with mock.patch.dict("os.environ", {"METRICS_PORT": str(port)}):
+        yield {}
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        figures = answer.read().decode()
+    names["server"].shutdown()
+    names["thread"].join()
+    assert 'keras_preempt_events_total{kind="commit"} 1.0' in figures
+    assert re.search(r"^keras_preempt_saved_step 4\.0$", figures, re.MULTILINE), figures
+
+
+@_preparation("webhook")
+def _webhook(names: Names) -> Iterator[Names]:
+    """A real server, which keeps what is posted to it."""
+    posted: list[dict[str, Any]] = []
+
+    class Hook(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Hook)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+        with mock.patch.dict("os.environ", {"HOOK_URL": url}):
+            yield {}
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert [post["text"] for post in posted] == ["finish at step 4: all is well"]
+    assert posted[0]["event"]["event"] == "finish"
 
 
 @_preparation("make_model")

@@ -22,7 +22,8 @@ import keras
 
 from keras_preempt.cli.main import main as keras_preempt_main
 from keras_preempt.training import several_fits
-from tests.docs.preparations import Names, prepared
+from tests.docs.preparations import Missing, Names, prepared
+from tests.docs.skipped import SKIPPED
 
 # A command that names such a file writes it.
 _WRITTEN = re.compile(r".*\.(html|h5|keras|safetensors)")
@@ -71,6 +72,8 @@ def main(request: Path, results: Path) -> None:
         errors[block["where"]] = ""
         try:
             run_block(block)
+        except Missing as missing:
+            errors[block["where"]] = f"{SKIPPED}{missing}"
         except BaseException:  # Also SystemExit, with which training leaves.
             errors[block["where"]] = traceback.format_exc()
         print(f"{block['where']}: {time.process_time() - began:.1f} s of the processor", flush=True)

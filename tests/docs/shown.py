@@ -14,6 +14,7 @@ from tests.docs.pages import Block, all_blocks
 
 #: The tests that make the output shown on pages and compare it, by the name in the comment above a block.
 SHOWN_BY = {
+    "Ctrl-C": "tests/cluster/test_ctrl_c.py",
     "digits drill": "tests/test_example.py",
     "first page": "tests/docs/test_first_page.py",
     "watched run": "tests/cli/test_watch.py",

@@ -134,7 +134,9 @@ def test_every_option_on_the_pages_of_the_commands_exists(page: str) -> None:
     for command in cli.list_commands(click.Context(cli)):
         found = cli.get_command(click.Context(cli), command)
         assert found is not None
-        known |= {option for parameter in found.params for option in parameter.opts}
+        known |= {
+            option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]+", (ROOT / "docs" / page).read_text())) <= known
 
 

@@ -129,6 +129,14 @@ def test_save_fn_may_take_what_the_checkpoint_handler_is_given() -> None:
         TerminationConfig(save_fn="export")  # type: ignore[arg-type]
 
 
+def test_ctrl_c_saves_unless_that_is_turned_off() -> None:
+    assert TerminationConfig().save_on_interrupt
+    assert not TerminationConfig(save_on_interrupt=False).save_on_interrupt
+    for wrong in (0, "no", None):
+        with pytest.raises(ValueError, match="Expected save_on_interrupt to be True or False"):
+            TerminationConfig(save_on_interrupt=wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("code", [0, 256, -1, True, 1.5, "75", 75.0])
 def test_an_exit_code_that_would_mean_something_else_is_refused(code: Any) -> None:
     with pytest.raises(ValueError, match="from 1 to 255"):

@@ -116,7 +116,7 @@ class Judge:
         if (
             not planned.kill
             and cause.code == -signal.Signals[planned.signal]
-            and not last.statuses.get(planned.member, WorkerStatus()).saved
+            and (planned.signal == "SIGINT" or not last.statuses.get(planned.member, WorkerStatus()).saved)
         ):
             return f" {_deaf(planned.member, planned.signal)}"
         return ""

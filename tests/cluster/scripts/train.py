@@ -35,6 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--marks", action="store_true", help="print a line at every hook")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds each training step takes longer")
     parser.add_argument("--save-every", help="a number of steps, 'epoch' or a time")
+    parser.add_argument("--save-on-request", default="auto", help="how often to look for requests")
     parser.add_argument("--grace", type=float, help="seconds of the grace period")
     parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
     return parser.parse_args()
@@ -121,7 +122,12 @@ def main() -> None:
     if not ARGS.plain:
         termination = keras_preempt.TerminationConfig(grace_period=ARGS.grace)
         callbacks.append(
-            keras_preempt.PreemptionCallback(ARGS.directory, termination=termination, save_every=save_every)
+            keras_preempt.PreemptionCallback(
+                ARGS.directory,
+                termination=termination,
+                save_every=save_every,
+                save_on_request=ARGS.save_on_request,
+            )
         )
     callbacks.append(plateau)
     history = model.fit(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX
+from keras_preempt.process.exit_codes import EXIT_INTERRUPTED
 from tests.cluster.outcome import differences
 from tests.cluster.storms.plan import INT, KILL
 from tests.cluster.storms.weather import Start, Weather, killed
@@ -73,8 +74,10 @@ def _statuses(start: Start, workers: int) -> list[str]:
             allowed |= {LOST, NOT_SAVED}
             if not listens:  # TensorFlow's own error about a worker that never came.
                 allowed |= {1, -signal.SIGABRT}
-        if start.hit(INT):  # An error of the program, which the other workers are told of.
-            allowed.add(1)
+        if start.hit(
+            INT
+        ):  # Before the fit it is an error, of which the other workers are told; twice, an exit at once.
+            allowed |= {1, EXIT_INTERRUPTED}
         for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT):
             # SIGTERM is heard while the fit runs; the others are no notices.
             if start.hit(number) and (number != signal.SIGTERM or not trains):
@@ -99,7 +102,7 @@ def _of_the_launcher(start: Start) -> list[str]:
         if start.hit(KILL):
             allowed.add(128 + KILL)
     if INT in told:
-        allowed |= {130, PREEMPTED}
+        allowed |= {EXIT_INTERRUPTED, PREEMPTED}
     found = []
     if status not in allowed:
         found.append(

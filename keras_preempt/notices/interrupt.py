@@ -1,0 +1,99 @@
+"""Ctrl-C during a fit: the first one saves and leaves, the second one leaves at once.
+
+Without this Python raises KeyboardInterrupt wherever the main thread is, and what was trained since the last save is
+lost. A program that handles SIGINT itself, or ignores it (a job in a shell's background), is left alone, and so is one
+that takes SIGINT while the fit runs.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from keras_preempt.process.exit_codes import EXIT_INTERRUPTED
+
+logger = logging.getLogger("keras_preempt")
+
+SAME_PRESS = 0.5
+"""Seconds within which a further SIGINT counts as the same Ctrl-C: a terminal sends it to every process in the
+foreground, and a wrapper among them may pass it on as well."""
+
+
+class Interrupts:
+    """What SIGINT means to one fit. Whether a Ctrl-C is the second one is decided by when the listener thread hears it.
+
+    Args:
+        expect: Called in the main thread for the first one, between two instructions; must not wait for anything.
+        on_interrupt: Called in the listener thread for the first one.
+        trains: Whether there is anything to save yet: until then Ctrl-C raises KeyboardInterrupt, as Python does.
+        interactive: Whether a person goes on to use this process afterwards, as in a notebook: the second one then
+            raises KeyboardInterrupt, as Python does, and does not end the process. None: find out.
+    """
+
+    def __init__(
+        self,
+        expect: Callable[[], None],
+        on_interrupt: Callable[[], None],
+        trains: Callable[[], bool] = lambda: True,
+        interactive: bool | None = None,
+    ) -> None:
+        self._expect = expect
+        self._on_interrupt = on_interrupt
+        self._trains = trains
+        self._interactive = is_interactive() if interactive is None else interactive
+        self._first_at: float | None = None
+        self._at_once = False
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether Ctrl-C would raise KeyboardInterrupt in the main thread, which is this one."""
+        main = threading.current_thread() is threading.main_thread()
+        return main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def announced(self) -> None:
+        """A SIGINT has come; called by its handler, in the main thread.
+
+        Raises:
+            KeyboardInterrupt: It was the second one, and the process goes on; or there is nothing to save yet.
+        """
+        if not self._trains():
+            raise KeyboardInterrupt
+        if self._at_once:
+            raise KeyboardInterrupt("Ctrl-C again: left at once, without a save.")
+        self._expect()
+
+    def heard(self) -> None:
+        """A SIGINT has come; called in the listener thread. May end the process."""
+        now = time.monotonic()
+        if not self._trains():
+            return
+        if self._first_at is None:
+            self._first_at = now
+            self._on_interrupt()
+        elif now - self._first_at >= SAME_PRESS and not self._at_once:
+            self._at_once = True
+            self._leave()
+
+    def _leave(self) -> None:
+        logger.warning(
+            "Ctrl-C again: leaving at once, without a save. The last committed checkpoint is kept."
+        )
+        if self._interactive:
+            _thread.interrupt_main(signal.SIGINT)  # It may have looked before `_at_once` was set.
+            return
+        # The main thread may be in a step that takes minutes, or wait for a storage that does not answer.
+        if "multiprocessing" in sys.modules:
+            for child in sys.modules["multiprocessing"].active_children():
+                child.terminate()  # As Python does at its end: those that read the data ignore Ctrl-C.
+        os._exit(EXIT_INTERRUPTED)
+
+
+def is_interactive() -> bool:
+    """Whether a person uses this process step by step: a notebook, IPython, or Python's own prompt."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)

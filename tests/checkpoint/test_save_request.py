@@ -1,0 +1,77 @@
+"""The request for a save: one at a time, for one start of the job, and nothing of others is taken for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keras_preempt.checkpoint import documents, save_request
+from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
+from keras_preempt.checkpoint.layout import SAVE_REQUEST
+from keras_preempt.checkpoint.storage.local import LocalStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    store = LocalStore(tmp_path / "run")
+    store.prepare()
+    return store
+
+
+def test_nobody_has_asked(store: LocalStore) -> None:
+    assert save_request.read(store) is None
+
+
+def test_it_is_read_as_it_was_made(store: LocalStore) -> None:
+    made, own = save_request.make(store, 3, "here")
+    assert own
+    assert (made.incarnation, made.asked_from) == (3, "here")
+    assert save_request.read(store) == made
+
+
+def test_who_asks_while_a_request_stands_joins_it(store: LocalStore) -> None:
+    first, _ = save_request.make(store, 3, "here")
+    assert save_request.make(store, 3, "there") == (first, False)
+    assert save_request.read(store) == first
+
+
+def test_a_request_to_an_earlier_start_makes_way(store: LocalStore) -> None:
+    old, _ = save_request.make(store, 3, "here")
+    new, own = save_request.make(store, 4, "here")
+    assert own
+    assert save_request.read(store) == new != old
+
+
+def test_only_the_request_that_is_meant_is_removed(store: LocalStore) -> None:
+    made, _ = save_request.make(store, 3, "here")
+    assert not save_request.remove(store, replace(made, id="another"))
+    assert save_request.remove(store, made)
+    assert not save_request.remove(store, made)
+    assert save_request.read(store) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", CorruptCheckpoint),
+        (b"buy milk", CorruptCheckpoint),
+        (documents.encode({"format": 1}), CorruptCheckpoint),
+        (
+            documents.encode({"format": 1, "id": 7, "incarnation": 1, "asked_at": 0, "asked_from": ""}),
+            CorruptCheckpoint,
+        ),
+        (documents.encode({"format": documents.FORMAT + 1}), UnsupportedFormat),
+    ],
+    ids=["empty", "text", "another document", "a number for a text", "a newer format"],
+)
+def test_a_foreign_file_of_that_name_is_no_request_and_stays(
+    data: bytes, error: type[Exception], store: LocalStore
+) -> None:
+    (store.path / SAVE_REQUEST).write_bytes(data)
+    with pytest.raises(error):
+        save_request.read(store)
+    with pytest.raises(error):
+        save_request.make(store, 1, "here")
+    assert (store.path / SAVE_REQUEST).read_bytes() == data

@@ -1,0 +1,132 @@
+"""`on_event` of real fits: every event by its schema, and no delay by a function that is slow or fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from keras_preempt import Event, Preempted, PreemptionCheckpointHandler, TerminationConfig
+from keras_preempt.checkpoint import save_request
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.report import delivery
+from keras_preempt.report.event import SCHEMA
+from tests.cluster.small_fit import STEPS, fit
+from tests.cluster.test_gcs_fit import Then
+
+PATIENCE = 240.0
+TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "list": list, "dict": dict}
+
+pytestmark = pytest.mark.usefixtures("nowhere", "everything_is_given_back")
+
+
+def assert_follows_the_schema(event: Event) -> None:
+    fields = SCHEMA[event.kind].fields
+    always = {name for name, field in fields.items() if field.always}
+    assert always <= set(event.fields) <= set(fields), event
+    for name, value in event.fields.items():
+        kind, _, rest = fields[name].type.partition(" | ")
+        assert (value is None and rest == "None") or isinstance(value, TYPES[kind]), (event.kind, name, value)
+    json.dumps(event.to_json())
+
+
+def test_every_event_of_a_job_comes_as_it_is_in_the_log_and_follows_the_schema(tmp_path: Path) -> None:
+    told: list[Event] = []
+    directory = tmp_path / "run"
+
+    def ask() -> None:
+        save_request.make(open_store(directory), 2, "here")
+        await_(lambda: any(event.kind == "requested" for event in told))
+
+    fit(directory, on_event=told.append, save_every=2, strike=(0, 2))
+    fit(directory, on_event=told.append, save_on_request="0.02s", more=[Then((1, 0), ask)])
+    with pytest.raises(ZeroDivisionError):
+        fit(directory, epochs=4, on_event=told.append, more=[Then((2, 1), lambda: 1 // 0)])
+    for event in told:
+        assert_follows_the_schema(event)
+    logged = [
+        json.loads(line)
+        for path in sorted(directory.glob("events/*.w00000.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    assert [(event.kind, event.time, event.worker) for event in told] == [
+        (line["event"], line["time"], line["member"]) for line in logged
+    ]
+    assert {event.start for event in told} <= {1, 2, 3, None}
+    kinds = {event.kind for event in told}
+    assert kinds == set(SCHEMA) - {
+        "withdrawn",
+        "abort",
+    }  # They take a cloud and a worker that does not answer.
+
+
+def test_a_function_that_hangs_delays_no_save_under_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delivery, "DRAIN_SECONDS", 0.05)
+    free = threading.Event()
+    committed: list[bool] = []
+
+    def hang(event: Event) -> None:
+        free.wait(PATIENCE)
+        committed.append(bool(list((tmp_path / "run").glob("step-*/*/MANIFEST.json"))))
+
+    try:
+        assert fit(tmp_path / "run", on_event=hang, strike=(0, 2)) == [(0, 0), (0, 1), (0, 2)]
+        assert list((tmp_path / "run").glob("step-00000003/*/MANIFEST.json"))
+        assert committed == []  # It still has the first event.
+        assert "on_event is still busy" in caplog.text
+    finally:
+        free.set()
+        await_(lambda: "keras_preempt-events" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_a_function_that_fails_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(event: Event) -> None:
+        raise SystemExit(f"at {event.kind}")
+
+    assert len(fit(tmp_path / "run", on_event=fail)) == 2 * STEPS
+    assert caplog.text.count("on_event has failed") == 1
+
+
+def test_a_custom_loop_tells_its_events_too(tmp_path: Path) -> None:
+    told: list[Event] = []
+    value = tf.Variable(0)
+    handler = PreemptionCheckpointHandler(
+        None,
+        tf.train.Checkpoint(value=value),
+        tmp_path / "run",
+        TerminationConfig(exit_fn=lambda: None),
+        on_event=told.append,
+    )
+
+    def loop() -> None:
+        with handler:
+            for step in range(8):
+                handler.run(value.assign_add, 1)
+                if step == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Preempted):
+        loop()
+    for event in told:
+        assert_follows_the_schema(event)
+        assert SCHEMA[event.kind].loops
+        assert event.start is None
+    assert [event.kind for event in told] == ["notice", "plan", "hold", "commit", "exit", "end"]
+    assert [event.step for event in told if event.kind == "commit"] == [4]
+
+
+def await_(done: Callable[[], Any]) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < limit
+        time.sleep(0.01)  # A list that another thread fills cannot be waited for, only looked at.

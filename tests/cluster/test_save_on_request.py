@@ -1,0 +1,125 @@
+"""``keras-preempt save`` and real jobs: all workers save at one step, and train on as if nothing had happened."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_preempt.checkpoint.layout import SAVE_REQUEST
+from keras_preempt.testing import FakeGcs
+from tests.cli.launched import ENV, command_line
+from tests.cli.saved_run import run
+from tests.cluster.bucket import URL, bucket_of_this_process
+from tests.cluster.harness import RunningCluster, start_cluster
+from tests.cluster.small_fit import fit
+from tests.cluster.test_gcs_fit import Then
+from tests.cluster.training import SCRIPT, Strike, Training, Undisturbed
+
+SAVED, NOTHING_RUNS = 0, 1
+PATIENCE = 240.0
+
+
+def ask(directory: Path) -> subprocess.Popen[str]:
+    command = command_line("save", str(directory))
+    return subprocess.Popen(command, text=True, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def answer(asked: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = asked.communicate(timeout=240)
+    return asked.returncode, output
+
+
+def started(tmp_path: Path, workers: int, *args: str) -> tuple[Training, RunningCluster]:
+    training = Training(tmp_path, workers, args)
+    return training, start_cluster(SCRIPT, workers, args=training.command)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_workers_save_at_one_step_and_train_on_as_if_nothing_had_happened(
+    workers: int, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    training, job = started(tmp_path, workers, "--save-on-request", "0.2s", "--slow", "0.3")
+    with job:
+        job.wait_for_line(0, "^AT batch 0 0", timeout=240)
+        both = [ask(training.directory), ask(training.directory)]
+        for code, output in map(answer, both):
+            assert code == SAVED, output
+            assert "Saved step " in output
+        training.results.append(job.wait(240).assert_ok())
+    saves = [training.events(worker)[0] for worker in range(workers)]
+    rounds = [[plan["target"] for plan in each["plan"] if plan["reason"] == "requested"] for each in saves]
+    assert rounds == [rounds[0]] * workers
+    assert 1 <= len(rounds[0]) <= 2, "two requests at once are one, or one after the other"
+    assert [each["checkpoint"] for each in saves[0]["answered"]] == [
+        f"step-{commit['step']:08d}/{commit['attempt']}" for commit in saves[0]["commit"][: len(rounds[0])]
+    ]
+    assert not (training.directory / SAVE_REQUEST).exists()
+    training.assert_same(undisturbed(workers))
+
+
+def test_a_job_that_is_preempted_meanwhile_answers_with_what_it_saves_then(tmp_path: Path) -> None:
+    training, job = started(tmp_path, 1, "--save-on-request", "1h", "--slow", "0.3")
+    with job:
+        job.wait_for_line(0, "^AT batch 0 0", timeout=240)
+        asked = ask(training.directory)
+        await_(lambda: (training.directory / SAVE_REQUEST).exists())
+        job.signal(0, signal.SIGTERM)
+        code, output = answer(asked)
+        job.wait(120).assert_codes(75)
+    assert code == SAVED, output
+    assert "told to stop meanwhile" in output
+    assert not (training.directory / SAVE_REQUEST).exists()
+
+
+def test_nothing_runs_after_the_end_and_after_a_kill(tmp_path: Path, capsys: Any) -> None:
+    training = Training(tmp_path, 1, ("--save-every", "2"))
+    training.crash(Strike("batch 1 2", (0,), signal="SIGKILL", commits=2))
+    code, _, errors = run(capsys, "save", str(training.directory))
+    assert (code, "worker 0 of start 1 is gone without a word" in errors) == (NOTHING_RUNS, True), errors
+    training.finish()
+    code, _, errors = run(capsys, "save", str(training.directory))
+    assert (code, "start 2 has ended (training is over)" in errors) == (NOTHING_RUNS, True), errors
+    assert not (training.directory / SAVE_REQUEST).exists()
+
+
+@pytest.fixture
+def gcs(tmp_path: Path) -> Iterator[FakeGcs]:
+    with bucket_of_this_process(tmp_path) as server:
+        yield server
+
+
+def test_in_a_bucket_each_look_is_one_request_for_the_metadata_of_one_object(
+    gcs: FakeGcs, capsys: Any
+) -> None:
+    codes: list[int] = []
+    looks: list[str] = []
+    asking = threading.Thread(target=lambda: codes.append(run(capsys, "save", URL)[0]))
+
+    def about_the_request() -> list[str]:
+        return [request.text.partition("?")[0] for request in gcs.requests if SAVE_REQUEST in request.text]
+
+    def ask_after_three_looks() -> None:
+        await_(lambda: len(about_the_request()) >= 3)
+        looks.extend(about_the_request())
+        asking.start()
+        await_(lambda: any(text.startswith("DELETE ") for text in about_the_request()))
+
+    fit(URL, save_on_request="0.05s", more=[Then((0, 1), ask_after_three_looks)])
+    asking.join()
+    assert codes == [SAVED]
+    assert {look.split(" ")[0] for look in looks} == {"GET"}
+    assert all(look.endswith(f"/o/runs/1/{SAVE_REQUEST}") for look in looks), looks
+
+
+def await_(done: Callable[[], bool]) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < limit
+        time.sleep(0.01)  # A file cannot be waited for, only looked at.
