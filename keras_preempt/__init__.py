@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keras_preempt.notices.watcher import PreemptionWatcher
     from keras_preempt.state.weights import load_weights
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "MultiWorkerFit",
