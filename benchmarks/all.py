@@ -45,6 +45,7 @@ BENCHMARKS = (
     Benchmark("gcs.py", ("--quick",)),
     Benchmark("resume_cost.py", ("--quick",)),
     Benchmark("input_state.py", ("--quick",)),
+    Benchmark("what_is_lost.py", ("--only", "ours", "backup")),
 )
 
 

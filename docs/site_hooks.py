@@ -1,11 +1,13 @@
 """Hooks of MkDocs: they add the pages and files outside docs/ to which pages link.
 
 The site has the pages of docs/ at its root, and every other file of the repository under its own path. The page of a
-file that is not Markdown shows the file itself, and the page of a folder's README also shows the folder's other files.
+file that is not Markdown shows the file itself, that of a notebook its cells with what they printed, and the page of a
+folder's README also shows the folder's other files.
 """
 
 from __future__ import annotations
 
+import json
 import os.path
 import re
 from pathlib import Path
@@ -18,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
 _CODE = {
     **{".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "sh", ".sbatch": "sh", ".json": "json"},
-    **{"Dockerfile": "docker", ".service": "ini", ".ipynb": "json"},
+    **{"Dockerfile": "docker", ".service": "ini"},
 }
 _PLACEHOLDER = "YOUR-ORGANISATION"
 
@@ -95,7 +97,9 @@ def _content(path: str, config: Any) -> str:
     if not path.endswith(".md"):
         link = address(config, path)
         note = f" [In the repository]({link})." if link else ""
-        return f"# {path}\n\nOne of the [examples]({_to_examples(path)}).{note}\n\n{_code(path)}"
+        shown = _notebook(path) if path.endswith(".ipynb") else _code(path)
+        title = re.sub(r"([/_])", r"\1<wbr>", path)  # Where it may be broken.
+        return f"# {title}\n\nOne of the [examples]({_to_examples(path)}).{note}\n\n{shown}"
     content = (ROOT / path).read_text()
     if os.path.basename(path) == "README.md":
         others = sorted((ROOT / path).parent.iterdir())
@@ -113,3 +117,17 @@ def _to_examples(path: str) -> str:
 def _code(path: str) -> str:
     language = _CODE.get(Path(path).suffix or Path(path).name, "text")
     return f"````{language}\n{(ROOT / path).read_text()}````\n"
+
+
+def _notebook(path: str) -> str:
+    """Returns the cells of a notebook in order, each with what it has printed."""
+    parts = []
+    for cell in json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            # Its title is below that of the page.
+            parts.append(re.sub(r"^# ", "## ", source, flags=re.MULTILINE))
+            continue
+        parts.append(f"````python\n{source}\n````")
+        parts += [f"````text\n{''.join(output['text']).rstrip()}\n````" for output in cell["outputs"]]
+    return "\n\n".join(parts) + "\n"

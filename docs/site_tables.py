@@ -1,7 +1,8 @@
 """Tables of the site that can be read on a phone.
 
 Each cell is given the heading of its column, from which site.css makes cards where the screen is narrow. Code in a
-table is broken between words only: not after a hyphen or a slash.
+table is broken between words only: not after a hyphen or a slash. Output in columns, which a program has aligned with
+spaces, keeps its lines and scrolls.
 """
 
 from __future__ import annotations
@@ -11,13 +12,28 @@ from html import escape
 from html.parser import HTMLParser
 from typing import Any
 
+_OUTPUT = re.compile(r'<div class="language-text highlight">(?P<inside>.*?</pre>)', re.DOTALL)
+# In a line: two words with several spaces between them, or what a rule or a tree is drawn with.
+_ALIGNED = re.compile(r"\S {2,}\S|[─├│└]")
+
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Rewrites the tables of a page."""
+    """Rewrites the tables of a page, and marks its output in columns."""
     reader = _Tables()
-    reader.feed(html)
+    reader.feed(_OUTPUT.sub(_marked, html))
     reader.close()
     return "".join(reader.written)
+
+
+def _marked(found: re.Match[str]) -> str:
+    text = re.sub(r"<[^>]*>", "", found["inside"])
+    lines = [line for line in text.splitlines() if line.strip()]
+    aligned = sum(bool(_ALIGNED.search(line)) for line in lines)
+    return (
+        found[0].replace("language-text", "language-text columns", 1)
+        if 2 * aligned > len(lines)
+        else found[0]
+    )
 
 
 class _Tables(HTMLParser):

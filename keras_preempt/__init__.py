@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keras_preempt.state.weights import load_weights
     from keras_preempt.training.resuming import ResumedFrom
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Event",

@@ -6,6 +6,8 @@ TensorFlow and the other dependencies are borrowed from the running environment,
 
 from __future__ import annotations
 
+import email
+import importlib.util
 import os
 import re
 import subprocess
@@ -71,6 +73,43 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     assert "keras_preempt/py.typed" in others
 
 
+def test_the_description_on_the_index_has_no_link_that_leads_nowhere(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        fields = email.message_from_bytes(archive.read(name))
+    description = str(fields.get_payload())
+    assert description.startswith("# keras-preempt")
+    assert fields["Description-Content-Type"] == "text/markdown"
+    links = re.findall(r"""\]\(([^)]*)\)|(?:src|srcset)="([^"]*)\"""", description)
+    assert links
+    assert all("".join(link).startswith("https://") for link in links)
+    assert "YOUR-ORGANISATION" not in str(fields)
+
+
+def test_links_of_the_readme_lead_to_the_tag_in_the_repository_once_its_address_is_known() -> None:
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    settings = (ROOT / "mkdocs.yml").read_text()
+    assert hook.address(settings) is None, "a placeholder"
+    known = re.sub(r"(repository:) \S+", r"\1 https://example.org/keras-preempt/", settings)
+    address = hook.address(known)
+    assert address == "https://example.org/keras-preempt"
+    with pytest.raises(ValueError, match="Received: none"):
+        hook.address("site_name: keras_preempt")
+    readme = (ROOT / "README.md").read_text()
+    assert "](docs/guarantees.md)" in readme
+    made = hook.description(readme, address, "v1.2.3")
+    assert "](https://example.org/keras-preempt/blob/v1.2.3/docs/guarantees.md)" in made
+    assert 'src="https://example.org/keras-preempt/raw/v1.2.3/docs/images/timeline-light.svg"' in made
+    assert not re.search(r"""\]\((?!https:)|(?:src|srcset)="(?!https:)""", made)
+    here = re.sub(r"https://example.org/keras-preempt/(blob|raw)/v1.2.3/", "", made)
+    assert here == readme, "nothing else is changed"
+
+
 def test_the_source_distribution_holds_what_its_two_commands_need(built: Path) -> None:
     (source,) = built.glob("*.tar.gz")
     with tarfile.open(source) as archive:
@@ -78,6 +117,7 @@ def test_the_source_distribution_holds_what_its_two_commands_need(built: Path) -
     assert names >= {
         "Makefile",
         "pyproject.toml",
+        "hatch_build.py",
         "constraints.txt",
         "examples/digits.py",
         "tests/conftest.py",
@@ -120,7 +160,8 @@ def test_type_checkers_read_the_installed_package(installed: Path, tmp_path: Pat
 def test_the_readme_s_script_passes_a_drill_with_the_installed_package(
     installed: Path, tmp_path: Path
 ) -> None:
-    found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    readme = (ROOT / "README.md").read_text()
+    found = re.search(r"<!-- file: train.py -->\n```python\n(.*?)```", readme, re.DOTALL)
     assert found
     (tmp_path / "train.py").write_text(found[1])
     done = subprocess.run(

@@ -18,13 +18,25 @@ from tests.docs.pages import ROOT
 
 IMAGES = ROOT / "docs" / "images"
 WIDTHS = (390, 768, 1440)
-LOOKED_AT = ["", "cost/", "guarantees/", "tested-combinations/", "api/", "alignment/", "examples/digits.py/"]
+LOOKED_AT = [
+    "",
+    "comparison/",
+    "cost/",
+    "guarantees/",
+    "tested-combinations/",
+    "api/",
+    "alignment/",
+    "examples/digits.py/",
+]
 
 #: Screenshots: page, width and height, whether dark.
 SCREENSHOTS = {
     "site-first-page-1440-light": ("", 1440, 1000, False),
     "site-first-page-768-dark": ("", 768, 1000, True),
     "site-first-page-390-dark": ("", 390, 844, True),
+    "site-comparison-390-light": ("comparison/", 390, 844, False),
+    "site-comparison-1440-dark": ("comparison/", 1440, 1000, True),
+    "site-notebook-768-light": ("examples/first_steps.ipynb/", 768, 1000, False),
     "site-cost-1440-dark": ("cost/", 1440, 1000, True),
     "site-cost-390-light": ("cost/", 390, 844, False),
     "site-guarantees-768-light": ("guarantees/", 768, 1000, False),

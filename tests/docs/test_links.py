@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs.pages import PAGES, name_of
 
-_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"""\[[^\]]*\]\(([^)\s]+)\)|(?:src|srcset|href)="([^"]+)\"""")
 
 
 def anchors(page: Path) -> set[str]:
@@ -19,7 +19,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
-    for link in _LINK.findall(page.read_text()):
+    for link in map("".join, _LINK.findall(page.read_text())):
         if link.startswith(("https://", "http://")):
             continue
         path, _, anchor = link.partition("#")

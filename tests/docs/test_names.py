@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 import pytest
-import yaml
 
 from keras_preempt.checkpoint import failpoints
 from keras_preempt.cli.main import cli
@@ -138,9 +137,3 @@ def test_every_option_on_the_pages_of_the_commands_exists(page: str) -> None:
             option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)
         }
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]+", (ROOT / "docs" / page).read_text())) <= known
-
-
-def test_the_citation_is_of_this_version() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert f'\nversion = "{citation["version"]}"\n' in (ROOT / "pyproject.toml").read_text()
-    assert citation["title"] == "keras-preempt"

@@ -71,6 +71,19 @@ def test_a_first_page_with_another_verdict_than_the_record_is_noticed(docs: Path
     assert "does not show the verdict of the record" in done.stderr
 
 
+def test_the_readme_shows_the_picture_with_its_verdict() -> None:
+    """That of docs/index.md, which is held against the record."""
+    (verdict,) = [
+        line
+        for line in (DOCS / "index.md").read_text().splitlines()
+        if line.startswith("VERDICT: identical (56")
+    ]
+    readme = (ROOT / "README.md").read_text()
+    assert f"> `{verdict}`" in readme
+    for scheme in ("light", "dark"):
+        assert f"docs/images/timeline-{scheme}.svg" in readme
+
+
 def test_the_record_is_of_the_drill_of_make_demo_in_which_nothing_was_lost() -> None:
     record = json.loads((DOCS / "timeline_record.json").read_text())
     demo = (ROOT / "Makefile").read_text().partition("\ndemo:")[2].partition("\n\n")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -100,9 +101,17 @@ def test_scripts_of_the_site_ask_nobody_for_anything(script: str) -> None:
 @pytest.mark.parametrize("path", [path for path in EXAMPLES if not path.endswith(".md")])
 def test_every_example_is_shown_on_a_page_as_the_file_is(path: str, built: Path) -> None:
     assert f"](../{path})" in (DOCS / "examples.md").read_text()
-    assert (ROOT / path).read_text().strip() in [
-        code.strip() for code in _Reader((built / path / "index.html").read_text()).code
-    ]
+    on_its_page = [code.strip() for code in _Reader((built / path / "index.html").read_text()).code]
+    if path.endswith(".ipynb"):
+        cells = [
+            cell for cell in json.loads((ROOT / path).read_text())["cells"] if cell["cell_type"] == "code"
+        ]
+        printed = [output["text"] for cell in cells for output in cell["outputs"]]
+        assert sorted(on_its_page) == sorted(
+            "".join(each).strip() for each in [*printed, *(c["source"] for c in cells)]
+        )
+        return
+    assert (ROOT / path).read_text().strip() in on_its_page
     readme = built / Path(path).parent / "index.html"
     if f"{Path(path).parent}/README.md" in EXAMPLES:
         shown = [code.strip() for code in _Reader(readme.read_text()).code]
@@ -166,6 +175,15 @@ TABLE = (
     '<tbody><tr><td>now</td><td class="x"><code>--save-every 10min</code> &lt;br&gt;<br><a href="#">x</a></td></tr>'
     "<tr><td>a</td><td>b</td></tr></tbody></table><!-- end --><p>&#182;</p>"
 )
+
+
+def test_output_in_columns_keeps_its_lines_and_a_long_line_is_wrapped() -> None:
+    page = hook("site_tables").on_page_content
+    block = '<div class="language-text highlight"><pre><span></span><code>{}\n</code></pre></div>'
+    for output in ("what   ratio\n----  -----\na step  0.29", "runs/\n├── run.json\n└── events/"):
+        assert 'class="language-text columns highlight"' in page(block.format(output), None, None, None)
+    for output in ("VERDICT: identical (56 tensors; 0 steps lost)\nEnd", "Saved\nEnd\nsteps   2"):
+        assert page(block.format(output), None, None, None) == block.format(output)
 
 
 def test_cells_know_their_column_and_code_in_tables_is_broken_between_words_only() -> None:

@@ -1,0 +1,82 @@
+"""What a preemption costs each contestant: README.md and docs/comparison.md show what is counted."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))  # As when the benchmark is run.
+
+from what_is_lost import CONTESTANTS, in_the_model  # noqa: E402
+
+SCRIPT = "what_is_lost.py"
+
+
+def counted(*contestants: str) -> str:
+    """Runs the benchmark; returns what it prints."""
+    command = [sys.executable, str(ROOT / "benchmarks" / SCRIPT), "--only", *contestants]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The cells of each row of the table, by its title."""
+    titles = [title for title, _ in CONTESTANTS.values()]
+    cells = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    return {title: found for title, *found in cells if title in titles}
+
+
+def shown() -> dict[str, list[str]]:
+    """The rows that the page on the comparison shows."""
+    page = (ROOT / "docs" / "comparison.md").read_text()
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if "|" in line
+    ]
+    titles = [title for title, _ in CONTESTANTS.values()]
+    return {title: cells for title, *cells in lines if title in titles}
+
+
+@pytest.mark.timeout(1800)
+def test_ours_loses_nothing_and_keras_callback_begins_the_epoch_again() -> None:
+    found = rows(counted("ours", "backup"))
+    assert found["PreemptionCallback"] == ["yes", "0", "80", "0", "0", "75"]
+    # It was told to leave in the 14th step of an epoch, and continues at the beginning of that.
+    assert found["BackupAndRestore"] == ["no", "14", "80", "0", "0", "143"]
+    assert found.items() <= shown().items()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_the_page_shows_what_is_counted() -> None:
+    names = [name for name in CONTESTANTS if name != "orbax"]  # Not a package that we develop with.
+    found = rows(counted(*names))
+    assert len(found) == len(names)
+    assert found.items() <= shown().items()
+
+
+def test_the_readme_shows_the_figures_of_the_page() -> None:
+    table = (ROOT / "README.md").read_text().partition("## How it compares")[2].partition("\n## ")[0]
+    lines = [line.strip("|").split("|") for line in table.splitlines() if "| measured |" in line]
+    figures = {name.strip(" *").replace("`", ""): [cell.strip() for cell in cells] for name, *cells in lines}
+    assert len(figures) == len(shown()) == len(CONTESTANTS)
+    for title, (same, again, _, twice, never, _) in shown().items():
+        _, shown_again, epoch, shown_same = figures[title]
+        assert (shown_again, shown_same) == (again, same), title
+        counts = re.findall(r"(\d+) of 640 samples (twice|never)", epoch)
+        assert {what: count for count, what in counts} == {
+            what: count for what, count in (("twice", twice), ("never", never)) if count != "0"
+        }, title
+
+
+def test_steps_that_a_later_start_runs_again_are_not_in_the_model() -> None:
+    first, second, third = (0, (1,)), (1, (2,)), (2, (3,))
+    assert in_the_model([[first, second], [second, third]]) == [first, second, third]
+    assert in_the_model([[first, second], [third]]) == [first, second, third]
+    again = (0, (4,))
+    assert in_the_model([[first, second], [again]]) == [again]
