@@ -100,6 +100,13 @@ _BOUNDARY = Field("int", "boundaries that the fit has passed")
 _SOURCE = Field("str", 'who said it: "signal", "gce", ...; "interrupt" for Ctrl-C')
 _REASON = Field("str", "why, in words")
 
+ANY: Mapping[str, Field] = {
+    "passed": Field(
+        "list", "when epochs and validations have begun since the event before: time, optimizer steps done", False
+    ),
+}
+"""What every event may say."""
+
 SCHEMA: Mapping[str, Kind] = {
     "start": Kind(
         "the workers have begun together",
@@ -111,6 +118,7 @@ SCHEMA: Mapping[str, Kind] = {
             "began_at": Field("float", "when `fit` began"),
             "read_at": Field("float | None", "when a checkpoint was read; None if there was none"),
             "read_seconds": Field("float", "how long that took"),
+            "versions": Field("dict", "of Python, this package, Keras and its backend, by name"),
         },
     ),
     "restore": Kind(

@@ -18,7 +18,7 @@ from keras_preempt import Event, Preempted, PreemptionCheckpointHandler, Termina
 from keras_preempt.checkpoint import save_request
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import delivery
-from keras_preempt.report.event import SCHEMA
+from keras_preempt.report.event import ANY, SCHEMA
 from tests.cluster.small_fit import STEPS, fit
 from tests.cluster.test_gcs_fit import Then
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("nowhere", "everything_is_given_back")
 
 
 def assert_follows_the_schema(event: Event) -> None:
-    fields = SCHEMA[event.kind].fields
+    fields = {**ANY, **SCHEMA[event.kind].fields}
     always = {name for name, field in fields.items() if field.always}
     assert always <= set(event.fields) <= set(fields), event
     for name, value in event.fields.items():
