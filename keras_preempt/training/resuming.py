@@ -127,6 +127,7 @@ def take_over(to: FitState, start: Start, events: EventLog, before: str | None =
         substituted_from=loaded.substituted_from,
         input=how,
         saved_by=loaded.manifest.members,
+        exchanged=start.exchanged,
         regrouped=None if regrouped is None else regrouped.summary,
     )
     logger.log(
