@@ -15,7 +15,7 @@ from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.notices.termination import TerminationConfig, check_no_arguments
 from keras_preempt.process import log
-from keras_preempt.training import drill_place
+from keras_preempt.training import drill_place, reading
 from keras_preempt.training.beginning import Options, begin
 from keras_preempt.training.fit import Fit
 from keras_preempt.training.propagation import tell_uncaught_loss
@@ -78,7 +78,8 @@ class PreemptionCallback(keras.callbacks.Callback):
         store = open_store(drill_place.replaced(directory), staging_dir=staging_dir)
         termination = termination or TerminationConfig()
         check_no_arguments("save_fn", termination.save_fn)
-        self._options = Options(store, staging_dir, termination, chosen(save_every), retention)
+        together = reading.together(store)
+        self._options = Options(store, staging_dir, termination, chosen(save_every), retention, together)
         self._fit: Fit | None = None
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.
         weakref.finalize(self, backend().repair().undo)

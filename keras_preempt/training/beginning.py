@@ -60,6 +60,7 @@ class Options:
     termination: TerminationConfig
     schedule: Schedule
     retention: Retention
+    together: bool
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,6 @@ class _Found:
     options: Options
     participant: Participant
     milestones: Milestones
-    together: bool
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,7 @@ def _find(
     coordinator = backend().coordinator(here)
     participant = Participant(here, coordinator, events, options.termination, _fits, ending, machine_goes)
     setup = setup_of(model, running.feed, backend().replicas(strategy), here.members)
-    together = reading.together(store)
-    return _Found(model, running, others, bar, setup, turn, options, participant, milestones, together)
+    return _Found(model, running, others, bar, setup, turn, options, participant, milestones)
 
 
 def _agree(found: _Found, reached: Reached) -> _Agreed:
@@ -229,7 +228,7 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
         tells=shared_files.written_by(found.others),
         told=shared_files.warn,
         read_share=None if gather is None else read_share,
-        together=found.together,
+        together=found.options.together,
     )
     over = False
     if start.restored is not None and start.restored.manifest.finished:

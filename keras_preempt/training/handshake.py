@@ -95,14 +95,16 @@ class Handshake:
         about: str,
         call: Callable[[], Result],
         same: Callable[[Result], str] = lambda result: "",
+        fails_by: tuple[type[Exception], ...] = (CheckpointError, OSError),
     ) -> tuple[Result, None] | tuple[None, str]:
         """Makes a call on all workers, which succeeds on all of them or on none.
 
         Args:
             stage: Names the call, as nothing else in this start.
             about: What it is about, for messages.
-            call: Raises `CheckpointError` or OSError if it fails.
+            call: What is to succeed.
             same: Returns what has to be the same on all workers.
+            fails_by: The errors by which the call fails. Every other one ends the start of all workers.
 
         Returns:
             What the call has returned here, or what was wrong on one of the workers.
@@ -115,7 +117,7 @@ class Handshake:
             try:
                 result = call()
                 seen = same(result)
-            except (CheckpointError, OSError) as error:
+            except fails_by as error:
                 wrong = f"{about}: {error}"
             for other in range(1, self.coordinator.members) if member == 0 else ():
                 answer = self.hear(f"{stage}/{other}", other)

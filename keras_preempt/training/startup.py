@@ -280,7 +280,10 @@ class _Beginning:
         )
         loaded: Loaded | None = None
         if share is not None:
-            loaded, wrong = self.handshake.agree(f"exchange/{number}", info.directory, share.exchange)
+            # Any other error has broken the exchange, and with it what training needs.
+            loaded, wrong = self.handshake.agree(
+                f"exchange/{number}", info.directory, share.exchange, fails_by=(CheckpointError,)
+            )
         if loaded is not None:
             return loaded, None
         assert wrong is not None
