@@ -40,3 +40,8 @@ def test_empty_files_do_not_all_go_to_one_worker() -> None:
 def test_there_must_be_a_worker() -> None:
     with pytest.raises(ValueError, match="Expected at least one worker"):
         share_out([1], 0)
+
+
+def test_who_has_a_large_file_gets_fewer_others() -> None:
+    assert share_out([10, 100, *[10] * 9], 2) == [[1], [0, *range(2, 11)]]
+    assert share_out([30, 30, 20, 20, 20], 2) == [[0, 2, 4], [1, 3]]

@@ -57,11 +57,12 @@ class Collectives:
 
     def _gathered(self, data: Bytes) -> list[Bytes]:
         """Waits in a thread of its own, which is left behind where TensorFlow does not come back from a worker."""
-        answers: queue.SimpleQueue[tf.Tensor | BaseException] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[Bytes | BaseException] = queue.SimpleQueue()
 
         def run() -> None:
             try:
-                answers.put(gather(data, self._members))
+                # Waits for the value too, where operations are asynchronous.
+                answers.put(np.asarray(gather(data, self._members)).view(np.uint8))
             except BaseException as error:  # Raised again by the caller.
                 answers.put(error)
 
@@ -77,7 +78,7 @@ class Collectives:
             ) from None
         if isinstance(answer, BaseException):
             raise answer
-        return list(np.asarray(answer).view(np.uint8).reshape(self._members, len(data)))
+        return list(answer.reshape(self._members, len(data)))
 
 
 def gather(data: Bytes, members: int) -> tf.Tensor:

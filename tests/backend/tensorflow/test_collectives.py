@@ -30,7 +30,7 @@ def test_each_gets_what_is_its_own_in_whatever_order_tensorflow_has_its_tasks(
 
 def test_a_worker_that_does_not_come_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
-    monkeypatch.setattr(collectives, "gather", lambda data, members: never.wait(60))
+    monkeypatch.setattr(collectives, "gather", lambda data, members: [never.wait(60)])
     with pytest.raises(tf.errors.UnavailableError, match="Expected all 2 workers to exchange") as error:
         Collectives(0, 2, patience=0.05)(np.zeros(8, np.uint8))
     never.set()
