@@ -37,8 +37,8 @@ def together(store: Store) -> bool:
         return store.shared_by_network
     if text not in (EXCHANGE, READ):
         raise ValueError(
-            f"Expected {environment.RESTORE} to be {EXCHANGE!r} or {READ!r}. Received: {text!r}. Correct it, or unset "
-            f"it: then a bucket is read by {EXCHANGE!r} and a directory by {READ!r}."
+            f"Expected {environment.RESTORE} to be 'exchange' or 'read'. Received: {text!r}. Correct it, or unset it: "
+            "then a bucket is read by 'exchange' and a directory by 'read'."
         )
     return text == EXCHANGE
 
