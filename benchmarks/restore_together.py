@@ -32,9 +32,9 @@ FOLDER = "run"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--mb", type=float, default=64, help="size of the state")
+    parser.add_argument("--mb", type=float, default=32, help="size of the state")
     parser.add_argument(
-        "--rate", type=float, default=8, help="MB/s of each worker, or of all of them together"
+        "--rate", type=float, default=4, help="MB/s of each worker, or of all of them together"
     )
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=3)
