@@ -43,6 +43,7 @@ BENCHMARKS = (
     Benchmark("save.py", ("--megabytes", "16", "--repetitions", "1", "--no-peaks", "--no-aims", "--writers")),
     Benchmark("background_save.py", ("--gb", "0.02", "--repetitions", "1", "--no-aims")),
     Benchmark("gcs.py", ("--quick",)),
+    Benchmark("restore_together.py", ("--quick",)),
     Benchmark("resume_cost.py", ("--quick",)),
     Benchmark("input_state.py", ("--quick",)),
     Benchmark("what_is_lost.py", ("--only", "ours", "backup")),

@@ -16,7 +16,7 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.notices.termination import TerminationConfig, check_no_arguments
 from keras_preempt.process import log
 from keras_preempt.report.delivery import OnEvent, check
-from keras_preempt.training import drill_place
+from keras_preempt.training import drill_place, reading
 from keras_preempt.training.beginning import Options, begin
 from keras_preempt.training.fit import Fit
 from keras_preempt.training.propagation import tell_uncaught_loss
@@ -95,8 +95,16 @@ class PreemptionCallback(keras.callbacks.Callback):
         check_no_arguments("save_fn", termination.save_fn)
         interval(save_on_request, store)  # Refuses what it cannot be.
         check(on_event)
+        together = reading.together(store)
         self._options = Options(
-            store, staging_dir, termination, chosen(save_every), retention, save_on_request, on_event
+            store,
+            staging_dir,
+            termination,
+            chosen(save_every),
+            retention,
+            together,
+            save_on_request,
+            on_event,
         )
         self._fit: Fit | None = None
         self.resumed: ResumedFrom | None = None

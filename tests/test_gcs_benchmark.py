@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "gcs.py"
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARK = BENCHMARKS / "gcs.py"
+TOGETHER = BENCHMARKS / "restore_together.py"
 
 
 def _rows(output: str) -> dict[str, list[str]]:
@@ -41,3 +45,20 @@ def test_four_connections_are_much_faster_than_one_stream_and_workers_share_the_
     writes, listings, reads, deletions, every = map(int, rows["save and commit"])
     assert deletions == 0
     assert every == writes + listings + reads < 40
+
+
+def test_workers_that_restore_together_read_every_byte_once() -> None:
+    result = subprocess.run(
+        [sys.executable, str(TOGETHER), "--quick"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = _rows(result.stdout)
+    for limit in ("each worker", "the bucket"):
+        apart, together = (rows[f"2 workers, 2 MB/s for {limit}: {way}"] for way in ("read", "exchange"))
+        assert float(apart[0]) == pytest.approx(2, abs=0.02)
+        assert float(together[0]) == pytest.approx(1, abs=0.02)
+        assert float(together[2]) > 1.2, "2 where nothing else runs"

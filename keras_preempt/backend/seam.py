@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keras_preempt.agreement.coordinator import Coordinator
     from keras_preempt.backend.keras.input_feed import InputFeed
     from keras_preempt.backend.keras.running_fit import RunningFit, TracedStep
+    from keras_preempt.checkpoint.exchange import Gather
     from keras_preempt.checkpoint.tensors import Array
 
 _BACKENDS = {"tensorflow": "keras_preempt.backend.tensorflow.backend"}
@@ -274,6 +275,18 @@ class Backend(Protocol):
 
     def coordinator(self, place: Place) -> Coordinator:
         """Returns how the processes of a job talk to each other. Raises CoordinationLost if they cannot."""
+
+    def gather(self, place: Place, patience: float) -> Gather | None:
+        """Returns how the processes of a job give each other bytes over the network that they train on.
+
+        Args:
+            place: This process; there are others.
+            patience: Seconds that one of its calls waits for the other processes. Whatever goes wrong in a call is the
+                end of training: then it raises the error that a lost worker makes.
+
+        Returns:
+            None if the backend has no such way.
+        """
 
     def notice_keys(self) -> Coordinator:
         """Returns where the backend's runtime leaves its own notices. Raises CoordinationLost if it is not there."""

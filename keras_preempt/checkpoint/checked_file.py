@@ -84,12 +84,6 @@ class CheckedFile:
         """Bytes that are still to be read."""
         return self.entry.size - self.taken
 
-    def take(self, count: int) -> bytes:
-        """Returns the next `count` bytes. Raises `CorruptCheckpoint` if there are fewer."""
-        data = np.empty(count, np.uint8)
-        self.read_into(data)
-        return data.tobytes()
-
     def read_into(self, target: Bytes) -> None:
         """Fills `target` with the next bytes. Raises `CorruptCheckpoint` if there are fewer."""
         for start in range(0, len(target), PIECE):

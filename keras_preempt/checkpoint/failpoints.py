@@ -37,6 +37,7 @@ NAMES = (
     "save.after-manifest",
     "restore.before-read",
     "restore.after-read",
+    "restore.in-exchange",
 )
 """Every point there is, in the order in which a save and then a restore pass them."""
 

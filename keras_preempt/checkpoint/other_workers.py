@@ -110,7 +110,7 @@ class LoadedFromOthers(Loaded):
 
 
 def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup, shown: Shown = silent) -> Loaded:
-    """Reads what one worker needs from a checkpoint, and verifies every byte of it.
+    """Reads what one worker needs from a checkpoint, and verifies every byte of it; see `load_with`.
 
     Args:
         store: The run's directory.
@@ -118,6 +118,18 @@ def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup, show
         member: The worker's number.
         setup: What it trains on.
         shown: Shows how much of it is read.
+    """
+    return load_with(Reading(store, info, shown), info, member, setup)
+
+
+def load_with(reading: Reading, info: CheckpointInfo, member: int, setup: Setup) -> Loaded:
+    """Reads what one worker needs from a checkpoint, or its share of that.
+
+    Args:
+        reading: How it is read.
+        info: Which checkpoint.
+        member: The worker's number.
+        setup: What it trains on.
 
     Returns:
         The worker's own part, as from `reader.load`, if the checkpoint was saved on the same setup; else a
@@ -127,7 +139,6 @@ def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup, show
         CheckpointError: As from `reader.Reading`; or it was saved by another number of workers and does not say on
             what.
     """
-    reading = Reading(store, info, shown)
     source = reading.source(member)
     saved_on = reading.part(source).state.get(SETUP)
     members = reading.manifest.members

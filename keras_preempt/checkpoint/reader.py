@@ -18,6 +18,7 @@ from keras_preempt.checkpoint.errors import (
     UnsafeName,
     UnsupportedFormat,
 )
+from keras_preempt.checkpoint.exchange import Exchange, Gather
 from keras_preempt.checkpoint.layout import (
     MANIFEST,
     attempt_directory,
@@ -154,12 +155,16 @@ class Reading:
         store: The run's directory.
         info: Which checkpoint.
         shown: Shows how much of it is read.
+        share: The worker's number, and how many workers there are, if it is to read only its share of the mirrored
+            tensors; `exchange` then gets the others'. None to read all of them.
 
     Attributes:
         manifest: What the checkpoint says about itself.
     """
 
-    def __init__(self, store: Store, info: CheckpointInfo, shown: Shown = silent) -> None:
+    def __init__(
+        self, store: Store, info: CheckpointInfo, shown: Shown = silent, share: tuple[int, int] | None = None
+    ) -> None:
         if info.manifest is None:
             raise info.error or CorruptCheckpoint(f"{info.directory}/{MANIFEST}", "no readable manifest")
         self.manifest = info.manifest
@@ -168,6 +173,8 @@ class Reading:
         self._shown = shown
         self._refs = {ref.member: ref for ref in self.manifest.parts}
         self._parts: dict[int, Part] = {}
+        self._share = share
+        self._exchange: Exchange | None = None
 
     def load(self, member: int) -> Loaded:
         """Reads what one worker needs.
@@ -183,6 +190,23 @@ class Reading:
     def load_all(self) -> tuple[dict[str, Array], tuple[Own, ...]]:
         """Returns the mirrored tensors, and what every worker that has a part saved of its own, by number."""
         return self._read(sorted(self._refs))
+
+    @property
+    def plan(self) -> str:
+        """Tells the shares of one checkpoint from those of another: the same for all workers that can `exchange`."""
+        return "" if self._exchange is None else self._exchange.plan
+
+    def exchange(self, gather: Gather) -> None:
+        """Gets the shares of the others, to where `load` or `load_all` has returned arrays without content.
+
+        All workers have to call it, when all have read their shares, of the same `plan`.
+
+        Raises:
+            Exception: What `gather` raises; every other error comes when the exchange is over.
+        """
+        assert self._exchange is not None
+        with self._shown(f"Receiving {self._directory}", self._exchange.arriving) as moved:
+            self._exchange.run(gather, moved)
 
     def source(self, member: int) -> int:
         """Returns the worker whose part is used for `member`."""
@@ -224,18 +248,25 @@ class Reading:
         failpoints.point("restore.before-read")
         parts = [self.part(member) for member in members]
         assembly = Assembly(self._directory, self.check_whole())
+        mirrored = assembly.files
+        if self._share is not None:
+            self._exchange = Exchange(self._directory, mirrored, *self._share)
+            mirrored = self._exchange.own
         locals_ = [(part.member, entry) for part in parts for entry in part.files if entry.name == part.local]
-        wanted = [*assembly.files, *((entry, new_places) for _, entry in locals_)]
+        wanted = [*mirrored, *((entry, new_places) for _, entry in locals_)]
         size = sum(entry.size for entry, _ in wanted)
         with self._shown(f"Reading {self._directory}", size) as moved:
             files = [
                 (CheckedFile(self._store, self._directory, entry, moved), places) for entry, places in wanted
             ]
             in_parallel([file.check_size for file, _ in files], size)
-            check_room(self._directory, size)
+            check_room(self._directory, size if self._exchange is None else size + self._exchange.arriving)
             assembly.allocate()
             read = in_parallel([partial(read_to_places, *pair) for pair in files], size)
-        own = dict(zip((member for member, _ in locals_), read[len(assembly.files) :], strict=True))
+        if self._exchange is not None:
+            self._exchange.hold(read[: len(mirrored)])
+        read_locals = [filling.tensors for filling in read[len(mirrored) :]]
+        own = dict(zip((member for member, _ in locals_), read_locals, strict=True))
         failpoints.point("restore.after-read")
         return assembly.tensors, tuple(
             Own(part.member, own.get(part.member, {}), part.state) for part in parts

@@ -26,6 +26,8 @@ from keras_preempt.checkpoint.storage.store import Moved, Store, uncounted
 LARGEST_HEADER = 100_000_000
 """Bytes; the limit of the safetensors library too."""
 
+_LENGTH_SIZE = 8  # bytes before the header, which say how long it is
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGNMENT = 64
@@ -197,26 +199,76 @@ def read_tensors(
     """
     file = CheckedFile(store, directory, entry, moved)
     file.check_size()
-    return read_to_places(file, new_places)
+    return read_to_places(file, new_places).tensors
 
 
-def read_to_places(file: CheckedFile, places: Places) -> dict[str, Array]:
+class Filling:
+    """A file of tensors that arrives at where its tensors belong.
+
+    Its buffers, one after the other, are the bytes of the file. Each has to be filled before the next is asked for:
+    what it holds says what follows.
+
+    Args:
+        name: The file, for messages.
+        size: Its size in bytes.
+        places: Where to; called before anything but the header is there, and raises if it refuses the tensors.
+
+    Attributes:
+        tensors: The tensors by key, complete when there are no more buffers.
+        buffers: The buffers so far.
+    """
+
+    def __init__(self, name: str, size: int, places: Places) -> None:
+        self.tensors: dict[str, Array] = {}
+        self.buffers: list[Bytes] = []
+        self._name = name
+        self._size = size
+        self._places = places
+
+    def __iter__(self) -> Iterator[Bytes]:
+        """Yields the buffers; raises `CorruptCheckpoint` if what they hold is no valid safetensors file."""
+        for buffer in self._fill():
+            self.buffers.append(buffer)
+            yield buffer
+
+    def _fill(self) -> Iterator[Bytes]:
+        if self._size < _LENGTH_SIZE:
+            raise CorruptCheckpoint(self._name, f"an end after {self._size} bytes")
+        prefix = np.empty(_LENGTH_SIZE, np.uint8)
+        yield prefix
+        length, left = int.from_bytes(prefix.tobytes(), "little"), self._size - _LENGTH_SIZE
+        if length > min(LARGEST_HEADER, left):
+            raise CorruptCheckpoint(self._name, f"a header of {length} bytes in a file of {self._size}")
+        header = np.empty(length, np.uint8)
+        yield header
+        stored = parse_header(header.tobytes(), left - length, self._name)
+        targets = self._places(stored)
+        for tensor in stored:
+            target = targets[tensor.key]
+            flat = target.reshape(-1).view(np.uint8)
+            yield flat
+            if tensor.dtype == "bool" and np.any(flat > 1):
+                raise CorruptCheckpoint(
+                    self._name, f"a boolean that is neither 0 nor 1 in {tensor.key!r:.200}"
+                )
+            if sys.byteorder == "big":
+                target[...] = target.view(target.dtype.newbyteorder("<"))
+        self.tensors = {tensor.key: targets[tensor.key] for tensor in stored}
+
+
+def read_to_places(file: CheckedFile, places: Places) -> Filling:
     """Reads a file of tensors to where they belong, like `read_tensors`.
 
     Args:
         file: Which; its size was checked.
-        places: Where to; called before anything but the header is read, and raises if it refuses the tensors.
+        places: See `Filling`.
     """
+    filling = Filling(file.name, file.entry.size, places)
     with file:
-        length = int.from_bytes(file.take(8), "little")
-        if length > min(LARGEST_HEADER, file.left):
-            raise CorruptCheckpoint(file.name, f"a header of {length} bytes in a file of {file.entry.size}")
-        stored = parse_header(file.take(length), file.left, file.name)
-        targets = places(stored)
-        for tensor in stored:
-            _read_tensor(file, tensor, targets[tensor.key])
+        for buffer in filling:
+            file.read_into(buffer)
         file.finish()
-    return {tensor.key: targets[tensor.key] for tensor in stored}
+    return filling
 
 
 def verify_file(store: Store, directory: str, entry: FileEntry, moved: Moved = uncounted) -> None:
@@ -255,12 +307,3 @@ def _chunks(header: bytes, ordered: list[tuple[str, Array]]) -> Iterator[Bytes]:
         flat = little.reshape(-1).view(np.uint8)
         for start in range(0, len(flat), PIECE):
             yield flat[start : start + PIECE]
-
-
-def _read_tensor(file: CheckedFile, tensor: StoredTensor, target: Array) -> None:
-    flat = target.reshape(-1).view(np.uint8)
-    file.read_into(flat)
-    if tensor.dtype == "bool" and np.any(flat > 1):
-        raise CorruptCheckpoint(file.name, f"a boolean that is neither 0 nor 1 in {tensor.key!r:.200}")
-    if sys.byteorder == "big":
-        target[...] = target.view(target.dtype.newbyteorder("<"))

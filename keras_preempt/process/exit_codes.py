@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -94,9 +95,11 @@ def _install() -> None:
 def status_of(error: BaseException | None) -> int | None:
     """The exit status of an error: its own, or that of an error that it was raised from or while handling."""
     chain = list(_chain(error))
-    carried = [getattr(each, _ATTRIBUTE, None) for each in chain]
-    judged = (judge(each) for each in chain for judge in _judges)
-    return next((status for status in (*carried, *judged) if isinstance(status, int)), None)
+    carried = (getattr(each, _ATTRIBUTE, None) for each in chain)
+    judged = (
+        judge(each) for each in chain for judge in _judges
+    )  # Not asked in vain: one may write to the log.
+    return next((status for status in itertools.chain(carried, judged) if isinstance(status, int)), None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -102,7 +102,9 @@ _REASON = Field("str", "why, in words")
 
 ANY: Mapping[str, Field] = {
     "passed": Field(
-        "list", "when epochs and validations have begun since the event before: time, optimizer steps done", False
+        "list",
+        "when epochs and validations have begun since the event before: time, optimizer steps done",
+        False,
     ),
 }
 """What every event may say."""
@@ -131,6 +133,7 @@ SCHEMA: Mapping[str, Kind] = {
             "substituted_from": Field("int | None", "the worker whose own part stands in for a missing one"),
             "input": Field("str", "how the input was brought to its position"),
             "saved_by": Field("int", "how many workers had saved it"),
+            "exchanged": Field("bool", "whether the workers have read it together, each its share"),
             "regrouped": Field("str | None", "what another number of workers has changed"),
         },
     ),

@@ -8,6 +8,7 @@ second: there SIGKILL may lose the events of the last second.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ import re
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from keras_preempt.agreement.alignment import Position
@@ -284,10 +285,15 @@ class Milestones:
         self.awaits_step = False
         """Whether the first step has not been reported yet."""
 
-    def read(self, began: float) -> None:
-        """A checkpoint was read, from `began` (seconds since 1970) until now."""
-        self._read_at = began
-        self._read_seconds += time.time() - began
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """In the block a checkpoint is read, or one of the steps of that."""
+        began = time.time()
+        self._read_at = began if self._read_at is None else self._read_at
+        try:
+            yield
+        finally:
+            self._read_seconds += time.time() - began
 
     def started(self, incarnation: int, members: int, versions: Mapping[str, str] | None = None) -> None:
         """The workers have begun together.

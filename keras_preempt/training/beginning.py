@@ -16,7 +16,7 @@ import keras
 from keras_preempt.backend.keras.callbacks import ProgressBar
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
-from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.other_workers import Setup, load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
 from keras_preempt.checkpoint.retention import Retention
@@ -31,8 +31,9 @@ from keras_preempt.state import architecture
 from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
 from keras_preempt.state.description import describe, setup_of
 from keras_preempt.state.model import ModelState
-from keras_preempt.training import requests, shared_files, side_by_side, startup
+from keras_preempt.training import reading, requests, shared_files, side_by_side, startup
 from keras_preempt.training.fit import Fit
+from keras_preempt.training.handshake import START_TIMEOUT
 from keras_preempt.training.participant import Ending, Participant, described
 from keras_preempt.training.peers import Peers
 from keras_preempt.training.promise import Promise
@@ -61,6 +62,7 @@ class Options:
     termination: TerminationConfig
     schedule: Schedule
     retention: Retention
+    together: bool
     save_on_request: object = None
     on_event: OnEvent | None = None
 
@@ -191,11 +193,24 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
         check_space(store, model_states[0], here.members, backend().replicas(strategy) // here.members)
 
     def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
-        reading = time.time()
-        try:
+        with found.milestones.reading():
             return load_for(store, info, member, found.setup, transfer)
-        finally:
-            found.milestones.read(reading)
+
+    gather = backend().gather(here, START_TIMEOUT) if here.members > 1 else None
+
+    def read_share(store: Store, info: CheckpointInfo, member: int, members: int) -> reading.Share:
+        assert gather is not None
+        with found.milestones.reading():
+            return reading.read_share(store, info, (member, members), found.setup, gather, exchanging)
+
+    @contextlib.contextmanager
+    def exchanging() -> Iterator[None]:
+        # The others are in the exchange as well, and wait for this worker. A file that arrived damaged is told later.
+        with (
+            found.milestones.reading(),
+            _settled(found, lambda error: not isinstance(error, CheckpointError)),
+        ):
+            yield
 
     def claimed(incarnation: int) -> None:
         if alone is not None:
@@ -218,6 +233,8 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
         beside=turn.beside,
         tells=shared_files.written_by(found.others),
         told=shared_files.warn,
+        read_share=None if gather is None else read_share,
+        together=found.options.together,
     )
     over = False
     if start.restored is not None and start.restored.manifest.finished:

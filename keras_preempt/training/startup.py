@@ -3,6 +3,9 @@
 Worker 0 looks at the directory, claims the incarnation and proposes a checkpoint; every worker checks that it sees the
 same directory, reads what it would restore, and says whether that verified; worker 0 decides. An error on
 any worker becomes an error on all of them, before the first step.
+
+A checkpoint may be proposed to be read together: each worker reads a share, and when all have theirs, they exchange
+them. If either fails on one worker, the same checkpoint is proposed again, for each worker to read all of it.
 """
 
 from __future__ import annotations
@@ -12,13 +15,11 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
-from keras_preempt.agreement.messages import Failure
-from keras_preempt.agreement.rounds import key
+from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound
 from keras_preempt.checkpoint.identity import check_or_create
@@ -26,17 +27,33 @@ from keras_preempt.checkpoint.layout import RUN, incarnation_file
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
+from keras_preempt.training.handshake import Handshake, StartError
 
 logger = logging.getLogger("keras_preempt")
-
-START_TIMEOUT = 600.0
-"""Seconds that one worker waits for another at the start: building a model and reading a checkpoint can take minutes
-longer on one machine than on another."""
 
 SHARED_WAIT = 10.0
 """Seconds within which a file that one worker wrote must be visible to the others; NFS caches directories."""
 
 Read = Callable[[Store, CheckpointInfo, int, int], Loaded]
+
+
+class Share(Protocol):
+    """What a worker has read of a checkpoint that all read together."""
+
+    @property
+    def plan(self) -> str:
+        """The same for all workers that can exchange their shares."""
+
+    def exchange(self) -> Loaded:
+        """Exchanges the shares with the other workers, who do it at the same time.
+
+        Raises:
+            CheckpointError: What has arrived is not what was written; the other workers did not wait for it.
+            Exception: The exchange has ended, for all workers: training is not possible.
+        """
+
+
+ReadShare = Callable[[Store, CheckpointInfo, int, int], Share]
 
 
 @dataclass(frozen=True)
@@ -48,24 +65,14 @@ class Start:
         restored: The checkpoint to continue from, as this worker reads it, or None for a new run.
         name: The folder of that checkpoint; "" for a new run.
         skipped: Newer checkpoints that could not be used, each with the reason.
+        exchanged: Whether the workers have read it together.
     """
 
     incarnation: int
     restored: Loaded | None
     name: str
     skipped: tuple[str, ...]
-
-
-class StartError(RuntimeError):
-    """The workers cannot begin together; nothing was changed in the directory."""
-
-
-class WorkerMissing(StartError):
-    """A worker did not appear, or is gone again. If nothing catches this, the exit status is that of a lost worker."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        exits_with(self, EXIT_WORKER_LOST)
+    exchanged: bool = False
 
 
 class NoUsableCheckpoint(CheckpointError):
@@ -95,6 +102,8 @@ def begin(
     beside: Collection[str] = (),
     tells: Mapping[str, Any] | None = None,
     told: Callable[[Mapping[int, Mapping[str, Any]]], None] = _accept,
+    read_share: ReadShare | None = None,
+    together: bool = False,
 ) -> Start:
     """Agrees on how this fit begins. Called by every worker.
 
@@ -112,6 +121,8 @@ def begin(
         beside: What else a new run's directory may hold, by name.
         tells: JSON that worker 0 is to know of this worker.
         told: Given what the workers tell, by their number; called on worker 0, when it has heard them all.
+        read_share: Reads and verifies a worker's share of what it needs, like `read`; None if there is no exchange.
+        together: Whether worker 0 proposes to read checkpoints so.
 
     Raises:
         CheckpointError: The directory cannot be used; the message says why and what to do.
@@ -119,7 +130,7 @@ def begin(
         CoordinationLost: The worker that hosts the coordination service is gone.
     """
     beginning = _Beginning(
-        _Handshake(coordinator, fit),
+        Handshake(coordinator, fit),
         store,
         prepare,
         identity,
@@ -129,6 +140,8 @@ def begin(
         beside,
         tells or {},
         told,
+        read_share,
+        together and read_share is not None,
     )
     try:
         return beginning.lead() if coordinator.member == 0 else beginning.follow()
@@ -137,47 +150,11 @@ def begin(
         raise
 
 
-class _Handshake:
-    def __init__(self, coordinator: Coordinator, fit: int) -> None:
-        self.coordinator = coordinator
-        self._prefix = key(fit, 0, "start")
-
-    def say(self, name: str, value: Mapping[str, Any]) -> None:
-        self.coordinator.put_if_absent(f"{self._prefix}/{name}", json.dumps(value))
-
-    def hear(self, name: str, who: int, patience: float | None = None) -> dict[str, Any]:
-        patience = START_TIMEOUT if patience is None else patience
-        try:
-            text = self.coordinator.wait_for(f"{self._prefix}/{name}", patience)
-        except CoordinationTimeout as error:
-            raise WorkerMissing(
-                f"Expected worker {who} to begin its fit too. Received: nothing within {patience:.0f} s. "
-                "Every worker must call model.fit with a PreemptionCallback; see that worker's log."
-            ) from error
-        failure = Failure.decode(text)
-        if failure is not None:
-            raise (WorkerMissing if failure.type == WorkerMissing.__name__ else StartError)(failure.text)
-        value: dict[str, Any] = json.loads(text)
-        return value
-
-    @contextlib.contextmanager
-    def telling(self, name: str) -> Iterator[None]:
-        """Tells an error of this worker to whoever waits for `name`, and raises it again."""
-        try:
-            yield
-        except Exception as error:
-            member = self.coordinator.member
-            text = str(error) if isinstance(error, StartError) else f"Worker {member} cannot begin: {error}"
-            failure = Failure(member, type(error).__name__, 0, text)
-            self.coordinator.put_if_absent(f"{self._prefix}/{name}", failure.encode())
-            raise
-
-
 @dataclass(frozen=True)
 class _Beginning:
     """One worker's side of a start; the attributes are the arguments of `begin`."""
 
-    handshake: _Handshake
+    handshake: Handshake
     store: Store
     prepare: Callable[[], None]
     identity: Callable[[], Mapping[str, Any]]
@@ -187,6 +164,8 @@ class _Beginning:
     beside: Collection[str]
     tells: Mapping[str, Any]
     told: Callable[[Mapping[int, Mapping[str, Any]]], None]
+    read_share: ReadShare | None
+    together: bool
 
     def lead(self) -> Start:
         handshake, store = self.handshake, self.store
@@ -234,24 +213,24 @@ class _Beginning:
     def _propose(self, infos: list[CheckpointInfo], incarnation: int) -> Start:
         handshake = self.handshake
         skipped: list[str] = []
-        usable = [info for info in infos if _usable(info, skipped)]
-        for number, info in enumerate(usable):
-            handshake.say(f"proposal/{number}", {"name": info.directory, "skipped": skipped})
-            with handshake.telling(f"verdict/{number}"):
-                loaded, wrong = self._try(info)
-                for other in range(1, handshake.coordinator.members):
-                    answer = handshake.hear(f"read/{number}/{other}", other)
-                    wrong = wrong or answer["wrong"]
-            handshake.say(f"verdict/{number}", {"use": wrong is None})
-            if wrong is None:
-                assert loaded is not None
-                return Start(incarnation, loaded, info.directory, tuple(skipped))
+        number = 0
+        for info in infos:
+            if not _usable(info, skipped):
+                continue
+            for together in (True, False) if self.together else (False,):
+                proposal = {"name": info.directory, "skipped": skipped, "together": together}
+                handshake.say(f"proposal/{number}", proposal)
+                loaded, wrong = self._read(number, info, together)
+                number += 1
+                if loaded is not None:
+                    return Start(incarnation, loaded, info.directory, tuple(skipped), together)
+            assert wrong is not None
             skipped.append(wrong)
             logger.error("The checkpoint %s is not used: %s", info.directory, wrong)
-        with handshake.telling(f"proposal/{len(usable)}"):
+        with handshake.telling(f"proposal/{number}"):
             if skipped:
                 raise NoUsableCheckpoint(self.store.url, skipped)
-        handshake.say(f"proposal/{len(usable)}", {"name": None})
+        handshake.say(f"proposal/{number}", {"name": None})
         return Start(incarnation, None, "", ())
 
     def follow(self) -> Start:
@@ -270,28 +249,48 @@ class _Beginning:
         handshake.say(f"sees/{member}", self.tells)
         number = 0
         while True:
-            # Longer than worker 0 waits for the others: it then says which of them did not come.
-            proposal = handshake.hear(f"proposal/{number}", 0, 2 * START_TIMEOUT)
+            proposal = handshake.hear_leader(f"proposal/{number}")
             if proposal["name"] is None:
                 return Start(incarnation, None, "", ())
-            with handshake.telling(f"read/{number}/{member}"):
-                found = [info for info in committed(store) if info.directory == proposal["name"]]
-                if found:
-                    loaded, wrong = self._try(found[0])
-                else:
-                    loaded, wrong = None, f"{proposal['name']} is not visible to worker {member}"
-            handshake.say(f"read/{number}/{member}", {"wrong": wrong})
-            if handshake.hear(f"verdict/{number}", 0, 2 * START_TIMEOUT)["use"]:
-                assert loaded is not None
-                return Start(incarnation, loaded, str(proposal["name"]), tuple(proposal["skipped"]))
+            name, together = str(proposal["name"]), bool(proposal["together"])
+            loaded, _ = self._read(number, self._find(number, name), together)
+            if loaded is not None:
+                return Start(incarnation, loaded, name, tuple(proposal["skipped"]), together)
             number += 1
 
-    def _try(self, info: CheckpointInfo) -> tuple[Loaded | None, str | None]:
-        coordinator = self.handshake.coordinator
-        try:
-            return self.read(self.store, info, coordinator.member, coordinator.members), None
-        except (CheckpointError, OSError) as error:
-            return None, f"{info.directory}: {error}"
+    def _find(self, number: int, name: str) -> CheckpointInfo:
+        with self.handshake.telling(f"read/{number}/{self.handshake.coordinator.member}"):
+            for info in committed(self.store):
+                if info.directory == name:
+                    return info
+        why = CheckpointError(f"not visible to worker {self.handshake.coordinator.member}")
+        return CheckpointInfo(0, "", name, None, why)
+
+    def _read(
+        self, number: int, info: CheckpointInfo, together: bool
+    ) -> tuple[Loaded, None] | tuple[None, str]:
+        """Reads a proposed checkpoint; returns it, or what is wrong with it on one of the workers."""
+        where = (self.store, info, self.handshake.coordinator.member, self.handshake.coordinator.members)
+        if not together:
+            return self.handshake.agree(f"read/{number}", info.directory, lambda: self.read(*where))
+        read_share = self.read_share
+        assert read_share is not None, "all workers run one program"
+        share, wrong = self.handshake.agree(
+            f"read/{number}", info.directory, lambda: read_share(*where), lambda share: share.plan
+        )
+        loaded: Loaded | None = None
+        if share is not None:
+            # Any other error has broken the exchange, and with it what training needs.
+            loaded, wrong = self.handshake.agree(
+                f"exchange/{number}", info.directory, share.exchange, fails_by=(CheckpointError,)
+            )
+        if loaded is not None:
+            return loaded, None
+        assert wrong is not None
+        logger.warning(
+            "The workers could not read %s together, so each reads all of it: %s", info.directory, wrong
+        )
+        return None, wrong
 
 
 def _digest(identity: Mapping[str, Any]) -> str:

@@ -59,6 +59,7 @@ class SteppedStore:
     url = property(lambda self: self._inner.url)
     key = property(lambda self: self._inner.key)
     look_again = property(lambda self: self._inner.look_again)
+    shared_by_network = property(lambda self: self._inner.shared_by_network)
 
     def _step(self, operation: str, name: str, effect: Callable[[], _Result]) -> _Result:
         worker, scheduler = self._worker, self._scheduler

@@ -30,6 +30,7 @@ class MemoryStore:
     url = "memory://run"
     key = url
     look_again = (0.01, 0.05)
+    shared_by_network = False
 
     def __init__(self) -> None:
         self.deadline: float | None = None

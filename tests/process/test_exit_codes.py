@@ -66,3 +66,10 @@ def test_two_errors_install_one_hook() -> None:
         "hook = sys.excepthook\nexits_with(KeyError(), 70)\nprint(sys.excepthook is hook)\nraise error"
     )
     assert (process.returncode, process.stdout.splitlines()[0]) == (69, "True")
+
+
+def test_nobody_judges_an_error_that_has_its_status() -> None:
+    """Who judges may also say something, which was said when the error got its status."""
+    judge = "from keras_preempt.process.exit_codes import exits_by\nexits_by(lambda error: print('asked'))\n"
+    assert "asked" not in ended(f"{judge}raise error").stdout
+    assert "asked" in ended(f"{judge}raise RuntimeError('another')").stdout

@@ -15,8 +15,9 @@ from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, status_of
-from keras_preempt.training import startup
-from keras_preempt.training.startup import Start, StartError, WorkerMissing
+from keras_preempt.training import handshake, startup
+from keras_preempt.training.handshake import StartError, WorkerMissing
+from keras_preempt.training.startup import Start
 from tests.agreement.memory_coordinator import PATIENCE, MemoryService
 from tests.checkpoint.builders import model, new_store, save, snapshot
 
@@ -33,7 +34,7 @@ IDENTITY: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "START_TIMEOUT", 2.0)
+    monkeypatch.setattr(handshake, "START_TIMEOUT", 2.0)
     monkeypatch.setattr(startup, "SHARED_WAIT", 0.3)
 
 
@@ -269,7 +270,7 @@ def test_a_worker_that_never_begins_its_fit_is_named_by_the_others(tmp_path: Pat
 def test_an_unforeseen_error_while_reading_is_told_to_all_at_once(
     tmp_path: Path, unlucky: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(startup, "START_TIMEOUT", PATIENCE * 10)  # told, not timed out
+    monkeypatch.setattr(handshake, "START_TIMEOUT", PATIENCE * 10)  # told, not timed out
     store = saved_run(tmp_path, 3)
     stores = [store] * 3
     stores[unlucky] = Failing(
@@ -283,7 +284,7 @@ def test_an_unforeseen_error_while_reading_is_told_to_all_at_once(
 def test_a_directory_that_fails_for_one_worker_after_the_claim_is_an_error_on_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(startup, "START_TIMEOUT", PATIENCE * 10)
+    monkeypatch.setattr(handshake, "START_TIMEOUT", PATIENCE * 10)
     store = saved_run(tmp_path, 3)
     broken = Failing(store.path, lambda name: name == "list ", StoreUnavailable("stale file handle"))
     outcomes = begin_all([store, broken])

@@ -14,6 +14,7 @@ from keras_preempt.backend import seam
 from keras_preempt.backend.keras.callbacks import train_summaries
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.tensorflow import (
+    collectives,
     coordination,
     datasets,
     errors,
@@ -25,6 +26,7 @@ from keras_preempt.backend.tensorflow import (
     traced_step,
     variables,
 )
+from keras_preempt.checkpoint.exchange import Gather
 
 
 class TensorFlowBackend:
@@ -63,6 +65,10 @@ class TensorFlowBackend:
         if place.members == 1:
             return LocalCoordinator()
         return coordination.ServiceCoordinator(place.member, place.members, place.jobs)
+
+    def gather(self, place: Place, patience: float) -> Gather | None:
+        """See `seam.Backend.gather`."""
+        return collectives.Collectives(place.member, place.members, patience)
 
     def notice_keys(self) -> Coordinator:
         """See `seam.Backend.notice_keys`."""

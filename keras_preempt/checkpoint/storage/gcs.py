@@ -62,12 +62,14 @@ class GcsStore:
 
     Attributes:
         look_again: See `Store.look_again`.
+        shared_by_network: See `Store.shared_by_network`.
 
     Raises:
         ValueError: `url` names no place in a bucket, or there is no connection.
     """
 
     look_again = (0.2, 1.0)
+    shared_by_network = True
 
     def __init__(
         self,

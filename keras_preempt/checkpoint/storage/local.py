@@ -58,9 +58,11 @@ class LocalStore:
     Attributes:
         deadline: See `Store.deadline`.
         look_again: See `Store.look_again`.
+        shared_by_network: See `Store.shared_by_network`.
     """
 
     look_again = (0.01, 0.05)
+    shared_by_network = False
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._url = os.fspath(path)

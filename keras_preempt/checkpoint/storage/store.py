@@ -147,6 +147,14 @@ class Store(Protocol):
         """
         ...
 
+    @property
+    def shared_by_network(self) -> bool:
+        """Whether workers that read the same file share a network, or a limit of the storage, and wait for each other.
+
+        Then it is worth it that one reads a file and gives it to the others.
+        """
+        ...
+
     def file_size(self, total: int) -> int:
         """Returns how many bytes each file should have at most when `total` bytes are written one after the other.
 

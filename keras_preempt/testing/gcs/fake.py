@@ -53,6 +53,7 @@ class FakeGcs(Fake[GcsServer]):
             ``"delete"``, ``"get"``, ``"list"`` and ``"update"``.
         machine_bytes_per_second: The same for all connections of one machine together, like that of a network card.
             Clients that send the same User-Agent are taken to be on one machine.
+        bucket_bytes_per_second: The same for all connections together, like the quota of a project.
         location: Where the buckets are said to be.
         port: Where to listen; 0 for any free port.
 
@@ -67,12 +68,14 @@ class FakeGcs(Fake[GcsServer]):
         bytes_per_second: float | Sequence[float] | None = None,
         *,
         machine_bytes_per_second: float | Sequence[float] | None = None,
+        bucket_bytes_per_second: float | Sequence[float] | None = None,
         deny: Collection[str] = (),
         location: str = "US",
         port: int = 0,
     ) -> None:
         self._rates = Rates.of("bytes_per_second", bytes_per_second)
         self._machine_rates = Rates.of("machine_bytes_per_second", machine_bytes_per_second)
+        self._bucket_rates = Rates.of("bucket_bytes_per_second", bucket_bytes_per_second)
         self._denied: set[str] = set()
         self.deny = deny
         self._plan = FaultPlan(faults)
@@ -84,7 +87,8 @@ class FakeGcs(Fake[GcsServer]):
     def _new_server(self) -> GcsServer:
         for name, value in QUIET_CLIENT.items():
             os.environ.setdefault(name, value)
-        server = GcsServer(self._port, self._plan, self._log, self._rates, self._machine_rates)
+        rates = (self._rates, self._machine_rates, self._bucket_rates)
+        server = GcsServer(self._port, self._plan, self._log, *rates)
         server.api = Api(self._buckets, f"http://127.0.0.1:{server.port}")
         return server
 
@@ -241,6 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--machine-bytes-per-second", **rate, help="limit of all connections with one User-Agent together"
     )
+    parser.add_argument("--bucket-bytes-per-second", **rate, help="limit of all connections together")
     options = parser.parse_args(arguments)
     kinds = tuple(kind for kind in options.kinds.split(",") if kind)
     try:
@@ -250,6 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             faults,
             options.bytes_per_second,
             machine_bytes_per_second=options.machine_bytes_per_second,
+            bucket_bytes_per_second=options.bucket_bytes_per_second,
             port=options.port,
         )
     except ValueError as error:

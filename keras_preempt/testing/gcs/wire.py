@@ -54,6 +54,7 @@ class GcsServer(LoopbackServer):
         log: Where requests are noted.
         connection_rates: What one connection moves at most.
         machine_rates: What all connections of one machine move at most.
+        bucket_rates: What all connections move at most.
     """
 
     request_queue_size = 256
@@ -67,10 +68,12 @@ class GcsServer(LoopbackServer):
         log: RequestLog[Request],
         connection_rates: Rates,
         machine_rates: Rates,
+        bucket_rates: Rates,
     ) -> None:
         self.connection_rates = connection_rates
         self._machine_rates = machine_rates
         self._machines: dict[str, tuple[Bucket, Bucket]] = {}
+        self.bucket = buckets(bucket_rates)
         super().__init__(port, _Handler)
         self.plan = plan
         self.log = log
@@ -111,7 +114,7 @@ class _Handler(Handler):
             self.close_connection = True
             return
         machine = self.server.machine(headers.get("user-agent", ""))
-        self._set_pace(*zip(self._own_buckets, machine, strict=True))
+        self._set_pace(*zip(self._own_buckets, machine, self.server.bucket, strict=True))
         if call.sort == "chunk":
             # Its object is known before its body is read, so that a reset can cut it short.
             request, fault = self._note(call)

@@ -406,7 +406,13 @@ def test_things_can_change_behind_the_client(gcs, bucket):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"deny": ("read",)}, {"bytes_per_second": 0}, {"machine_bytes_per_second": (1, 0)}]
+    "arguments",
+    [
+        {"deny": ("read",)},
+        {"bytes_per_second": 0},
+        {"machine_bytes_per_second": (1, 0)},
+        {"bucket_bytes_per_second": -1},
+    ],
 )
 def test_nonsense_is_refused(arguments):
     with pytest.raises(ValueError, match=r"Expected .* Received: .* Correct"):

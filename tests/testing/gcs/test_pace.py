@@ -90,6 +90,24 @@ def test_the_connections_of_one_machine_share_its_rate_and_another_machine_has_i
     assert apart < 0.75 * shared
 
 
+def test_all_machines_share_the_rate_of_the_bucket() -> None:
+    rate = 1_200_000
+    with FakeGcs(bucket_bytes_per_second=rate) as gcs:
+        clients = [
+            storage.Client(
+                project="fake-project",
+                credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+                client_options={"api_endpoint": gcs.endpoint},
+                client_info=ClientInfo(user_agent=machine),  # type: ignore[no-untyped-call]
+            )
+            for machine in "abc"
+        ]
+        apart = _seconds([client.bucket("bucket") for client in clients], "up")
+        for client in clients:
+            client.close()
+    assert apart > 0.95 * (CONNECTIONS * len(CONTENT) / rate - BURST_SECONDS)
+
+
 def test_a_client_feels_the_limit_while_it_sends_and_not_at_the_end_alone() -> None:
     """A system that took megabytes off it at once would leave it to a long silence."""
     with FakeGcs(bytes_per_second=1_000_000) as gcs, _connection(gcs) as connection:

@@ -1,0 +1,72 @@
+"""One of several workers that restore a state: SIZE FOLDER.
+
+Prints when it is ready. For each line, "read" or "exchange", it restores that way, as the start of a fit does, and
+prints how many seconds that took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+import numpy as np  # noqa: E402  the strategy comes first
+from gcs_ways import BUCKET, state  # noqa: E402
+from google.api_core.client_info import ClientInfo  # noqa: E402
+from google.cloud import storage  # noqa: E402
+
+from keras_preempt.backend.seam import backend  # noqa: E402
+from keras_preempt.checkpoint.other_workers import Setup, load_for  # noqa: E402
+from keras_preempt.checkpoint.reader import Loaded, committed  # noqa: E402
+from keras_preempt.checkpoint.storage.gcs import GcsStore  # noqa: E402
+from keras_preempt.training.handshake import START_TIMEOUT, Handshake  # noqa: E402
+from keras_preempt.training.reading import read_share  # noqa: E402
+
+size, folder = int(sys.argv[1]), sys.argv[2]
+here = backend().place(strategy)
+coordinator = backend().coordinator(here)
+
+
+def connect() -> storage.Client:
+    # By its User-Agent the fake knows which machine a connection comes from.
+    return storage.Client(project=None, client_info=ClientInfo(user_agent=f"worker-{here.member}"))
+
+
+store = GcsStore(f"gs://{BUCKET}/{folder}", connect=connect)
+setup = Setup(1, 1, None, None, 0)  # What the checkpoint was saved on.
+gather = backend().gather(here, START_TIMEOUT)
+expected = state(size)
+
+
+def restore(way: str, handshake: Handshake) -> Loaded | None:
+    info = committed(store)[0]
+    if way == "read":
+        return handshake.agree("read", info.directory, lambda: load_for(store, info, 0, setup))[0]
+    own = (here.member, here.members)
+    share, _ = handshake.agree(
+        "read",
+        info.directory,
+        lambda: read_share(store, info, own, setup, gather, contextlib.nullcontext),
+        lambda share: share.plan,
+    )
+    return share and handshake.agree("exchange", info.directory, share.exchange)[0]
+
+
+print("ready", flush=True)
+for number, line in enumerate(sys.stdin):
+    begun = time.perf_counter()
+    loaded = restore(line.strip(), Handshake(coordinator, number))
+    took = time.perf_counter() - begun
+    if loaded is None or not all(
+        np.array_equal(loaded.tensors[name], array) for name, array in expected.items()
+    ):
+        raise SystemExit("Expected the state as it was saved. Received: something else.")
+    print(took, flush=True)
+store.close()

@@ -1,0 +1,135 @@
+"""How the workers of a fit agree at its beginning: each says what it has, and worker 0 decides."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.agreement.messages import Failure
+from keras_preempt.agreement.rounds import key
+from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with, status_of
+
+START_TIMEOUT = 600.0
+"""Seconds that one worker waits for another at the start: building a model and reading a checkpoint can take minutes
+longer on one machine than on another."""
+
+Result = TypeVar("Result")
+
+
+class StartError(RuntimeError):
+    """The workers cannot begin together; nothing was changed in the directory."""
+
+
+class WorkerMissing(StartError):
+    """A worker did not appear, or is gone again. If nothing catches this, the exit status is that of a lost worker."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        exits_with(self, EXIT_WORKER_LOST)
+
+
+class Handshake:
+    """One worker's side of the agreement.
+
+    Args:
+        coordinator: How the workers talk to each other.
+        fit: The number of this fit in this process.
+    """
+
+    def __init__(self, coordinator: Coordinator, fit: int) -> None:
+        self.coordinator = coordinator
+        self._prefix = key(fit, 0, "start")
+
+    def say(self, name: str, value: Mapping[str, Any]) -> None:
+        """Says something to whoever waits for `name`."""
+        self.coordinator.put_if_absent(f"{self._prefix}/{name}", json.dumps(value))
+
+    def hear(self, name: str, who: int, patience: float | None = None) -> dict[str, Any]:
+        """Waits for what a worker says under `name`, by default for `START_TIMEOUT`.
+
+        Raises:
+            StartError: It had an error, or did not say anything in time (`WorkerMissing`).
+        """
+        patience = START_TIMEOUT if patience is None else patience
+        try:
+            text = self.coordinator.wait_for(f"{self._prefix}/{name}", patience)
+        except CoordinationTimeout as error:
+            raise WorkerMissing(
+                f"Expected worker {who} to begin its fit too. Received: nothing within {patience:.0f} s. "
+                "Every worker must call model.fit with a PreemptionCallback; see that worker's log."
+            ) from error
+        failure = Failure.decode(text)
+        if failure is not None:
+            raise (WorkerMissing if failure.type == WorkerMissing.__name__ else StartError)(failure.text)
+        value: dict[str, Any] = json.loads(text)
+        return value
+
+    def hear_leader(self, name: str) -> dict[str, Any]:
+        """Waits for worker 0, longer than that waits for the others: it then says which of them did not come."""
+        return self.hear(name, 0, 2 * START_TIMEOUT)
+
+    @contextlib.contextmanager
+    def telling(self, name: str) -> Iterator[None]:
+        """Tells an error of this worker to whoever waits for `name`, and raises it again."""
+        try:
+            yield
+        except Exception as error:
+            member = self.coordinator.member
+            text = str(error) if isinstance(error, StartError) else f"Worker {member} cannot begin: {error}"
+            failure = Failure(member, type(error).__name__, 0, text)
+            try:
+                self.coordinator.put_if_absent(f"{self._prefix}/{name}", failure.encode())
+            except CoordinationLost:
+                if status_of(error) is None:
+                    raise
+                # Else the error says already that a worker is gone, and from where it is known.
+            raise
+
+    def agree(
+        self,
+        stage: str,
+        about: str,
+        call: Callable[[], Result],
+        same: Callable[[Result], str] = lambda result: "",
+        fails_by: tuple[type[Exception], ...] = (CheckpointError, OSError),
+    ) -> tuple[Result, None] | tuple[None, str]:
+        """Makes a call on all workers, which succeeds on all of them or on none.
+
+        Args:
+            stage: Names the call, as nothing else in this start.
+            about: What it is about, for messages.
+            call: What is to succeed.
+            same: Returns what has to be the same on all workers.
+            fails_by: The errors by which the call fails. Every other one ends the start of all workers.
+
+        Returns:
+            What the call has returned here, or what was wrong on one of the workers.
+        """
+        member = self.coordinator.member
+        own, verdict = f"{stage}/{member}", f"{stage}/verdict"
+        result: Result | None = None
+        wrong, seen = None, ""
+        with self.telling(verdict if member == 0 else own):
+            try:
+                result = call()
+                seen = same(result)
+            except fails_by as error:
+                wrong = f"{about}: {error}"
+            for other in range(1, self.coordinator.members) if member == 0 else ():
+                answer = self.hear(f"{stage}/{other}", other)
+                if answer["wrong"] is None and answer["seen"] != seen and wrong is None:
+                    wrong = f"{about}: worker {other} sees other files in it than worker 0"
+                wrong = wrong or answer["wrong"]
+        if member == 0:
+            self.say(verdict, {"wrong": wrong})
+        else:
+            self.say(own, {"wrong": wrong, "seen": seen})
+            wrong = self.hear_leader(verdict)["wrong"]
+        if wrong is not None:
+            return None, str(wrong)
+        assert result is not None
+        return result, None

@@ -1,0 +1,66 @@
+"""Workers in threads of one process that give each other bytes, as those of a job do over a network."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_preempt.checkpoint.checked_file import Bytes
+from keras_preempt.checkpoint.exchange import ROUNDING
+
+PATIENCE = 30.0
+"""Seconds after which a worker that waits for another one gives up."""
+
+Damage = Callable[[int, list[Bytes]], None]
+"""Called with the number of the round, and what one worker gets, which it may change."""
+
+
+class RoundTable:
+    """A network without a network.
+
+    Attributes:
+        lengths: The bytes that each worker has given in each of its rounds.
+    """
+
+    def __init__(self, members: int) -> None:
+        self._barrier = threading.Barrier(members, timeout=PATIENCE)
+        self._given: list[Bytes] = [np.empty(0, np.uint8)] * members
+        self.lengths: list[list[int]] = [[] for _ in range(members)]
+
+    def gather(self, member: int, damage: Damage = lambda number, given: None) -> Any:
+        """Returns a `Gather` for one worker."""
+
+        def call(data: Bytes) -> Sequence[Bytes]:
+            assert data.dtype == np.uint8
+            assert len(data) % ROUNDING == 0
+            self._given[member] = data.copy()
+            self._barrier.wait()
+            given = [each.copy() for each in self._given]
+            self._barrier.wait()
+            damage(len(self.lengths[member]), given)
+            self.lengths[member].append(len(data))
+            return given
+
+        return call
+
+
+def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Makes each call in a thread of its own; returns what came of each, an exception for one that it raised."""
+    outcomes: list[Any] = [RuntimeError("it never came back")] * len(calls)
+
+    def run(number: int) -> None:
+        try:
+            outcomes[number] = calls[number]()
+        except Exception as error:
+            outcomes[number] = error
+
+    threads = [threading.Thread(target=run, args=[number]) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * PATIENCE)
+        assert not thread.is_alive(), "a worker still waits"
+    return outcomes
