@@ -38,6 +38,9 @@ class InputFeed(abc.ABC):
         note: Called before each iterator is made; what it returns is added to `noted`.
         noted: What `note` returned.
         making: Whether an iterator is being made now.
+        iterate: Makes an iterator of the dataset.
+        snapshots: What `keras_preempt.state.snapshots` keeps of the iterator made last; None if it keeps none.
+        why_replayed: Why no snapshots are kept, as the end of "since ..."; empty if that is not known.
         at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
         made_before: How many iterators earlier fits of this process had made of the dataset.
 
@@ -74,6 +77,9 @@ class InputFeed(abc.ABC):
         self.note: Callable[[], Any] = lambda: None
         self.noted: list[Any] = []
         self.making = False
+        self.iterate: Callable[[], Any] = lambda: iter(self._dataset_of())
+        self.snapshots: Any = None
+        self.why_replayed = ""
         self.at_epoch: Any = None
         self._drawn: list[int] = []
         self._forgotten = 0
@@ -148,7 +154,7 @@ class InputFeed(abc.ABC):
         self._forgotten = 0
         self.noted.append(self.note())
         self.making = True
-        self.live = iter(self._dataset_of())
+        self.live = self.iterate()
         self.making = False
         self.iterators += 1
         self._count()
