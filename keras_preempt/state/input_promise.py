@@ -72,11 +72,13 @@ def promise(feed: InputFeed, validation: object = None) -> InputPromise:
         if whose
         else ""
     )
-    how = (
-        "by replay: the batches already used are drawn again and dropped"
-        if in_python or several
-        else "from the saved state of its iterator, or by replay where TensorFlow cannot save that"
-    )
+    if feed.snapshots is not None:
+        how = "from a snapshot of its iterator: the batches drawn since then are drawn again and dropped"
+    elif in_python or several:
+        because = f", since {feed.why_replayed}" if feed.why_replayed else ""
+        how = f"by replay{because}: the batches already used are drawn again and dropped"
+    else:
+        how = "from the saved state of its iterator, or by replay where TensorFlow cannot save that"
     return InputPromise(tuple(found), condition, how)
 
 

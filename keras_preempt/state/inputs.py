@@ -1,12 +1,15 @@
 """The position of the training input, and how a restart gets there again.
 
-There are three ways, and the checkpoint says which:
+There are four ways, and the checkpoint says which:
 
 - the *state* of the iterator, which can be saved for a plain pipeline on one device. It is exact, and nothing is drawn
   twice;
 - the state of the *new* iterator, from which its batches are drawn again and dropped. This is for the end of an epoch,
   where the iterator's state lacks the reshuffling of the epochs to come, and for shuffle buffers so large that their
   state takes too long to save;
+- a *snapshot* from a little earlier, and the batches since then, which are drawn again and dropped. This is for
+  pipelines that a strategy distributes (see `snapshots`). It is saved beside a position to replay to, so that releases
+  that know no snapshots can continue as well;
 - a *replay* from the beginning. The same number of iterators is made, and the batches drawn from the last one are drawn
   again. It is exact if the pipeline gives the same elements again (seeded shuffles), and takes the pipeline's own time.
   Of a `keras.utils.PyDataset` only the interrupted epoch is drawn again: see `py_dataset`.
@@ -18,6 +21,7 @@ with the iterator that training continues with, and other iterators of the shuff
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,6 +35,7 @@ from keras_preempt.report.progress import progress
 from keras_preempt.state import py_dataset, randomness
 from keras_preempt.state.input_promise import has_python_code
 from keras_preempt.state.shuffles import Counts, Shuffles
+from keras_preempt.state.snapshots import Snapshots
 
 logger = logging.getLogger("keras_preempt")
 
@@ -44,6 +49,9 @@ as long as few large ones."""
 
 UNKNOWN_ELEMENT = 64 * 2**10
 """The assumed bytes of an element in a shuffle buffer whose size cannot be told, such as a record from a file."""
+
+_WRITTEN_AT_LEAST, _WRITTEN_EACH, _WRITTEN_RATE = 5e-3, 15e-6, 50e6
+"""Seconds, seconds for an element, and bytes a second in which TensorFlow is expected to write a state."""
 
 _GLOBAL = (
     "the training data is drawn from Python's or NumPy's global random state, some batches ahead of training, so that "
@@ -64,9 +72,23 @@ def watch(feed: InputFeed, shuffles: Shuffles | None = None) -> None:
     """
     datasets = backend().datasets
     if not datasets.never_has_state(feed.dataset):
-        feed.look = datasets.iterator_state
+        if feed.is_shared:
+            _take_snapshots(feed)
+        else:
+            feed.look = datasets.iterator_state
+    elif feed.is_shared:
+        feed.why_replayed = "TensorFlow cannot save its state"
     if shuffles is not None:
         feed.note = shuffles.counts
+
+
+def _take_snapshots(feed: InputFeed) -> None:
+    if too_much := _too_much(feed, caches=True):
+        feed.why_replayed = too_much
+    elif (tap := backend().tap(feed.dataset)) is not None:
+        elements, size = _held(feed, caches=True)
+        expected = _WRITTEN_AT_LEAST + elements * _WRITTEN_EACH + size / _WRITTEN_RATE
+        feed.snapshots = Snapshots(feed, tap, STATE_LIMIT, expected)
 
 
 def capture(
@@ -85,6 +107,10 @@ def capture(
         captured["made_at"] = feed.noted if _needs_all(feed, known=True) else feed.noted[-1:]
     if (epoch := py_dataset.capture(feed, arrays, inside=inside)) is not None:
         captured["epoch"] = epoch
+    if feed.live is not None and feed.snapshots is not None:
+        snapshot = feed.snapshots.capture(int(position["batches"]), arrays)
+        if snapshot is not None:
+            captured["snapshot"] = snapshot
     if feed.live is None or feed.untouched is None:
         return captured
     datasets = backend().datasets
@@ -105,14 +131,34 @@ def capture(
     return captured
 
 
-def _too_much(feed: InputFeed) -> str | None:
-    """Returns why the state is not even asked for, in words: its size is known only once all of it is written."""
-    buffers = list(backend().datasets.shuffle_buffers(feed.dataset))
-    elements = sum(count for count, _ in buffers)
-    size = sum(count * (UNKNOWN_ELEMENT if each is None else each) for count, each in buffers)
+def _too_much(feed: InputFeed, *, caches: bool = False) -> str | None:
+    """Returns why the state is not even asked for, in words: its size is known only once all of it is written.
+
+    Args:
+        feed: The input of the fit.
+        caches: Whether those in memory count, too.
+    """
+    elements, size = _held(feed, caches=caches)
     if elements <= ELEMENT_LIMIT and size <= STATE_LIMIT:
         return None
-    return f"its shuffles hold up to {elements} elements, about {_size(size)}, which takes too long to save"
+    if elements == math.inf:
+        return "it has a cache of unknown length"
+    kind = "shuffles and caches" if caches else "shuffles"
+    return f"its {kind} hold up to {elements:.0f} elements, about {_size(size)}, which takes too long to save"
+
+
+def _held(feed: InputFeed, *, caches: bool) -> tuple[float, float]:
+    """Returns how many elements the state of an iterator holds at most, infinite if unknown, and their bytes."""
+    datasets = backend().datasets
+    held: list[tuple[int | None, int | None]] = []
+    for pipeline in feed.pipelines:
+        held += datasets.shuffle_buffers(pipeline)
+        held += datasets.held_elements(pipeline) if caches else ()
+    counts = [
+        (math.inf if count is None else count, UNKNOWN_ELEMENT if each is None else each)
+        for count, each in held
+    ]
+    return sum(count for count, _ in counts), sum(count * each for count, each in counts if count)
 
 
 def restore(
@@ -154,7 +200,10 @@ def restore(
     required = 0 if batch is None else drawn - feed.steps_per_execution + 1
     if shuffles is not None and known:
         shuffles.go_to(made_at[-1])
-    if captured["way"] in ("state", "new"):
+    if (snapshot := _snapshot_of(feed, captured, drawn)) is not None:
+        live, from_there = feed.snapshots.resume(snapshot, arrays, drawn, required)
+        how = f"{from_there} drawn again in {time.monotonic() - began:.1f} s"
+    elif captured["way"] in ("state", "new"):
         live = feed.new()
         feed.untouched = arrays[_UNTOUCHED].tobytes()
         if captured["way"] == "state":
@@ -190,6 +239,17 @@ def restore(
     return how
 
 
+def _snapshot_of(feed: InputFeed, captured: Mapping[str, Any], batches: int) -> Mapping[str, Any] | None:
+    """Returns what the checkpoint has of a snapshot, if training can continue from it."""
+    snapshot: Mapping[str, Any] | None = captured.get("snapshot")
+    if snapshot is None or feed.snapshots is None:
+        return None
+    if why_not := feed.snapshots.refuses(snapshot, batches):
+        logger.info("The input is replayed, and not continued from its snapshot: %s.", why_not)
+        return None
+    return snapshot
+
+
 def _each_at(feed: InputFeed, shuffles: Shuffles, made_at: Sequence[Counts | None]) -> Callable[[], Any]:
     """Returns what makes one iterator after the other, each with the shuffles as they were then."""
     left = iter(made_at)
@@ -199,6 +259,24 @@ def _each_at(feed: InputFeed, shuffles: Shuffles, made_at: Sequence[Counts | Non
         return feed.new()
 
     return following
+
+
+def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
+    """Returns how many batches a resume draws again at most, and when, in words; None for few, or if it is not known.
+
+    Args:
+        feed: The input of the fit; an iterator was made.
+        epochs: Epochs of the fit.
+    """
+    can_be_saved = not feed.is_shared and not backend().datasets.never_has_state(feed.dataset)
+    if feed.batches is None or feed.undistributed is None or can_be_saved:
+        return None
+    if feed.snapshots is not None and not feed.snapshots.given_up:
+        return None
+    known = bool(feed.noted) and feed.noted[-1] is not None
+    if feed.goes_on or _needs_all(feed, known=known):
+        return feed.batches * epochs, "at the end of training"
+    return feed.batches, "at the end of an epoch"
 
 
 def is_drawing(captured: Mapping[str, Any], *, batch: int | None) -> bool:

@@ -76,6 +76,7 @@ class Fit:
         self._epoch = beginning.epoch
         self._epoch_entered = 0  # The number of the last boundary at which an epoch began, ...
         self._epoch_began = self._epoch_ended = self._test_began = 0.0  # ... and when that was left.
+        self._snapshots = session.snapshot_taker()
         self._look_again(beginning)
 
     # -- The hooks of fit. Those of a step add one and test a flag; nothing else while nothing happens. ----
@@ -99,6 +100,7 @@ class Fit:
         """A boundary."""
         if self._milestones.awaits_step:  # All steps of the epoch were one execution.
             self._passed(self._session.position(self._epoch, "validation", 0))
+        self._snapshots.pauses()
         self._session.before_validation()
         self.runtime.entered += 1
         if self.runtime.attention:
@@ -120,6 +122,7 @@ class Fit:
 
     def epoch_ends(self) -> None:
         """The other callbacks end the epoch after this: the time that they take is part of the grace period."""
+        self._snapshots.pauses()
         self._epoch_ended = time.monotonic()
 
     def epoch_has_ended(self, epoch: int) -> None:
@@ -161,6 +164,8 @@ class Fit:
         plan = runtime.boundary(position)
         if plan is None:
             self._saves.scheduled(position)
+            if phase == "train":
+                self._take_snapshot()
             runtime.pace.leave(runtime.entered)
         elif plan.goes_on:
             self._save_and_train_on(plan, position)
@@ -176,10 +181,17 @@ class Fit:
         if self._milestones.passed(position):
             self._points.first_step(position.step or 0)
 
+    def _take_snapshot(self) -> None:
+        """Takes a snapshot of the input if one is due; a notice may have to wait for that, and a save writes it."""
+        if seconds := self._snapshots.boundary(self.runtime.entered):
+            self.runtime.pace.snapshot_taken(seconds)
+            self.runtime.pace.to_save = self._session.size + self._snapshots.held
+
     def _look_again(self, position: Position) -> None:
         """Sets the boundary at which the schedule is looked at next."""
         runtime = self.runtime
         runtime.due = self._saves.next_boundary(runtime.entered, position, self._session.steps_per_execution)
+        runtime.due = min(runtime.due, self._snapshots.next_boundary())
         if self._milestones.awaits_step:
             runtime.due = runtime.entered + 1
 

@@ -58,7 +58,8 @@ def regroup_checkpoint(
     rules = model_state.rules()
     tensors, local, treatment = _variables(found, model_state, rules, member, setup.workers)
     others = {key: value for key, value in source.local.items() if _variable(key) not in rules}
-    captured = source.state["input"]
+    # A snapshot is of another worker's part of the data.
+    captured = {name: value for name, value in source.state["input"].items() if name != "snapshot"}
     continuation = convert(
         found.manifest.position,
         captured["position"],

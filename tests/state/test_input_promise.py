@@ -29,6 +29,8 @@ def feed(dataset: Any, *, distributed: bool, batches: int | None) -> Any:
             is_generator=False,
             changes_itself="",
             py_dataset=None,
+            snapshots=None,
+            why_replayed="",
         ),
     )
 
