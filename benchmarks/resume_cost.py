@@ -14,7 +14,9 @@ that second start into the parts that the process itself has recorded:
 
 Three ways: one device whose input continues from the iterator's saved state, one device whose input has to be
 replayed (a random operation in it has a state that TensorFlow cannot save), and workers under
-MultiWorkerMirroredStrategy, where it is always replayed. They take turns, so that a busy machine slows all.
+MultiWorkerMirroredStrategy, replayed as well. They take turns, so that a busy machine slows all.
+
+Then `resume_position.py`: the same by how far training had come.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from figures import conditions, table, tell
+import resume_position
+from figures import Aims, conditions, table, tell
 from resumption import PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed, resume
 
 
@@ -80,10 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--after", type=int, default=20, help="steps after the resume, at least 5")
     parser.add_argument("--runs", type=int, default=3, help="runs of each way")
     parser.add_argument("--workers", type=int, default=2, help="processes of the cluster")
+    parser.add_argument(
+        "--positions", type=int, nargs="*", default=[100, 1000, 10000], help="batches, for the second table"
+    )
     parser.add_argument("--quick", action="store_true", help="one short run of each way")
     options = parser.parse_args(arguments)
     if options.quick:
-        options.batches, options.after, options.runs = 20, 5, 1
+        options.batches, options.after, options.runs, options.positions = 20, 5, 1, [20, 60]
     if options.batches < 3 or options.after < 5 or options.runs < 1 or options.workers < 2:
         parser.error("Expected at least 3 batches, 5 steps after the resume, 1 run and 2 workers.")
     began = time.monotonic()
@@ -102,8 +108,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{options.runs} runs each, {time.monotonic() - began:.0f} s in all; preempted after {options.batches} batches "
         "of 32 images of 32 x 32 pixels\n"
     )
-    print(report(results))
-    return 0
+    print(report(results), flush=True)
+    if not options.positions:
+        return 0
+    try:
+        by_position = resume_position.run(options.positions, options.workers, resume)
+    except ResumptionFailed as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
+    aims = Aims(apply=not options.quick)
+    print(f"\n{resume_position.report(by_position, aims)}")
+    return aims.report()
 
 
 if __name__ == "__main__":
