@@ -94,7 +94,12 @@ class Fit:
 
     def step_begins(self, batch: int) -> None:
         """A boundary that was counted, and at which there is something to look at."""
-        self._boundary("train", batch)
+        runtime = self.runtime
+        if runtime.attention or runtime.entered >= self._due:
+            self._boundary("train", batch)
+        else:
+            self._take_snapshot()
+            runtime.due = min(self._due, self._snapshots.next_boundary())
 
     def validation_begins(self) -> None:
         """A boundary."""
@@ -174,7 +179,7 @@ class Fit:
         self._look_again(position)
         if phase == "epoch":
             # Looks at its first batch as well: the countdown has to know how long an epoch takes to begin.
-            runtime.due = runtime.entered + 1
+            self._due = runtime.due = runtime.entered + 1
             self._epoch_entered, self._epoch_began = runtime.entered, time.monotonic()
 
     def _passed(self, position: Position) -> None:
@@ -188,12 +193,12 @@ class Fit:
             self.runtime.pace.to_save = self._session.size + self._snapshots.held
 
     def _look_again(self, position: Position) -> None:
-        """Sets the boundary at which the schedule is looked at next."""
+        """Sets the boundaries at which the schedule, and snapshots of the input, are looked at next."""
         runtime = self.runtime
-        runtime.due = self._saves.next_boundary(runtime.entered, position, self._session.steps_per_execution)
-        runtime.due = min(runtime.due, self._snapshots.next_boundary())
+        self._due = self._saves.next_boundary(runtime.entered, position, self._session.steps_per_execution)
         if self._milestones.awaits_step:
-            runtime.due = runtime.entered + 1
+            self._due = runtime.entered + 1
+        runtime.due = min(self._due, self._snapshots.next_boundary())
 
     def _save_and_train_on(self, plan: Plan, position: Position) -> None:
         self._status.spent("save", self._saves.in_background(plan, position))
