@@ -1,6 +1,6 @@
 """The position of the training input, and how a restart gets there again.
 
-There are three ways, and the checkpoint says which:
+There are four ways, and the checkpoint says which:
 
 - the *state* of the iterator, which can be saved for a plain pipeline on one device. It is exact, and nothing is drawn
   twice;
@@ -9,7 +9,9 @@ There are three ways, and the checkpoint says which:
   state takes too long to save;
 - a *replay* from the beginning. The same number of iterators is made, and the batches drawn from the last one are drawn
   again. It is exact if the pipeline gives the same elements again (seeded shuffles), and takes the pipeline's own time.
-  Of a `keras.utils.PyDataset` only the interrupted epoch is drawn again: see `py_dataset`.
+  Of a `keras.utils.PyDataset` it is the interrupted epoch alone, in which nothing is drawn again if its batches do not
+  depend on each other: see `py_dataset`;
+- the *order* of the epoch. Arrays are taken up at the next batch of it, without drawing those before.
 
 If it is known how far the shuffles of the pipeline had come when an iterator was made (see `shuffles`), a replay begins
 with the iterator that training continues with, and other iterators of the shuffles do not matter.
@@ -63,7 +65,7 @@ def watch(feed: InputFeed, shuffles: Shuffles | None = None) -> None:
         shuffles: Those of the fit, to record how far they had come when an iterator was made; None not to.
     """
     datasets = backend().datasets
-    if not datasets.never_has_state(feed.dataset):
+    if not feed.is_indexed and not datasets.never_has_state(feed.dataset):
         feed.look = datasets.iterator_state
     if shuffles is not None:
         feed.note = shuffles.counts
@@ -144,8 +146,9 @@ def restore(
     known = shuffles is not None and shuffles.readable and bool(made_at) and made_at[-1] is not None
     if not known and (shuffles is None or not shuffles.readable or made > 0):
         _check_sharing(feed, int(position.get("made_before", 0)))
-    if captured.get("epoch") is not None:
-        py_dataset.restore(feed, captured["epoch"], arrays)
+    left_out = captured.get("epoch") is not None and py_dataset.restore(
+        feed, captured["epoch"], arrays, 0 if batch is None else drawn
+    )
     if made == 0:
         feed.resume(position, None, batch=None)
         return "nothing was drawn yet"
@@ -166,6 +169,14 @@ def restore(
             draws = drawn if batch is not None or position["current"] or _needs_all(feed, known=known) else 0
             _draw(live, [draws], required, lambda: live)
             how = f"from the state of the epoch's new iterator and {_again(draws, began)}"
+    elif feed.is_indexed:
+        _check_length(feed, required)
+        live = feed.new_at(drawn if batch is not None or position["current"] else 0)
+        how = "in the order of its epoch, of which nothing was drawn again"
+    elif left_out:
+        _check_length(feed, required)
+        live = feed.new()
+        how = "in the order of its epoch, of which nothing was drawn again"
     elif captured.get("epoch") is not None:
         live = feed.new()
         _draw(live, [drawn if batch is not None else 0], required, lambda: live)
@@ -262,7 +273,8 @@ def _needs_all(feed: InputFeed, *, known: bool) -> bool:
         feed: The input of the fit.
         known: Whether it is known how far the shuffles had come when an iterator was made.
     """
-    # What Keras makes of arrays draws its order in a random operation, of which this is not known.
+    if feed.is_indexed:
+        return False
     if feed.undistributed is None or has_python_code(feed):
         return True
     depends = backend().reshuffling.keeps_an_order if known else backend().datasets.reshuffles_while_drawn
@@ -290,15 +302,23 @@ def _draw(live: Any, draws: Sequence[int], required: int, following: Callable[[]
             for index in range(batches):
                 if next(live, None) is None:
                     if number == len(draws) - 1 and index < required:
-                        raise ValueError(
-                            f"Expected an input pipeline of at least {required} batches, as it was when the "
-                            f"checkpoint was written. Received: one that ended after {index}. Train on the same "
-                            "data, or in another directory."
-                        )
+                        raise _too_short(required, index)
                     step(batches - index)
                     break
                 step()
     return live
+
+
+def _check_length(feed: InputFeed, required: int) -> None:
+    if feed.length is not None and feed.length < required:
+        raise _too_short(required, feed.length)
+
+
+def _too_short(required: int, found: int) -> ValueError:
+    return ValueError(
+        f"Expected an input pipeline of at least {required} batches, as it was when the checkpoint was written. "
+        f"Received: one that ended after {found}. Train on the same data, or in another directory."
+    )
 
 
 def _again(batches: int, began: float) -> str:

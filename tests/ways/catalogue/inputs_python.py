@@ -22,6 +22,16 @@ def arrays(**options: Any) -> Callable[[Run], None]:
     return train
 
 
+def _weighted(run: Run) -> None:
+    import numpy as np
+
+    arrays(sample_weight=np.linspace(0.5, 2.0, 45))(run)
+
+
+def _in_executions(run: Run) -> None:
+    run.fit(basics.model(run, steps_per_execution=4), *basics.samples(45), batch_size=BATCH)
+
+
 def _arrays_unseeded(run: Run) -> None:
     forget_seeds()
     arrays()(run)
@@ -168,19 +178,61 @@ def torch_loader(**options: Any) -> Callable[[Run], None]:
     return train
 
 
+THIRD_EPOCH = ("batch 14",)
+
 _SHARED = Warned(
     "Keras takes some batches from the generator to build the model, and drops them",
     "NOT exact.*Keras takes batches from the Python generator",
 )
 
 WAYS = (
-    Way("arrays", "NumPy arrays, shuffled, after `keras.utils.set_random_seed`", arrays(), on_all(Exact())),
-    Way("arrays-in-order", "NumPy arrays, `shuffle=False`", arrays(shuffle=False), on_all(Exact())),
+    Way(
+        "arrays",
+        "NumPy arrays, shuffled, after `keras.utils.set_random_seed`",
+        arrays(),
+        on_all(Exact()),
+        strikes=THIRD_EPOCH,
+        drawn=1,
+    ),
+    Way("arrays-in-order", "NumPy arrays, `shuffle=False`", arrays(shuffle=False), on_all(Exact()), drawn=1),
     Way(
         "arrays-by-batch",
         'NumPy arrays, `shuffle="batch"`, after `keras.utils.set_random_seed`',
         arrays(shuffle="batch"),
         on_all(Exact()),
+        drawn=1,
+    ),
+    Way(
+        "arrays-class-weight",
+        "NumPy arrays with `class_weight`",
+        arrays(class_weight={0: 1.0, 1: 2.0, 2: 0.5}),
+        on_all(Exact()),
+        drawn=1,
+    ),
+    Way("arrays-sample-weight", "NumPy arrays with `sample_weight`", _weighted, on_all(Exact()), drawn=1),
+    Way(
+        "arrays-steps",
+        "NumPy arrays with `steps_per_epoch`, which continue in the next epoch",
+        arrays(steps_per_epoch=2, epochs=5),
+        on_all(Exact()),
+        strikes=("batch 3", "batch 4"),
+        drawn=1,
+    ),
+    Way(
+        "arrays-split",
+        "NumPy arrays with `validation_split`",
+        arrays(validation_split=0.2),
+        on_all(Exact()),
+        strikes=("batch 6", "test 0"),
+        drawn=4,
+    ),
+    Way(
+        "arrays-executions",
+        "NumPy arrays with `steps_per_execution`, which does not divide the steps of an epoch",
+        _in_executions,
+        on_all(Exact()),
+        strikes=("batch 3",),
+        drawn=1,
     ),
     Way(
         "arrays-unseeded",
@@ -195,24 +247,35 @@ WAYS = (
     ),
     Way("tensors", "tensors", _tensors, on_all(Exact())),
     Way("pandas", "pandas data frames", _pandas, on_all(Exact()), needs=("pandas",)),
-    Way("py-dataset", "`PyDataset`", py_dataset(batches), on_all(Exact(GIVES_THE_SAME))),
+    Way(
+        "py-dataset",
+        "`PyDataset`",
+        py_dataset(batches),
+        on_all(Exact(GIVES_THE_SAME)),
+        strikes=THIRD_EPOCH,
+        drawn=1,
+    ),
     Way(
         "py-dataset-threads",
         "`PyDataset`, several threads",
         py_dataset(lambda: batches(workers=3)),
         on_all(Exact(GIVES_THE_SAME)),
+        drawn=1,
     ),
     Way(
         "py-dataset-processes",
         "`PyDataset`, several processes",
         py_dataset(lambda: batches(workers=2, use_multiprocessing=True)),
         {ONE: Exact(GIVES_THE_SAME), MIRRORED: Exact(GIVES_THE_SAME)},
+        drawn=1,
     ),
     Way(
         "py-dataset-kept",
         "`PyDataset` with `on_epoch_end`, and with `get_state` and `set_state`",
         py_dataset(lambda: _reshuffled(keeps=True), shuffle=False),
         on_all(Exact("these two hold all that it changes")),
+        strikes=THIRD_EPOCH,
+        drawn=1,
     ),
     Way(
         "py-dataset-reshuffled",
