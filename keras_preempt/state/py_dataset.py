@@ -7,6 +7,7 @@ both ends of each epoch. With the random state of that moment, and the dataset's
 
 from __future__ import annotations
 
+import enum
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -56,7 +57,9 @@ def capture(feed: InputFeed, arrays: dict[str, Array], *, inside: bool) -> dict[
     return {"inside": inside, "state": state}
 
 
-def restore(feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, Array], batch: int = 0) -> bool:
+def restore(
+    feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, Array], batch: int = 0
+) -> bool:
     """Puts the dataset into a captured state; inside an epoch, that epoch has then begun.
 
     Args:
@@ -68,7 +71,7 @@ def restore(feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, A
     Returns:
         Whether the dataset will not be asked for these; otherwise they have to be drawn.
     """
-    batch = batch if batch and _is_indexed(feed) else 0
+    batch = batch if batch and is_indexed(feed) else 0
     prefix = "input/epoch/"
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     state = captured["state"]
@@ -93,7 +96,7 @@ def doubt(feed: InputFeed) -> tuple[str, str] | None:
             f"{name} has on_epoch_begin or on_epoch_end, and what these change is lost in a restart",
             "Give it get_state(), which returns plain data, and set_state(state); and do not pass steps_per_epoch",
         )
-    if feed.py_dataset is None or gives_the_same_again(feed):
+    if feed.py_dataset is None or _repeats(feed) is not Repeats.OTHER:
         return None
     return (
         f"{type(feed.py_dataset).__name__} gave two different batches when it was asked for the first one twice, so "
@@ -103,28 +106,35 @@ def doubt(feed: InputFeed) -> tuple[str, str] | None:
     )
 
 
-def gives_the_same_again(feed: InputFeed) -> bool:
-    """Whether the dataset of a feed gives the same batch when it is asked for it again, as far as that shows."""
-    first, second = _first_twice(feed.py_dataset)
-    return first == second
+class Repeats(enum.Enum):
+    """What a dataset gives when it is asked for a batch again."""
+
+    SAME = "the same"
+    OTHER = "something else"
+    UNKNOWN = "what cannot be compared"
 
 
-def _is_indexed(feed: InputFeed) -> bool:
-    """Whether it is certain that a batch does not depend on which ones were asked for before it."""
-    first, second = _first_twice(feed.py_dataset)
-    return first is not None and first == second
+def is_indexed(feed: InputFeed) -> bool:
+    """Whether a batch of the dataset of a feed does not depend on which ones were asked for before it."""
+    return _repeats(feed) is Repeats.SAME
 
 
-def _first_twice(dataset: Any) -> tuple[list[Any] | None, list[Any] | None]:
-    """Returns what the first batch holds, with the dataset's own state, twice; None where that cannot be compared."""
-    python, numpy = random.getstate(), np.random.get_state()
-    first, second = (_content(dataset) for _ in range(2))
-    random.setstate(python)
-    np.random.set_state(numpy)
-    return first, second
+def _repeats(feed: InputFeed) -> Repeats:
+    """Asks for the first batch twice, once in a fit."""
+    if feed.repeats is None:
+        python, numpy = random.getstate(), np.random.get_state()
+        first, second = (_content(feed.py_dataset) for _ in range(2))
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if first is None or second is None:
+            feed.repeats = Repeats.UNKNOWN
+        else:
+            feed.repeats = Repeats.SAME if first == second else Repeats.OTHER
+    return Repeats(feed.repeats)
 
 
 def _content(dataset: Any) -> list[Any] | None:
+    """Returns what the first batch and the dataset's own state hold; None if that cannot be compared."""
     leaves = [leaf for leaf in keras.tree.flatten(dataset[0]) if leaf is not None]
     arrays = [np.asarray(leaf) for leaf in leaves if hasattr(leaf, "__array__")]
     if len(arrays) < len(leaves) or any(array.dtype == object for array in arrays):

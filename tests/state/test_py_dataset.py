@@ -154,7 +154,9 @@ def test_a_dataset_that_has_become_shorter_is_refused() -> None:
     def save(epoch: int, step: int) -> None:
         arrays: dict[str, np.ndarray] = {}
         state = inputs.capture(feed, feed.position(pending=True), arrays, inside=True)
-        saves.append((json.loads(json.dumps(state)), {name: np.array(array) for name, array in arrays.items()}))
+        saves.append(
+            (json.loads(json.dumps(state)), {name: np.array(array) for name, array in arrays.items()})
+        )
 
     epochs(iterator, 1, lambda epoch: py_dataset.begin_epoch(feed), save)
     _, _, feed = start()

@@ -32,6 +32,9 @@ SHORT_FORM: dict[str, tuple[str, ...]] = {
     "arrays": (ONE,),
     "py-dataset": (ONE,),
     "py-dataset-kept": (ONE,),
+    "grain-steps": (ONE,),
+    "grain-loader": (ONE,),
+    "pandas": (ONE,),
     "generator": (ONE,),
     "random-generator": (ONE,),
     # One shuffle below two pipelines: counts of its seed generator, with and without a replay.

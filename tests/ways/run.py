@@ -176,10 +176,12 @@ def main() -> None:
 
 def _count_draws() -> Counter[str]:
     """Counts the batches that are drawn in Python; those of training are drawn in its graph."""
+    # Making an iterator to ask for its class would initialize TensorFlow's devices.
+    from tensorflow.python.data.ops import iterator_ops
     from tensorflow.python.distribute import input_lib
 
     drawn: Counter[str] = Counter()
-    for kind in (type(iter(tf.data.Dataset.range(1))), input_lib.DistributedIterator):
+    for kind in (iterator_ops.OwnedIterator, input_lib.DistributedIterator):
         owner = next(each for each in kind.__mro__ if "__next__" in vars(each))
 
         def counted(iterator: Any, original: Any = owner.__next__, name: str = owner.__name__) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_preempt.backend.keras import py_batches
+from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.names import KerasInternalsError
 
 _iterators_made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -41,6 +42,8 @@ class InputFeed(abc.ABC):
         making: Whether an iterator is being made now.
         at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
         made_before: How many iterators earlier fits of this process had made of the dataset.
+        repeats: What `keras_preempt.state.py_dataset` has found out about asking for a batch again.
+        grain: The iterators of Grain data, if these are recorded: see `record_grain`.
 
     Raises:
         KerasInternalsError: The epoch iterator lacks an attribute that is relied upon.
@@ -76,6 +79,8 @@ class InputFeed(abc.ABC):
         self.noted: list[Any] = []
         self.making = False
         self.at_epoch: Any = None
+        self.repeats: Any = None
+        self.grain: GrainIterators | None = None
         self._drawn: list[int] = []
         self._forgotten = 0
         dataset = self.undistributed
@@ -137,6 +142,19 @@ class InputFeed(abc.ABC):
         """
         raise NotImplementedError
 
+    def record_grain(self) -> None:
+        """Has the states of Grain iterators kept from now on, if the input is Grain data."""
+        if type(self._source.data_adapter).__name__ != "GrainDatasetAdapter":
+            return
+        grain = GrainIterators()
+        grain.trained = lambda: int(self._source._steps_seen) - self.steps_per_execution
+        if self._make_again(grain):
+            self.grain = grain
+
+    def _make_again(self, grain: GrainIterators) -> bool:
+        """Has Keras iterate over its Grain data through recorded iterators; returns whether that is known."""
+        return False
+
     @abc.abstractmethod
     def of_validation(self, model: Any, data: Any, steps: int | None) -> InputFeed | None:
         """Returns a feed of validation data, as an evaluation of the model would make it.
@@ -168,6 +186,8 @@ class InputFeed(abc.ABC):
         self._drawn = self.draws
         self._forgotten = 0
         self.noted.append(self.note())
+        if self.grain is not None:
+            self.grain.forget()
         self.making = True
         self.live = iter(self._dataset_of() if dataset is None else dataset)
         self.making = False

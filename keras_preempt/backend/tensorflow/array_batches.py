@@ -6,8 +6,8 @@ pipeline, whose state TensorFlow makes anew, from the operation's seeds, for eac
 order that its epoch had, whatever was drawn before. And since the rows of a batch are known before the map, batches can
 be left out below it: their rows are counted, and no sample is taken out of the arrays.
 
-Verified with Keras 3.8.0 to 3.15.1 and TensorFlow 2.16.1 to 2.21.0; `tests/backend/tensorflow/test_array_batches.py` has
-the canaries.
+Verified with Keras 3.8.0 to 3.15.1 and TensorFlow 2.16.1 to 2.21.0; `tests/backend/tensorflow/test_array_batches.py`
+has the canaries.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def beginning_at(dataset: Any, batch: int) -> Any:
 
 def _takes_rows_out(mapped: Any) -> bool:
     wrapper = getattr(mapped, "_map_func", None)
-    if not callable(getattr(wrapper, "_func", None)) or _is_random(wrapper.function):
+    if wrapper is None or not callable(getattr(wrapper, "_func", None)) or _is_random(wrapper.function):
         return False
     (zipped,) = mapped._inputs()
     if type(zipped).__name__ != "_ZipDataset" or len(zipped._inputs()) != 2:

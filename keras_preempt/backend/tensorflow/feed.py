@@ -10,8 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from keras_preempt.backend.keras import running_fit as keras_fit
+from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.input_feed import InputFeed
-from keras_preempt.backend.tensorflow import array_batches
+from keras_preempt.backend.tensorflow import array_batches, grain_data
 from keras_preempt.backend.tensorflow.datasets import batch_size, pipelines_of
 
 
@@ -84,6 +85,14 @@ class DatasetFeed(InputFeed):
         """See `InputFeed.new_at`."""
         rest = self._without(batch)
         return self.new(self._source._distribute_strategy.experimental_distribute_dataset(rest))
+
+    def _make_again(self, grain: GrainIterators) -> bool:
+        dataset = grain_data.recorded(self._source.data_adapter, grain)
+        if dataset is None:
+            return False
+        strategy = self._source._distribute_strategy
+        self._source._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
+        return True
 
     def _without(self, batches: int) -> tf.data.Dataset | None:
         if type(self._source.data_adapter).__name__ != "ArrayDataAdapter":

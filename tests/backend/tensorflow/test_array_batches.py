@@ -31,7 +31,8 @@ def pipeline(seed: int = 3, **options: Any) -> tf.data.Dataset:
 
 def drawn(dataset: Any) -> list[list[Any]]:
     return [
-        [np.asarray(leaf).tolist() for leaf in tf.nest.flatten(batch) if leaf is not None] for batch in dataset
+        [np.asarray(leaf).tolist() for leaf in tf.nest.flatten(batch) if leaf is not None]
+        for batch in dataset
     ]
 
 
@@ -76,7 +77,9 @@ def test_left_out_batches_leave_the_rest_as_it_is(options: dict[str, Any]) -> No
         )
 
 
-def test_nothing_of_a_batch_that_is_left_out_is_taken_out_of_the_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_a_batch_that_is_left_out_is_taken_out_of_the_arrays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     taken: list[int] = []
     gather = tf.gather
 
@@ -153,5 +156,7 @@ print("same")
 
 
 def test_several_replicas_get_the_same_parts_of_each_batch() -> None:
-    run = subprocess.run([sys.executable, "-c", REPLICAS], capture_output=True, text=True, timeout=300, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", REPLICAS], capture_output=True, text=True, timeout=300, check=False
+    )
     assert run.stdout.split() == ["same"], run.stderr

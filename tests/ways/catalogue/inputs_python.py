@@ -140,31 +140,56 @@ def generator(make: Callable[[], Any], **fit: Any) -> Callable[[Run], None]:
     return train
 
 
+def _rows() -> Any:
+    import grain
+
+    x, y = basics.samples()
+    return grain.MapDataset.source(range(len(x))).shuffle(seed=3).map(lambda i: (x[i], y[i]))
+
+
 def _grain(run: Run) -> None:
+    run.fit(basics.model(run), _rows().batch(BATCH))
+
+
+def _grain_in_steps(run: Run) -> None:
+    run.fit(basics.model(run), _rows().repeat().batch(BATCH), steps_per_epoch=STEPS)
+
+
+def _grain_iter(run: Run) -> None:
     import grain
 
-    x, y = basics.samples()
-    data = grain.MapDataset.source(range(len(x))).shuffle(seed=3).map(lambda i: (x[i], y[i]))
-    run.fit(basics.model(run), data.batch(BATCH))
-
-
-def _grain_loader(run: Run) -> None:
-    import grain
-
-    x, y = basics.samples()
-
-    class Source:
-        def __len__(self) -> int:
-            return len(x)
-
-        def __getitem__(self, index: Any) -> Any:
-            return x[int(index)], y[int(index)]
-
-    sampler = grain.samplers.IndexSampler(len(x), shuffle=True, seed=3, num_epochs=1)
-    loader = grain.DataLoader(
-        data_source=Source(), sampler=sampler, operations=[grain.transforms.Batch(BATCH)], worker_count=0
+    data = grain.experimental.WindowShuffleIterDataset(
+        _rows().repeat().to_iter_dataset(), window_size=20, seed=5
     )
-    run.fit(basics.model(run), loader)
+    run.fit(basics.model(run), data.batch(BATCH), steps_per_epoch=STEPS)
+
+
+class Rows:
+    """The samples, for worker processes as well."""
+
+    def __len__(self) -> int:
+        return STEPS * BATCH
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = basics.samples()
+        return x[int(index)], y[int(index)]
+
+    def __repr__(self) -> str:
+        return "Rows"
+
+
+def grain_loader(epochs: int | None = 1, workers: int = 0, **fit: Any) -> Callable[[Run], None]:
+    def train(run: Run) -> None:
+        import grain
+
+        sampler = grain.samplers.IndexSampler(STEPS * BATCH, shuffle=True, seed=3, num_epochs=epochs)
+        operations = [grain.transforms.Batch(BATCH)]
+        loader = grain.DataLoader(
+            data_source=Rows(), sampler=sampler, operations=operations, worker_count=workers
+        )
+        run.fit(basics.model(run), loader, **fit)
+
+    return train
 
 
 def torch_loader(**options: Any) -> Callable[[Run], None]:
@@ -246,7 +271,7 @@ WAYS = (
         ),
     ),
     Way("tensors", "tensors", _tensors, on_all(Exact())),
-    Way("pandas", "pandas data frames", _pandas, on_all(Exact()), needs=("pandas",)),
+    Way("pandas", "pandas data frames", _pandas, on_all(Exact()), drawn=1),
     Way(
         "py-dataset",
         "`PyDataset`",
@@ -323,14 +348,45 @@ WAYS = (
         "Grain `MapDataset`",
         _grain,
         {ONE: Exact(GIVES_THE_SAME), MIRRORED: LENGTH, WORKERS: LENGTH},
-        needs=("grain",),
+        strikes=THIRD_EPOCH,
+        drawn=1,
+    ),
+    Way(
+        "grain-steps",
+        "Grain `MapDataset`, `.repeat()` and `steps_per_epoch`",
+        _grain_in_steps,
+        on_all(Exact(GIVES_THE_SAME)),
+        strikes=("batch 9", "batch 2"),
+        drawn=1,
+    ),
+    Way(
+        "grain-iter",
+        "Grain `IterDataset`, shuffled in windows, `.repeat()` and `steps_per_epoch`",
+        _grain_iter,
+        on_all(Exact(GIVES_THE_SAME)),
+        strikes=("batch 9", "batch 2"),
+        drawn=1,
     ),
     Way(
         "grain-loader",
         "Grain `DataLoader`",
-        _grain_loader,
+        grain_loader(),
         {ONE: Exact(GIVES_THE_SAME), MIRRORED: LENGTH, WORKERS: LENGTH},
-        needs=("grain",),
+        drawn=1,
+    ),
+    Way(
+        "grain-loader-steps",
+        "Grain `DataLoader` with `steps_per_epoch`",
+        grain_loader(epochs=None, steps_per_epoch=STEPS),
+        on_all(Exact(GIVES_THE_SAME)),
+        drawn=1,
+    ),
+    Way(
+        "grain-loader-processes",
+        "Grain `DataLoader`, several processes",
+        grain_loader(workers=2),
+        {ONE: Exact(GIVES_THE_SAME)},
+        drawn=1,
     ),
     Way(
         "torch",
