@@ -15,7 +15,7 @@ from keras_preempt.cluster import LocalCluster
 from keras_preempt.process.exit_codes import EXIT_RESTART
 
 SCRIPT = Path(__file__).parent / "scripts" / "resumed_fit.py"
-STATE, REPLAY = "state", "replay"
+STATE, REPLAY, ARRAYS = "state", "replay", "arrays"
 PARTS = ("import", "cluster", "build", "restore", "replay", "compile", "first step")
 
 TIMEOUT = 600.0  # seconds for each of the two starts
@@ -25,7 +25,7 @@ _ENVIRONMENT = {
     "KERAS_BACKEND": "tensorflow",
     "KERAS_PREEMPT_PLATFORM": "generic",  # No metadata server is asked.
 }
-_TOLD = {STATE: "iterator's saved state", REPLAY: "replay"}
+_TOLD = {STATE: "iterator's saved state", REPLAY: "replay", ARRAYS: "order of its epoch"}
 
 
 class ResumptionFailed(RuntimeError):
@@ -38,8 +38,8 @@ class Job:
 
     Attributes:
         workers: Processes; 1 for one device without a strategy.
-        way: How the input gets back to where it was: `STATE` or `REPLAY`.
-        batches: Batches of the epoch that are trained on before the preemption.
+        way: How the input gets back to where it was: `STATE` or `REPLAY`; `ARRAYS` for 3 epochs of arrays.
+        batches: Batches that are trained on before the preemption: of the epoch, or with `ARRAYS` of all three.
         after: Steps after the resume, of which all but the first tell what a step costs.
     """
 

@@ -1,6 +1,7 @@
 """One worker of a job that is preempted once and started again; it records its progress with times.
 
-Run as: FOLDER WAY BATCHES AFTER FIRST|AGAIN. WAY is `STATE` or `REPLAY`: how the input gets back to where it was.
+Run as: FOLDER WAY BATCHES AFTER FIRST|AGAIN. WAY is `STATE` or `REPLAY`: how the input gets back to where it was; or
+`ARRAYS`: three epochs of arrays, preempted in the last one.
 BATCHES are trained on before the preemption, AFTER of them after it.
 """
 
@@ -28,7 +29,8 @@ from keras_preempt.state import inputs  # noqa: E402
 
 IMPORTED = time.time()
 
-STATE, REPLAY = "state", "replay"
+STATE, REPLAY, ARRAYS = "state", "replay", "arrays"
+EPOCHS = 3  # of arrays
 BATCH, SIZE, BUFFER = 32, 32, 1024  # images in a batch, pixels of a side, images in the shuffle buffer
 
 
@@ -127,6 +129,12 @@ def data(way: str, batches: int) -> Any:
     return dataset.map(augment).batch(BATCH, drop_remainder=True).prefetch(2).with_options(options)
 
 
+def arrays(batches: int) -> dict[str, Any]:
+    """Images of which three epochs have at least so many batches, for fit."""
+    images = np.random.default_rng(0).random((-(-batches // EPOCHS) * BATCH, SIZE, SIZE, 3), np.float32)
+    return {"x": images, "y": np.arange(len(images)) % 10, "batch_size": BATCH, "epochs": EPOCHS}
+
+
 def main(folder: str, way: str, batches: int, after: int, which: str) -> None:
     keras.utils.set_random_seed(1)
     clustered = "TF_CONFIG" in os.environ
@@ -135,16 +143,16 @@ def main(folder: str, way: str, batches: int, after: int, which: str) -> None:
     connected = time.time()
     with strategy.scope():
         trained = model()
-    dataset = data(way, batches + after)
+    given = arrays(batches + after) if way == ARRAYS else {"x": data(way, batches + after), "shuffle": False}
     build, restore = Timed(backend(), "trace"), Timed(inputs, "restore")
     before, behind = Journal(), Journal()
     callbacks = [before, PreemptionCallback(folder), behind]
     if which == "first":
         if worker == 0:
             callbacks.append(Preemption(batches))
-        trained.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks)
+        trained.fit(**given, verbose=0, callbacks=callbacks)
         raise SystemExit("Expected to be preempted before the epoch was over.")
-    trained.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks)
+    trained.fit(**given, verbose=0, callbacks=callbacks)
     times = {
         "started": STARTED,
         "imported": IMPORTED,

@@ -94,7 +94,8 @@ class Way:
             tenth step that the process begins.
         drawn: The most batches that a start draws beside those that it trains on or validates with: under a strategy,
             Keras looks at one before each fit and each validation. None where batches are drawn again.
-        needs: Modules that the job imports and that not every installation has; without them the test is skipped.
+        needs: Modules that the job imports and that only an environment of `make versions` has; without them the test
+            is skipped.
     """
 
     name: str
