@@ -45,6 +45,7 @@ BENCHMARKS = (
     Benchmark("gcs.py", ("--quick",)),
     Benchmark("resume_cost.py", ("--quick",)),
     Benchmark("snapshot_cost.py", ("--quick",)),
+    Benchmark("import_cost.py", ("--runs", "1")),
     Benchmark("input_state.py", ("--quick",)),
 )
 

@@ -12,9 +12,10 @@ that second start into the parts that the process itself has recorded:
 - compile: TensorFlow compiles the train step, which its first call waits for;
 - first step: what a step takes later on (the median).
 
-Three ways: one device whose input continues from the iterator's saved state, one device whose input has to be
-replayed (a random operation in it has a state that TensorFlow cannot save), and workers under
-MultiWorkerMirroredStrategy, replayed as well. They take turns, so that a busy machine slows all.
+Five ways: one device whose input continues from the iterator's saved state, one device whose input has to be
+replayed (a random operation in it has a state that TensorFlow cannot save), workers under
+MultiWorkerMirroredStrategy, replayed as well, and both with three epochs of arrays, preempted in the last one. They
+take turns, so that a busy machine slows all.
 
 Then `resume_position.py`: the same by how far training had come.
 """
@@ -28,13 +29,15 @@ from collections.abc import Sequence
 
 import resume_position
 from figures import Aims, conditions, table, tell
-from resumption import PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed, resume
+from resumption import ARRAYS, PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed, resume
+
+_SHOWN = {STATE: "iterator state", REPLAY: "replay", ARRAYS: "3 epochs of arrays"}
 
 
 def title(job: Job) -> str:
     """Names a way in a header."""
     where = "1 device" if job.workers == 1 else f"{job.workers} workers"
-    return f"{where}, {'iterator state' if job.way == STATE else 'replay'}"
+    return f"{where}, {_SHOWN[job.way]}"
 
 
 def median_run(runs: Sequence[Resumption]) -> Resumption:
@@ -66,6 +69,8 @@ def report(results: dict[Job, list[Resumption]]) -> str:
         )
         if job.way == REPLAY:
             tell(f"replay of a batch, {title(job)}", "training on it", a_batch / a_step, better="less")
+        if job.way == ARRAYS:
+            tell(f"taking up {title(job)}", "training on a batch", brought_back / a_step, better="less")
     header = ["milliseconds to bring the input back", "in all", "a batch", "training, a batch", "ratio"]
     by_state = next(chosen[job] for job in jobs if job.workers == 1 and job.way == STATE)
     by_replay = next(chosen[job] for job in jobs if job.workers == 1 and job.way == REPLAY)
@@ -96,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(conditions(), flush=True)
     sizes = (options.batches, options.after)
     jobs = [Job(1, STATE, *sizes), Job(1, REPLAY, *sizes), Job(options.workers, REPLAY, *sizes)]
+    jobs += [Job(1, ARRAYS, *sizes), Job(options.workers, ARRAYS, *sizes)]
     results: dict[Job, list[Resumption]] = {job: [] for job in jobs}
     for _ in range(options.runs):
         for job in jobs:

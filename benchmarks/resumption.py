@@ -16,7 +16,7 @@ from keras_preempt.cluster import LocalCluster
 from keras_preempt.process.exit_codes import EXIT_RESTART
 
 SCRIPT = Path(__file__).parent / "scripts" / "resumed_fit.py"
-STATE, REPLAY = "state", "replay"
+STATE, REPLAY, ARRAYS = "state", "replay", "arrays"
 PARTS = ("import", "cluster", "build", "restore", "replay", "compile", "first step")
 
 TIMEOUT = 600.0  # seconds for each of the two starts
@@ -27,7 +27,11 @@ _ENVIRONMENT = {
     "KERAS_PREEMPT_PLATFORM": "generic",  # No metadata server is asked.
 }
 ONE, MIRRORED, WORKERS = "1 device", "Mirrored(2)", "2 workers"
-_TOLD = {STATE: r"iterator's saved state|from a snapshot", REPLAY: r"by replay"}
+_TOLD = {
+    STATE: r"iterator's saved state|from a snapshot",
+    REPLAY: r"by replay",
+    ARRAYS: r"order of its epoch",
+}
 
 
 class ResumptionFailed(RuntimeError):
@@ -40,8 +44,8 @@ class Job:
 
     Attributes:
         workers: Processes; 1 for one device without a strategy.
-        way: How the input gets back to where it was: `STATE` or `REPLAY`.
-        batches: Batches of the epoch that are trained on before the preemption.
+        way: How the input gets back to where it was: `STATE` or `REPLAY`; `ARRAYS` for 3 epochs of arrays.
+        batches: Batches that are trained on before the preemption: of the epoch, or with `ARRAYS` of all three.
         after: Steps after the resume, of which all but the first tell what a step costs.
         mirrored: Whether one process trains on two logical devices under MirroredStrategy.
         endless: Whether a small model is trained on a dataset that is repeated, so that it comes far in short time.

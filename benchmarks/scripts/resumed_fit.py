@@ -1,7 +1,8 @@
 """One worker of a job that is preempted once and started again; it records its progress with times.
 
 Run as: FOLDER WAY BATCHES AFTER FIRST|AGAIN [--mirrored] [--endless]. WAY is `STATE` or `REPLAY`: how the input gets
-back to where it was. With --mirrored one process trains on two logical devices; with --endless, a dataset is repeated.
+back to where it was; or `ARRAYS`: three epochs of arrays, preempted in the last one. With --mirrored one process trains
+on two logical devices; with --endless, a dataset is repeated.
 BATCHES are trained on before the preemption, AFTER of them after it.
 """
 
@@ -30,7 +31,8 @@ from keras_preempt.state import inputs  # noqa: E402
 
 IMPORTED = time.time()
 
-STATE, REPLAY = "state", "replay"
+STATE, REPLAY, ARRAYS = "state", "replay", "arrays"
+EPOCHS = 3  # of arrays
 BATCH, SIZE, BUFFER = 32, 32, 1024  # images in a batch, pixels of a side, images in the shuffle buffer
 REPEATED = 100  # batches, of a dataset that is repeated
 
@@ -99,9 +101,9 @@ class TimedNew:
         self.seconds: list[float] = []
         original, seconds = InputFeed.new, self.seconds
 
-        def new(feed: InputFeed) -> Any:
+        def new(feed: InputFeed, *arguments: Any) -> Any:
             began = time.time()
-            made = original(feed)
+            made = original(feed, *arguments)
             seconds.append(time.time() - began)
             return made
 
@@ -170,6 +172,12 @@ def strategy_of(*, mirrored: bool) -> tf.distribute.Strategy:
     return tf.distribute.get_strategy()
 
 
+def arrays(batches: int) -> dict[str, Any]:
+    """Images of which three epochs have at least so many batches, for fit."""
+    images = np.random.default_rng(0).random((-(-batches // EPOCHS) * BATCH, SIZE, SIZE, 3), np.float32)
+    return {"x": images, "y": np.arange(len(images)) % 10, "batch_size": BATCH, "epochs": EPOCHS}
+
+
 def main(folder: str, way: str, batches: int, after: int, which: str, *options: str) -> None:
     keras.utils.set_random_seed(1)
     endless = "--endless" in options
@@ -178,8 +186,11 @@ def main(folder: str, way: str, batches: int, after: int, which: str, *options: 
     connected = time.time()
     with strategy.scope():
         trained = small_model() if endless else model()
-    dataset = data(way, batches + after, endless=endless)
-    fit = {"steps_per_epoch": batches + after} if endless else {}
+    given = {"x": data(way, batches + after, endless=endless), "shuffle": False}
+    if way == ARRAYS:
+        given = arrays(batches + after)
+    if endless:
+        given["steps_per_epoch"] = batches + after
     new = TimedNew()
     build, restore = Timed(backend(), "trace"), Timed(inputs, "restore")
     before, behind = Journal(), Journal()
@@ -189,11 +200,11 @@ def main(folder: str, way: str, batches: int, after: int, which: str, *options: 
         if worker == 0:
             callbacks.append(Preemption(batches))
         try:
-            trained.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks, **fit)
+            trained.fit(**given, verbose=0, callbacks=callbacks)
         finally:
             pipeline.write_text(json.dumps(new.seconds[0]))
         raise SystemExit("Expected to be preempted before the epoch was over.")
-    trained.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks, **fit)
+    trained.fit(**given, verbose=0, callbacks=callbacks)
     times = {
         "started": STARTED,
         "imported": IMPORTED,

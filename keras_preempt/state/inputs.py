@@ -1,6 +1,6 @@
 """The position of the training input, and how a restart gets there again.
 
-There are four ways, and the checkpoint says which:
+There are six ways:
 
 - the *state* of the iterator, which can be saved for a plain pipeline on one device. It is exact, and nothing is drawn
   twice;
@@ -12,7 +12,10 @@ There are four ways, and the checkpoint says which:
   that know no snapshots can continue as well;
 - a *replay* from the beginning. The same number of iterators is made, and the batches drawn from the last one are drawn
   again. It is exact if the pipeline gives the same elements again (seeded shuffles), and takes the pipeline's own time.
-  Of a `keras.utils.PyDataset` only the interrupted epoch is drawn again: see `py_dataset`.
+  Of a `keras.utils.PyDataset` it is the interrupted epoch alone, in which nothing is drawn again if its batches do not
+  depend on each other: see `py_dataset`;
+- the *order* of the epoch. Arrays are taken up at the next batch of it, without drawing those before;
+- the state of a *Grain* iterator, see `grain`.
 
 If it is known how far the shuffles of the pipeline had come when an iterator was made (see `shuffles`), a replay begins
 with the iterator that training continues with, and other iterators of the shuffles do not matter.
@@ -31,8 +34,8 @@ import numpy as np
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.report.progress import progress
-from keras_preempt.state import py_dataset, randomness
+from keras_preempt.state import grain, py_dataset, randomness
+from keras_preempt.state.drawing import check_length, draw, drawn_again, too_short
 from keras_preempt.state.input_promise import has_python_code
 from keras_preempt.state.shuffles import Counts, Shuffles
 from keras_preempt.state.snapshots import Snapshots
@@ -59,6 +62,8 @@ _GLOBAL = (
     "own, such as np.random.default_rng(seed)"
 )
 
+_IN_ORDER = "in the order of its epoch, of which nothing was drawn again"
+
 _STATE = "input/state"
 _UNTOUCHED = "input/untouched"
 
@@ -71,7 +76,10 @@ def watch(feed: InputFeed, shuffles: Shuffles | None = None) -> None:
         shuffles: Those of the fit, to record how far they had come when an iterator was made; None not to.
     """
     datasets = backend().datasets
-    if not datasets.never_has_state(feed.dataset):
+    feed.record_grain()
+    if feed.is_indexed:
+        pass  # Its order is enough.
+    elif not datasets.never_has_state(feed.dataset):
         if feed.is_shared:
             _take_snapshots(feed)
         else:
@@ -111,6 +119,8 @@ def capture(
         snapshot = feed.snapshots.capture(int(position["batches"]), arrays)
         if snapshot is not None:
             captured["snapshot"] = snapshot
+    if (state_of_grain := grain.capture(feed, position, arrays, inside=inside)) is not None:
+        captured["grain"] = state_of_grain
     if feed.live is None or feed.untouched is None:
         return captured
     datasets = backend().datasets
@@ -190,8 +200,9 @@ def restore(
     known = shuffles is not None and shuffles.readable and bool(made_at) and made_at[-1] is not None
     if not known and (shuffles is None or not shuffles.readable or made > 0):
         _check_sharing(feed, int(position.get("made_before", 0)))
-    if captured.get("epoch") is not None:
-        py_dataset.restore(feed, captured["epoch"], arrays)
+    left_out = captured.get("epoch") is not None and py_dataset.restore(
+        feed, captured["epoch"], arrays, 0 if batch is None else drawn
+    )
     if made == 0:
         feed.resume(position, None, batch=None)
         return "nothing was drawn yet"
@@ -213,12 +224,21 @@ def restore(
         else:
             backend().datasets.restore_iterator(live, feed.untouched)
             draws = drawn if batch is not None or position["current"] or _needs_all(feed, known=known) else 0
-            _draw(live, [draws], required, lambda: live)
-            how = f"from the state of the epoch's new iterator and {_again(draws, began)}"
+            draw(live, [draws], required, lambda: live)
+            how = f"from the state of the epoch's new iterator and {drawn_again(draws, began)}"
+    elif (from_grain := _from_grain(feed, captured, arrays, drawn, required, batch=batch)) is not None:
+        live, how = from_grain
+    elif feed.is_indexed:
+        check_length(feed, required)
+        live = feed.new_at(drawn if batch is not None or position["current"] else 0)
+        how = _IN_ORDER
+    elif left_out:
+        check_length(feed, required)
+        live, how = feed.new(), _IN_ORDER
     elif captured.get("epoch") is not None:
         live = feed.new()
-        _draw(live, [drawn if batch is not None else 0], required, lambda: live)
-        how = f"by replay of its epoch: {_again(drawn if batch is not None else 0, began)}"
+        draw(live, [drawn if batch is not None else 0], required, lambda: live)
+        how = f"by replay of its epoch: {drawn_again(drawn if batch is not None else 0, began)}"
     else:
         all_of_it = _needs_all(feed, known=known)
         before = [int(batches) if all_of_it else 0 for batches in position["drawn_before"][: made - 1]]
@@ -230,10 +250,10 @@ def restore(
         else:
             following = feed.new
         drawn_from = randomness.fingerprint()
-        live = _draw(following(), [*before, draws], required, following)
+        live = draw(following(), [*before, draws], required, following)
         if randomness.fingerprint() != drawn_from:
             logger.warning("NOT exact: %s.", _GLOBAL)
-        how = f"by replay of {len(before) + 1} iterators and {_again(sum(before) + draws, began)}"
+        how = f"by replay of {len(before) + 1} iterators and {drawn_again(sum(before) + draws, began)}"
     feed.noted = made_at
     feed.resume(position, live, batch=batch)
     return how
@@ -321,11 +341,11 @@ def draw_again(
     if shuffles is not None:
         if _validation_needs_all(feed):
             following = _each_at(feed, shuffles, made_at)
-            _draw(following(), list(draws), 0, following)
+            draw(following(), list(draws), 0, following)
         feed.noted = list(made_at)
     else:
         matters = feed.is_generator or any(map(backend().datasets.reshuffles_while_drawn, feed.pipelines))
-        _draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
+        draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
     feed.begin_with(draws)
 
 
@@ -340,47 +360,34 @@ def _needs_all(feed: InputFeed, *, known: bool) -> bool:
         feed: The input of the fit.
         known: Whether it is known how far the shuffles had come when an iterator was made.
     """
-    # What Keras makes of arrays draws its order in a random operation, of which this is not known.
+    if feed.is_indexed:
+        return False
     if feed.undistributed is None or has_python_code(feed):
         return True
     depends = backend().reshuffling.keeps_an_order if known else backend().datasets.reshuffles_while_drawn
     return any(map(depends, feed.pipelines))
 
 
-def _draw(live: Any, draws: Sequence[int], required: int, following: Callable[[], Any]) -> Any:
-    """Draws batches and drops them, from one iterator after the other.
-
-    Args:
-        live: The first iterator.
-        draws: How many batches to draw from each; fewer where it ends.
-        required: How many batches the last one must have.
-        following: Makes the next iterator.
-
-    Returns:
-        The last iterator.
-
-    Raises:
-        ValueError: The last one has fewer than required.
-    """
-    with progress("Replaying the input", total=sum(draws), unit="batches") as step:
-        for number, batches in enumerate(draws):
-            live = live if number == 0 else following()
-            for index in range(batches):
-                if next(live, None) is None:
-                    if number == len(draws) - 1 and index < required:
-                        raise ValueError(
-                            f"Expected an input pipeline of at least {required} batches, as it was when the "
-                            f"checkpoint was written. Received: one that ended after {index}. Train on the same "
-                            "data, or in another directory."
-                        )
-                    step(batches - index)
-                    break
-                step()
-    return live
-
-
-def _again(batches: int, began: float) -> str:
-    return f"{batches} batches drawn again in {time.monotonic() - began:.1f} s"
+def _from_grain(
+    feed: InputFeed,
+    captured: Mapping[str, Any],
+    arrays: Mapping[str, Array],
+    drawn: int,
+    required: int,
+    *,
+    batch: int | None,
+) -> tuple[Any, str] | None:
+    """Returns the next iterator of Grain data, at its position, and how it got there; None if it has to be replayed."""
+    position = captured["position"]
+    wanted = drawn if batch is not None or position["current"] else 0
+    began = time.monotonic()
+    found = grain.restore(feed, captured.get("grain"), arrays, wanted)
+    if found is None:
+        return None
+    there, again = found
+    if there < required:
+        raise too_short(required, there)
+    return feed.new(), f"from the state of its Grain iterator and {drawn_again(again, began)}"
 
 
 def _size(number: float) -> str:

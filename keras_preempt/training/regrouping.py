@@ -68,6 +68,8 @@ def regroup_checkpoint(
         steps_per_execution=steps_per_execution,
         num_batches=num_batches,
     )
+    if setup.global_batch is None or setup.global_batch != found.setup.global_batch:
+        captured = {name: value for name, value in captured.items() if name != "grain"}  # It counts batches.
     state = {**source.state, "input": {**captured, "position": continuation.place, "way": "replay"}}
     loaded = Loaded(
         replace(found.manifest, position=continuation.where),

@@ -10,14 +10,16 @@ from typing import Any
 import tensorflow as tf
 
 from keras_preempt.backend.keras import running_fit as keras_fit
+from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.tensorflow import array_batches, grain_data
 from keras_preempt.backend.tensorflow.datasets import batch_size, pipelines_of
 
 
 class DatasetFeed(InputFeed):
     """The iterators that Keras' `TFEpochIterator` makes; see `InputFeed`."""
 
-    NEEDS = (*InputFeed.NEEDS, "_distributed_dataset")
+    NEEDS = (*InputFeed.NEEDS, "_distributed_dataset", "_distribute_strategy")
 
     @property
     def dataset(self) -> Any:
@@ -73,6 +75,30 @@ class DatasetFeed(InputFeed):
     def sample(self) -> str:
         """See `InputFeed.sample`."""
         return str(tf.nest.map_structure(_sample, self._source._distributed_dataset.element_spec))
+
+    @property
+    def is_indexed(self) -> bool:
+        """See `InputFeed.is_indexed`."""
+        return self._without(0) is not None
+
+    def new_at(self, batch: int) -> Any:
+        """See `InputFeed.new_at`."""
+        rest = self._without(batch)
+        return self.new(self._source._distribute_strategy.experimental_distribute_dataset(rest))
+
+    def _make_again(self, grain: GrainIterators) -> bool:
+        dataset = grain_data.recorded(self._source.data_adapter, grain)
+        if dataset is None:
+            return False
+        strategy = self._source._distribute_strategy
+        self._source._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
+        return True
+
+    def _without(self, batches: int) -> tf.data.Dataset | None:
+        if type(self._source.data_adapter).__name__ != "ArrayDataAdapter":
+            return None
+        (pipeline,) = self.pipelines
+        return array_batches.beginning_at(pipeline, batches)
 
     def of_validation(self, model: Any, data: Any, steps: int | None) -> InputFeed | None:
         """See `InputFeed.of_validation`."""
