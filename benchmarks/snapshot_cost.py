@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fits: dict[bool, list[Fitted]] = {True: [], False: []}
     for _ in range(options.turns):
         for snapshots in (True, False):
-            TensorFlowBackend.tap = tap if snapshots else staticmethod(lambda distributed: None)
+            TensorFlowBackend.tap = staticmethod(tap if snapshots else lambda distributed: None)
             taken.seconds.clear()
             fits[snapshots].append(fit(strategy, options.steps, taken))
     aims = Aims(apply=not options.quick)
