@@ -29,6 +29,9 @@ def feed(dataset: Any, *, distributed: bool, batches: int | None) -> Any:
             is_generator=False,
             changes_itself="",
             py_dataset=None,
+            is_indexed=False,
+            grain=None,
+            repeats=None,
         ),
     )
 
