@@ -2,7 +2,9 @@
 
 Costs and traps, measured on TensorFlow 2.21: an insert takes about 0.15 ms on one host. A get that times out leaves its
 request pending on both sides for ever, so nothing here polls: every wait is one blocking get, and a wait without a
-limit belongs to a thread that is woken by inserting its key.
+limit belongs to a thread that is woken by inserting its key. `get_task_states` and `report_error_to_cluster` hold the
+GIL until they are answered: a leader that is frozen would freeze every thread of this process with it. So they are
+called only after a call without that trait was answered.
 
 Verified with TensorFlow 2.16.1 to 2.21.0; tests/backend/tensorflow/test_canaries.py has a canary for each private name.
 """
@@ -77,6 +79,7 @@ class CoordinationKeys:
 
     def report_error(self, message: str, code: int = tf.errors.ABORTED) -> None:
         """Puts every member's agent, and with it its collectives, into an error with the text `message`."""
+        self._wait_for_an_answer()
         self._context.report_error_to_cluster(code, message)
 
     def are_gone(self, jobs: Sequence[tuple[str, int]]) -> bool:
@@ -86,6 +89,7 @@ class CoordinationKeys:
             jobs: Names of jobs, each with the number of its tasks.
         """
         try:
+            self._wait_for_an_answer()
             states = self._context.get_task_states(list(jobs))
         except tf.errors.DeadlineExceededError:
             return False
@@ -101,12 +105,17 @@ class CoordinationKeys:
         """
         number = sum(tasks for _, tasks in jobs)
         try:
+            self._wait_for_an_answer()
             states = self._context.get_task_states(list(jobs))
         except tf.errors.DeadlineExceededError:
             return [False] * number
         except tf.errors.OpError:
             return [task == 0 for task in range(number)]
         return [state is not None for state in states]
+
+    def _wait_for_an_answer(self) -> None:
+        """Blocks, with the GIL released, while the process that hosts the service is frozen or out of reach."""
+        self.insert("keras_preempt/answers", "")
 
 
 class ServiceCoordinator:

@@ -258,14 +258,9 @@ WAYS = (
     ),
     Way(
         "global-generator-in-step",
-        "a `train_step` with a `tf.random.Generator` that is not the model's",
+        "a `train_step` with a seeded `tf.random.Generator` that is not the model's",
         lambda run: _drawn_outside(run, "DrawsFromGlobalGenerator"),
-        {
-            ONE: Warned(
-                "no checkpoint holds it. Make it an attribute of the model",
-                r"NOT exact.*random generator that no checkpoint holds",
-            )
-        },
+        EVERYWHERE,
     ),
     Way(
         "own-optimizers",
