@@ -230,7 +230,8 @@ def restore(
         live, how = from_grain
     elif feed.is_indexed:
         check_length(feed, required)
-        live = feed.new_at(drawn if batch is not None or position["current"] else 0)
+        left = drawn if batch is not None or position["current"] else 0
+        live = feed.new_at(left) if left else feed.new()
         how = _IN_ORDER
     elif left_out:
         check_length(feed, required)

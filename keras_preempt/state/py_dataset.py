@@ -135,9 +135,8 @@ def _repeats(feed: InputFeed) -> Repeats:
 
 def _content(dataset: Any) -> list[Any] | None:
     """Returns what the first batch and the dataset's own state hold; None if that cannot be compared."""
-    leaves = [leaf for leaf in keras.tree.flatten(dataset[0]) if leaf is not None]
-    arrays = [np.asarray(leaf) for leaf in leaves if hasattr(leaf, "__array__")]
-    if len(arrays) < len(leaves) or any(array.dtype == object for array in arrays):
+    arrays = [np.asarray(leaf) for leaf in keras.tree.flatten(dataset[0]) if leaf is not None]
+    if any(array.dtype == object for array in arrays):
         return None
     kept: dict[str, Array] = {}
     own = plain.encode(dataset.get_state(), kept, "own") if keeps_its_state(dataset) else None

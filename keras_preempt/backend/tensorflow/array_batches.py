@@ -33,30 +33,40 @@ _ROWS = (
 _RANDOM = re.compile(r"Random|Multinomial|Rng|Stateful|VariableOp|PyFunc")
 
 
-def beginning_at(dataset: Any, batch: int) -> Any:
-    """Returns the pipeline that Keras has made of arrays without its first batches.
+def is_of_arrays(dataset: Any) -> bool:
+    """Whether a pipeline is built as Keras is known to build one of arrays.
 
     Args:
         dataset: What Keras has made, before a strategy distributes it.
+    """
+    return _takes_rows_out(_map_of(dataset))
+
+
+def beginning_at(dataset: Any, batch: int) -> tf.data.Dataset:
+    """Returns the pipeline that Keras has made of arrays without its first batches.
+
+    Args:
+        dataset: One that `is_of_arrays`.
         batch: How many batches are left out.
 
     Returns:
-        A dataset whose iterators give the batches that those of `dataset` give later on; None if the pipeline is not
-        built as it is known to be.
+        A dataset whose iterators give the batches that those of `dataset` give later on.
     """
-    mapped = dataset
-    while type(mapped).__name__ in _ABOVE_THE_MAP:
-        (mapped,) = mapped._inputs()
-    if type(mapped).__name__ != "_ParallelMapDataset" or not _takes_rows_out(mapped):
-        return None
+    mapped = _map_of(dataset)
     (zipped,) = mapped._inputs()
     rest = zipped.skip(batch).map(mapped._map_func._func, num_parallel_calls=tf.data.AUTOTUNE)
-    if rest.element_spec != dataset.element_spec:
-        return None
     return rest.prefetch(tf.data.AUTOTUNE).with_options(dataset.options())
 
 
+def _map_of(dataset: Any) -> Any:
+    while type(dataset).__name__ in _ABOVE_THE_MAP:
+        (dataset,) = dataset._inputs()
+    return dataset
+
+
 def _takes_rows_out(mapped: Any) -> bool:
+    if type(mapped).__name__ != "_ParallelMapDataset":
+        return False
     wrapper = getattr(mapped, "_map_func", None)
     if wrapper is None or not callable(getattr(wrapper, "_func", None)) or _is_random(wrapper.function):
         return False

@@ -5,6 +5,7 @@ Verified with Keras 3.8.0 to 3.15.1 and TensorFlow 2.16.1 to 2.21.0.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -79,12 +80,18 @@ class DatasetFeed(InputFeed):
     @property
     def is_indexed(self) -> bool:
         """See `InputFeed.is_indexed`."""
-        return self._without(0) is not None
+        return self._is_indexed
 
     def new_at(self, batch: int) -> Any:
         """See `InputFeed.new_at`."""
-        rest = self._without(batch)
+        rest = array_batches.beginning_at(self.pipelines[0], batch)
         return self.new(self._source._distribute_strategy.experimental_distribute_dataset(rest))
+
+    @functools.cached_property
+    def _is_indexed(self) -> bool:
+        if type(self._source.data_adapter).__name__ != "ArrayDataAdapter":
+            return False
+        return all(map(array_batches.is_of_arrays, self.pipelines)) and len(self.pipelines) == 1
 
     def _make_again(self, grain: GrainIterators) -> bool:
         dataset = grain_data.recorded(self._source.data_adapter, grain)
@@ -93,12 +100,6 @@ class DatasetFeed(InputFeed):
         strategy = self._source._distribute_strategy
         self._source._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
         return True
-
-    def _without(self, batches: int) -> tf.data.Dataset | None:
-        if type(self._source.data_adapter).__name__ != "ArrayDataAdapter":
-            return None
-        (pipeline,) = self.pipelines
-        return array_batches.beginning_at(pipeline, batches)
 
     def of_validation(self, model: Any, data: Any, steps: int | None) -> InputFeed | None:
         """See `InputFeed.of_validation`."""

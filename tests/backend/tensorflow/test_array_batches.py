@@ -68,6 +68,7 @@ def test_the_order_of_an_epoch_depends_on_no_other(shuffle: bool | str) -> None:
 )
 def test_left_out_batches_leave_the_rest_as_it_is(options: dict[str, Any]) -> None:
     dataset = pipeline(**options)
+    assert array_batches.is_of_arrays(dataset)
     whole = drawn(dataset)
     for batch in range(len(whole) + 1):
         rest = array_batches.beginning_at(dataset, batch)
@@ -95,7 +96,6 @@ def test_nothing_of_a_batch_that_is_left_out_is_taken_out_of_the_arrays(
 
     monkeypatch.setattr(tf, "gather", counted)
     dataset = pipeline(shuffle=True, y=None)
-    monkeypatch.setattr(array_batches, "_is_random", lambda function: False)  # Of what counts.
     rest = array_batches.beginning_at(dataset, 5)
     assert taken == []
     assert len(drawn(rest)) == 2
@@ -115,7 +115,8 @@ def test_nothing_of_a_batch_that_is_left_out_is_taken_out_of_the_arrays(
     ids=["mapped", "shuffled", "cached", "another"],
 )
 def test_what_is_built_otherwise_is_left_alone(change: Any) -> None:
-    assert array_batches.beginning_at(change(pipeline(shuffle=True)), 2) is None
+    assert array_batches.is_of_arrays(pipeline(shuffle=True))
+    assert not array_batches.is_of_arrays(change(pipeline(shuffle=True)))
 
 
 def test_a_function_that_draws_for_each_batch_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +126,7 @@ def test_a_function_that_draws_for_each_batch_is_left_alone(monkeypatch: pytest.
         return gather(params, indices, **options) + tf.cast(tf.random.uniform(()), params.dtype)
 
     monkeypatch.setattr(tf, "gather", noisy)
-    assert array_batches.beginning_at(pipeline(shuffle=True, y=None), 2) is None
+    assert not array_batches.is_of_arrays(pipeline(shuffle=True, y=None))
 
 
 REPLICAS = f"""

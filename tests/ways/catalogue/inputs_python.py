@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue import basics
 from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME, LENGTH, forget_seeds, on_all
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Warned, Way
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Warned, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -162,6 +162,13 @@ def _grain_iter(run: Run) -> None:
         _rows().repeat().to_iter_dataset(), window_size=20, seed=5
     )
     run.fit(basics.model(run), data.batch(BATCH), steps_per_epoch=STEPS)
+
+
+def _grain_processes(run: Run) -> None:
+    import grain
+
+    rows = grain.MapDataset.source(Rows()).shuffle(seed=3).batch(BATCH).to_iter_dataset()
+    run.fit(basics.model(run), rows.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=2)))
 
 
 class Rows:
@@ -385,6 +392,17 @@ WAYS = (
         "grain-loader-processes",
         "Grain `DataLoader`, several processes",
         grain_loader(workers=2),
+        {
+            ONE: KerasFails(
+                "what it converts batches with cannot be sent to other processes",
+                "maximum recursion depth exceeded",
+            )
+        },
+    ),
+    Way(
+        "grain-iter-processes",
+        "Grain `IterDataset`, batches made by several processes (`mp_prefetch`)",
+        _grain_processes,
         {ONE: Exact(GIVES_THE_SAME)},
         drawn=1,
     ),
