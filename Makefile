@@ -28,7 +28,7 @@ demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and comp
 test: lint ## Lint, types and all tests but the long ones (up to 20 minutes)
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
 
-versions: $(READY) ## Canaries and a drill with the oldest and newest Keras and TensorFlow, and each Python (20 minutes)
+versions: $(READY) ## Canaries and a drill with the oldest and newest Keras and TensorFlow, each Python, PyTorch (30 minutes)
 	$(BIN)/python tests/versions/verify.py $(VERSIONS_ARGS)
 
 lint: $(READY) ## Check style, format and types

@@ -45,6 +45,8 @@ BENCHMARKS = (
     Benchmark("gcs.py", ("--quick",)),
     Benchmark("restore_together.py", ("--quick",)),
     Benchmark("resume_cost.py", ("--quick",)),
+    Benchmark("snapshot_cost.py", ("--quick",)),
+    Benchmark("import_cost.py", ("--runs", "1")),
     Benchmark("input_state.py", ("--quick",)),
     Benchmark("what_is_lost.py", ("--only", "ours", "backup")),
 )

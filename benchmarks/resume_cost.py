@@ -12,9 +12,12 @@ that second start into the parts that the process itself has recorded:
 - compile: TensorFlow compiles the train step, which its first call waits for;
 - first step: what a step takes later on (the median).
 
-Three ways: one device whose input continues from the iterator's saved state, one device whose input has to be
-replayed (a random operation in it has a state that TensorFlow cannot save), and workers under
-MultiWorkerMirroredStrategy, where it is always replayed. They take turns, so that a busy machine slows all.
+Five ways: one device whose input continues from the iterator's saved state, one device whose input has to be
+replayed (a random operation in it has a state that TensorFlow cannot save), workers under
+MultiWorkerMirroredStrategy, replayed as well, and both with three epochs of arrays, preempted in the last one. They
+take turns, so that a busy machine slows all.
+
+Then `resume_position.py`: the same by how far training had come.
 """
 
 from __future__ import annotations
@@ -24,14 +27,17 @@ import sys
 import time
 from collections.abc import Sequence
 
-from figures import conditions, table, tell
-from resumption import PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed, resume
+import resume_position
+from figures import Aims, conditions, table, tell
+from resumption import ARRAYS, PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed, resume
+
+_SHOWN = {STATE: "iterator state", REPLAY: "replay", ARRAYS: "3 epochs of arrays"}
 
 
 def title(job: Job) -> str:
     """Names a way in a header."""
     where = "1 device" if job.workers == 1 else f"{job.workers} workers"
-    return f"{where}, {'iterator state' if job.way == STATE else 'replay'}"
+    return f"{where}, {_SHOWN[job.way]}"
 
 
 def median_run(runs: Sequence[Resumption]) -> Resumption:
@@ -63,6 +69,8 @@ def report(results: dict[Job, list[Resumption]]) -> str:
         )
         if job.way == REPLAY:
             tell(f"replay of a batch, {title(job)}", "training on it", a_batch / a_step, better="less")
+        if job.way == ARRAYS:
+            tell(f"taking up {title(job)}", "training on a batch", brought_back / a_step, better="less")
     header = ["milliseconds to bring the input back", "in all", "a batch", "training, a batch", "ratio"]
     by_state = next(chosen[job] for job in jobs if job.workers == 1 and job.way == STATE)
     by_replay = next(chosen[job] for job in jobs if job.workers == 1 and job.way == REPLAY)
@@ -80,16 +88,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--after", type=int, default=20, help="steps after the resume, at least 5")
     parser.add_argument("--runs", type=int, default=3, help="runs of each way")
     parser.add_argument("--workers", type=int, default=2, help="processes of the cluster")
+    parser.add_argument(
+        "--positions", type=int, nargs="*", default=[100, 1000, 10000], help="batches, for the second table"
+    )
     parser.add_argument("--quick", action="store_true", help="one short run of each way")
     options = parser.parse_args(arguments)
     if options.quick:
-        options.batches, options.after, options.runs = 20, 5, 1
+        options.batches, options.after, options.runs, options.positions = 20, 5, 1, [20, 60]
     if options.batches < 3 or options.after < 5 or options.runs < 1 or options.workers < 2:
         parser.error("Expected at least 3 batches, 5 steps after the resume, 1 run and 2 workers.")
     began = time.monotonic()
     print(conditions(), flush=True)
     sizes = (options.batches, options.after)
     jobs = [Job(1, STATE, *sizes), Job(1, REPLAY, *sizes), Job(options.workers, REPLAY, *sizes)]
+    jobs += [Job(1, ARRAYS, *sizes), Job(options.workers, ARRAYS, *sizes)]
     results: dict[Job, list[Resumption]] = {job: [] for job in jobs}
     for _ in range(options.runs):
         for job in jobs:
@@ -102,8 +114,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{options.runs} runs each, {time.monotonic() - began:.0f} s in all; preempted after {options.batches} batches "
         "of 32 images of 32 x 32 pixels\n"
     )
-    print(report(results))
-    return 0
+    print(report(results), flush=True)
+    if not options.positions:
+        return 0
+    try:
+        by_position = resume_position.run(options.positions, options.workers, resume)
+    except ResumptionFailed as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
+    aims = Aims(apply=not options.quick)
+    print(f"\n{resume_position.report(by_position, aims)}")
+    return aims.report()
 
 
 if __name__ == "__main__":

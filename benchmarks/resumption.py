@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import statistics
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from keras_preempt.cluster import LocalCluster
 from keras_preempt.process.exit_codes import EXIT_RESTART
 
 SCRIPT = Path(__file__).parent / "scripts" / "resumed_fit.py"
-STATE, REPLAY = "state", "replay"
+STATE, REPLAY, ARRAYS = "state", "replay", "arrays"
 PARTS = ("import", "cluster", "build", "restore", "replay", "compile", "first step")
 
 TIMEOUT = 600.0  # seconds for each of the two starts
@@ -25,7 +26,12 @@ _ENVIRONMENT = {
     "KERAS_BACKEND": "tensorflow",
     "KERAS_PREEMPT_PLATFORM": "generic",  # No metadata server is asked.
 }
-_TOLD = {STATE: "iterator's saved state", REPLAY: "replay"}
+ONE, MIRRORED, WORKERS = "1 device", "Mirrored(2)", "2 workers"
+_TOLD = {
+    STATE: r"iterator's saved state|from a snapshot",
+    REPLAY: r"by replay",
+    ARRAYS: r"order of its epoch",
+}
 
 
 class ResumptionFailed(RuntimeError):
@@ -38,15 +44,24 @@ class Job:
 
     Attributes:
         workers: Processes; 1 for one device without a strategy.
-        way: How the input gets back to where it was: `STATE` or `REPLAY`.
-        batches: Batches of the epoch that are trained on before the preemption.
+        way: How the input gets back to where it was: `STATE` or `REPLAY`; `ARRAYS` for 3 epochs of arrays.
+        batches: Batches that are trained on before the preemption: of the epoch, or with `ARRAYS` of all three.
         after: Steps after the resume, of which all but the first tell what a step costs.
+        mirrored: Whether one process trains on two logical devices under MirroredStrategy.
+        endless: Whether a small model is trained on a dataset that is repeated, so that it comes far in short time.
     """
 
     workers: int
     way: str
     batches: int
     after: int
+    mirrored: bool = False
+    endless: bool = False
+
+    @property
+    def place(self) -> str:
+        """What it trains on."""
+        return MIRRORED if self.mirrored else WORKERS if self.workers > 1 else ONE
 
 
 @dataclass(frozen=True)
@@ -59,12 +74,14 @@ class Resumption:
         step: A later step, the median.
         batches: Those of the epoch that were trained on before, and are drawn again in a replay; a signal can be heard
             one later than it is sent.
+        pipeline: How long the first start took to make an iterator of the input, without drawing from it.
     """
 
     parts: dict[str, float]
     whole: float
     step: float
     batches: int
+    pipeline: float = 0.0
 
 
 def resume(job: Job) -> Resumption:
@@ -80,7 +97,7 @@ def resume(job: Job) -> Resumption:
             json.loads(Path(folder, f"journal-{worker}.json").read_text()) for worker in range(job.workers)
         ]
     for journal in journals:
-        if _TOLD[job.way] not in journal["how"]:
+        if not re.search(_TOLD[job.way], journal["how"]):
             raise ResumptionFailed(
                 f"Expected the input to continue by its {_TOLD[job.way]}. Received: {journal['how']}."
             )
@@ -90,6 +107,7 @@ def resume(job: Job) -> Resumption:
 def _run(job: Job, folder: str, which: str, expected: int) -> None:
     lines: list[str] = []
     command = [sys.executable, str(SCRIPT), folder, job.way, str(job.batches), str(job.after), which]
+    command += [*(["--mirrored"] if job.mirrored else []), *(["--endless"] if job.endless else [])]
     cluster = LocalCluster(
         job.workers, command, env=_ENVIRONMENT, log=lambda worker, line: lines.append(f"w{worker}: {line}")
     )
@@ -116,4 +134,5 @@ def split(journal: dict[str, Any]) -> Resumption:
         "compile": steps[0] - journal["restored"] - step,
         "first step": step,
     }
-    return Resumption(parts, steps[0] - journal["started"], step, journal["batches"])
+    whole = steps[0] - journal["started"]
+    return Resumption(parts, whole, step, journal["batches"], journal.get("pipeline", 0.0))

@@ -1,6 +1,8 @@
 """One worker of a job that is preempted once and started again; it records its progress with times.
 
-Run as: FOLDER WAY BATCHES AFTER FIRST|AGAIN. WAY is `STATE` or `REPLAY`: how the input gets back to where it was.
+Run as: FOLDER WAY BATCHES AFTER FIRST|AGAIN [--mirrored] [--endless]. WAY is `STATE` or `REPLAY`: how the input gets
+back to where it was; or `ARRAYS`: three epochs of arrays, preempted in the last one. With --mirrored one process trains
+on two logical devices; with --endless, a dataset is repeated.
 BATCHES are trained on before the preemption, AFTER of them after it.
 """
 
@@ -23,13 +25,16 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from keras_preempt import PreemptionCallback  # noqa: E402
+from keras_preempt.backend.keras.input_feed import InputFeed  # noqa: E402
 from keras_preempt.backend.seam import backend  # noqa: E402
 from keras_preempt.state import inputs  # noqa: E402
 
 IMPORTED = time.time()
 
-STATE, REPLAY = "state", "replay"
+STATE, REPLAY, ARRAYS = "state", "replay", "arrays"
+EPOCHS = 3  # of arrays
 BATCH, SIZE, BUFFER = 32, 32, 1024  # images in a batch, pixels of a side, images in the shuffle buffer
+REPEATED = 100  # batches, of a dataset that is repeated
 
 
 class Journal(keras.callbacks.Callback):  # type: ignore[misc]
@@ -89,6 +94,32 @@ class Timed:
         return self.result
 
 
+class TimedNew:
+    """Records how long it takes to make each iterator of the input."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        original, seconds = InputFeed.new, self.seconds
+
+        def new(feed: InputFeed, *arguments: Any) -> Any:
+            began = time.time()
+            made = original(feed, *arguments)
+            seconds.append(time.time() - began)
+            return made
+
+        InputFeed.new = new  # type: ignore[method-assign]
+
+
+def small_model() -> Any:
+    """One whose steps take next to no time."""
+    layers = keras.layers
+    made = keras.Sequential(
+        [keras.Input((SIZE, SIZE, 3)), layers.AveragePooling2D(8), layers.Flatten(), layers.Dense(10)]
+    )
+    made.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return made
+
+
 def model() -> Any:
     """A small convolutional network."""
     layers = keras.layers
@@ -110,8 +141,9 @@ def model() -> Any:
     return made
 
 
-def data(way: str, batches: int) -> Any:
+def data(way: str, batches: int, *, endless: bool) -> Any:
     """Shuffled images, flipped at random; for `REPLAY` by an operation whose state TensorFlow cannot save."""
+    batches = REPEATED if endless else batches
     images = np.random.default_rng(0).integers(0, 256, (batches * BATCH, SIZE, SIZE, 3), np.uint8)
     labels = np.arange(len(images)) % 10
 
@@ -122,29 +154,57 @@ def data(way: str, batches: int) -> Any:
         return tf.image.stateless_random_flip_left_right(image, seed=(1, number)), label
 
     dataset = tf.data.Dataset.from_tensor_slices((images, labels)).enumerate().shuffle(BUFFER, seed=1)
+    if endless:
+        dataset = dataset.repeat()
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return dataset.map(augment).batch(BATCH, drop_remainder=True).prefetch(2).with_options(options)
 
 
-def main(folder: str, way: str, batches: int, after: int, which: str) -> None:
+def strategy_of(*, mirrored: bool) -> tf.distribute.Strategy:
+    """That of a cluster if this process is in one."""
+    if "TF_CONFIG" in os.environ:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if mirrored:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    return tf.distribute.get_strategy()
+
+
+def arrays(batches: int) -> dict[str, Any]:
+    """Images of which three epochs have at least so many batches, for fit."""
+    images = np.random.default_rng(0).random((-(-batches // EPOCHS) * BATCH, SIZE, SIZE, 3), np.float32)
+    return {"x": images, "y": np.arange(len(images)) % 10, "batch_size": BATCH, "epochs": EPOCHS}
+
+
+def main(folder: str, way: str, batches: int, after: int, which: str, *options: str) -> None:
     keras.utils.set_random_seed(1)
-    clustered = "TF_CONFIG" in os.environ
-    worker = int(json.loads(os.environ["TF_CONFIG"])["task"]["index"]) if clustered else 0
-    strategy = tf.distribute.MultiWorkerMirroredStrategy() if clustered else tf.distribute.get_strategy()
+    endless = "--endless" in options
+    worker = int(json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0))
+    strategy = strategy_of(mirrored="--mirrored" in options)
     connected = time.time()
     with strategy.scope():
-        trained = model()
-    dataset = data(way, batches + after)
+        trained = small_model() if endless else model()
+    given = {"x": data(way, batches + after, endless=endless), "shuffle": False}
+    if way == ARRAYS:
+        given = arrays(batches + after)
+    if endless:
+        given["steps_per_epoch"] = batches + after
+    new = TimedNew()
     build, restore = Timed(backend(), "trace"), Timed(inputs, "restore")
     before, behind = Journal(), Journal()
     callbacks = [before, PreemptionCallback(folder), behind]
+    pipeline = Path(folder, f"pipeline-{worker}.json")
     if which == "first":
         if worker == 0:
             callbacks.append(Preemption(batches))
-        trained.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks)
+        try:
+            trained.fit(**given, verbose=0, callbacks=callbacks)
+        finally:
+            pipeline.write_text(json.dumps(new.seconds[0]))
         raise SystemExit("Expected to be preempted before the epoch was over.")
-    trained.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks)
+    trained.fit(**given, verbose=0, callbacks=callbacks)
     times = {
         "started": STARTED,
         "imported": IMPORTED,
@@ -156,9 +216,10 @@ def main(folder: str, way: str, batches: int, after: int, which: str) -> None:
         "restored": behind.fit_began,
         "batches": behind.steps_before,
         "steps": behind.steps,
+        "pipeline": json.loads(pipeline.read_text()),
     }
     Path(folder, f"journal-{worker}.json").write_text(json.dumps(times))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])

@@ -85,6 +85,47 @@ class Ingredient:
     parallel: bool = False
 
 
+class Tap(Protocol):
+    """Makes the iterators of a distributed dataset, each over one of this process' part, whose state can be saved.
+
+    The elements of that part are counted; `per_batch` of them make a batch.
+    """
+
+    @property
+    def per_batch(self) -> int:
+        """How many elements one batch takes."""
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """Which part of the dataset this process draws, and of how many."""
+
+    def begin(self) -> None:
+        """Makes the iterator below the next one of the strategy."""
+
+    def state(self) -> tuple[int | None, bytes] | None:
+        """Returns how many elements were drawn, None at their end, and the state; None if it cannot be saved.
+
+        Can be called while the strategy draws.
+        """
+
+    def restore(self, state: bytes, number: int) -> None:
+        """Puts the iterator that was begun at a state.
+
+        Args:
+            state: From `state`.
+            number: How many elements had been drawn by then.
+
+        Raises:
+            ValueError: The state does not fit the pipeline.
+        """
+
+    def skip(self) -> bool:
+        """Draws one element of the iterator that was begun, and drops it; returns False at the end."""
+
+    def iterate(self) -> Any:
+        """Makes the strategy's iterator over the one that was begun."""
+
+
 class Datasets(Protocol):
     """What can be seen of an input pipeline, and the state of its iterators."""
 
@@ -111,6 +152,9 @@ class Datasets(Protocol):
 
     def shuffle_buffers(self, dataset: Any) -> Iterator[tuple[int, int | None]]:
         """Yields for each shuffle how many elements it holds, and the bytes of one; None if unknown."""
+
+    def held_elements(self, dataset: Any) -> Iterator[tuple[int | None, int | None]]:
+        """Yields what else an iterator's state holds that may be large: elements of a cache, and the bytes of one."""
 
     def hidden_sources(self) -> list[str]:
         """Returns what functions of this process draw from states that nobody can save, in words."""
@@ -298,6 +342,9 @@ class Backend(Protocol):
 
     def feed(self, epoch_iterator: Any) -> InputFeed:
         """Returns the feed of an epoch iterator of Keras."""
+
+    def tap(self, distributed: Any) -> Tap | None:
+        """Returns a tap below what Keras iterates over; None where no strategy cuts it for this process alone."""
 
     def trace(self, model: Any, dataset: Any) -> TracedStep | None:
         """Traces the training step of a running fit; None if it cannot be traced before its first step."""

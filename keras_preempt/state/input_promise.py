@@ -72,12 +72,20 @@ def promise(feed: InputFeed, validation: object = None) -> InputPromise:
         if whose
         else ""
     )
-    how = (
-        "by replay: the batches already used are drawn again and dropped"
-        if in_python or several
-        else "from the saved state of its iterator, or by replay where TensorFlow cannot save that"
-    )
-    return InputPromise(tuple(found), condition, how)
+    return InputPromise(tuple(found), condition, _how(feed, replayed=in_python or several))
+
+
+def _how(feed: InputFeed, *, replayed: bool) -> str:
+    if feed.is_indexed or (feed.py_dataset is not None and py_dataset.is_indexed(feed)):
+        return "in the order of its epoch, of which nothing is drawn again"
+    if feed.grain is not None:
+        return "from the state of its Grain iterator"
+    if feed.snapshots is not None:
+        return "from a snapshot of its iterator: the batches drawn since then are drawn again and dropped"
+    if replayed:
+        because = f", since {feed.why_replayed}" if feed.why_replayed else ""
+        return f"by replay{because}: the batches already used are drawn again and dropped"
+    return "from the saved state of its iterator, or by replay where TensorFlow cannot save that"
 
 
 def _in_python(parts: Sequence[Ingredient]) -> bool:

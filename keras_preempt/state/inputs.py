@@ -1,15 +1,21 @@
 """The position of the training input, and how a restart gets there again.
 
-There are three ways, and the checkpoint says which:
+There are six ways:
 
 - the *state* of the iterator, which can be saved for a plain pipeline on one device. It is exact, and nothing is drawn
   twice;
 - the state of the *new* iterator, from which its batches are drawn again and dropped. This is for the end of an epoch,
   where the iterator's state lacks the reshuffling of the epochs to come, and for shuffle buffers so large that their
   state takes too long to save;
+- a *snapshot* from a little earlier, and the batches since then, which are drawn again and dropped. This is for
+  pipelines that a strategy distributes (see `snapshots`). It is saved beside a position to replay to, so that releases
+  that know no snapshots can continue as well;
 - a *replay* from the beginning. The same number of iterators is made, and the batches drawn from the last one are drawn
   again. It is exact if the pipeline gives the same elements again (seeded shuffles), and takes the pipeline's own time.
-  Of a `keras.utils.PyDataset` only the interrupted epoch is drawn again: see `py_dataset`.
+  Of a `keras.utils.PyDataset` it is the interrupted epoch alone, in which nothing is drawn again if its batches do not
+  depend on each other: see `py_dataset`;
+- the *order* of the epoch. Arrays are taken up at the next batch of it, without drawing those before;
+- the state of a *Grain* iterator, see `grain`.
 
 If it is known how far the shuffles of the pipeline had come when an iterator was made (see `shuffles`), a replay begins
 with the iterator that training continues with, and other iterators of the shuffles do not matter.
@@ -18,6 +24,7 @@ with the iterator that training continues with, and other iterators of the shuff
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,10 +34,11 @@ import numpy as np
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.report.progress import progress
-from keras_preempt.state import py_dataset, randomness
+from keras_preempt.state import grain, py_dataset, randomness
+from keras_preempt.state.drawing import check_length, draw, drawn_again, too_short
 from keras_preempt.state.input_promise import has_python_code
 from keras_preempt.state.shuffles import Counts, Shuffles
+from keras_preempt.state.snapshots import Snapshots
 
 logger = logging.getLogger("keras_preempt")
 
@@ -45,11 +53,16 @@ as long as few large ones."""
 UNKNOWN_ELEMENT = 64 * 2**10
 """The assumed bytes of an element in a shuffle buffer whose size cannot be told, such as a record from a file."""
 
+_WRITTEN_AT_LEAST, _WRITTEN_EACH, _WRITTEN_RATE = 5e-3, 15e-6, 50e6
+"""Seconds, seconds for an element, and bytes a second in which TensorFlow is expected to write a state."""
+
 _GLOBAL = (
     "the training data is drawn from Python's or NumPy's global random state, some batches ahead of training, so that "
     "the state that was saved does not belong to the batch that training goes on with. Give it a generator of its "
     "own, such as np.random.default_rng(seed)"
 )
+
+_IN_ORDER = "in the order of its epoch, of which nothing was drawn again"
 
 _STATE = "input/state"
 _UNTOUCHED = "input/untouched"
@@ -63,10 +76,27 @@ def watch(feed: InputFeed, shuffles: Shuffles | None = None) -> None:
         shuffles: Those of the fit, to record how far they had come when an iterator was made; None not to.
     """
     datasets = backend().datasets
-    if not datasets.never_has_state(feed.dataset):
-        feed.look = datasets.iterator_state
+    feed.record_grain()
+    if feed.is_indexed:
+        pass  # Its order is enough.
+    elif not datasets.never_has_state(feed.dataset):
+        if feed.is_shared:
+            _take_snapshots(feed)
+        else:
+            feed.look = datasets.iterator_state
+    elif feed.is_shared:
+        feed.why_replayed = "TensorFlow cannot save its state"
     if shuffles is not None:
         feed.note = shuffles.counts
+
+
+def _take_snapshots(feed: InputFeed) -> None:
+    if too_much := _too_much(feed, caches=True):
+        feed.why_replayed = too_much
+    elif (tap := backend().tap(feed.dataset)) is not None:
+        elements, size = _held(feed, caches=True)
+        expected = _WRITTEN_AT_LEAST + elements * _WRITTEN_EACH + size / _WRITTEN_RATE
+        feed.snapshots = Snapshots(feed, tap, STATE_LIMIT, expected)
 
 
 def capture(
@@ -85,6 +115,12 @@ def capture(
         captured["made_at"] = feed.noted if _needs_all(feed, known=True) else feed.noted[-1:]
     if (epoch := py_dataset.capture(feed, arrays, inside=inside)) is not None:
         captured["epoch"] = epoch
+    if feed.live is not None and feed.snapshots is not None:
+        snapshot = feed.snapshots.capture(int(position["batches"]), arrays)
+        if snapshot is not None:
+            captured["snapshot"] = snapshot
+    if (state_of_grain := grain.capture(feed, position, arrays, inside=inside)) is not None:
+        captured["grain"] = state_of_grain
     if feed.live is None or feed.untouched is None:
         return captured
     datasets = backend().datasets
@@ -105,14 +141,34 @@ def capture(
     return captured
 
 
-def _too_much(feed: InputFeed) -> str | None:
-    """Returns why the state is not even asked for, in words: its size is known only once all of it is written."""
-    buffers = list(backend().datasets.shuffle_buffers(feed.dataset))
-    elements = sum(count for count, _ in buffers)
-    size = sum(count * (UNKNOWN_ELEMENT if each is None else each) for count, each in buffers)
+def _too_much(feed: InputFeed, *, caches: bool = False) -> str | None:
+    """Returns why the state is not even asked for, in words: its size is known only once all of it is written.
+
+    Args:
+        feed: The input of the fit.
+        caches: Whether those in memory count, too.
+    """
+    elements, size = _held(feed, caches=caches)
     if elements <= ELEMENT_LIMIT and size <= STATE_LIMIT:
         return None
-    return f"its shuffles hold up to {elements} elements, about {_size(size)}, which takes too long to save"
+    if elements == math.inf:
+        return "it has a cache of unknown length"
+    kind = "shuffles and caches" if caches else "shuffles"
+    return f"its {kind} hold up to {elements:.0f} elements, about {_size(size)}, which takes too long to save"
+
+
+def _held(feed: InputFeed, *, caches: bool) -> tuple[float, float]:
+    """Returns how many elements the state of an iterator holds at most, infinite if unknown, and their bytes."""
+    datasets = backend().datasets
+    held: list[tuple[int | None, int | None]] = []
+    for pipeline in feed.pipelines:
+        held += datasets.shuffle_buffers(pipeline)
+        held += datasets.held_elements(pipeline) if caches else ()
+    counts = [
+        (math.inf if count is None else count, UNKNOWN_ELEMENT if each is None else each)
+        for count, each in held
+    ]
+    return sum(count for count, _ in counts), sum(count * each for count, each in counts if count)
 
 
 def restore(
@@ -144,8 +200,9 @@ def restore(
     known = shuffles is not None and shuffles.readable and bool(made_at) and made_at[-1] is not None
     if not known and (shuffles is None or not shuffles.readable or made > 0):
         _check_sharing(feed, int(position.get("made_before", 0)))
-    if captured.get("epoch") is not None:
-        py_dataset.restore(feed, captured["epoch"], arrays)
+    left_out = captured.get("epoch") is not None and py_dataset.restore(
+        feed, captured["epoch"], arrays, 0 if batch is None else drawn
+    )
     if made == 0:
         feed.resume(position, None, batch=None)
         return "nothing was drawn yet"
@@ -154,7 +211,10 @@ def restore(
     required = 0 if batch is None else drawn - feed.steps_per_execution + 1
     if shuffles is not None and known:
         shuffles.go_to(made_at[-1])
-    if captured["way"] in ("state", "new"):
+    if (snapshot := _snapshot_of(feed, captured, drawn)) is not None:
+        live, from_there = feed.snapshots.resume(snapshot, arrays, drawn, required)
+        how = f"{from_there} drawn again in {time.monotonic() - began:.1f} s"
+    elif captured["way"] in ("state", "new"):
         live = feed.new()
         feed.untouched = arrays[_UNTOUCHED].tobytes()
         if captured["way"] == "state":
@@ -164,12 +224,22 @@ def restore(
         else:
             backend().datasets.restore_iterator(live, feed.untouched)
             draws = drawn if batch is not None or position["current"] or _needs_all(feed, known=known) else 0
-            _draw(live, [draws], required, lambda: live)
-            how = f"from the state of the epoch's new iterator and {_again(draws, began)}"
+            draw(live, [draws], required, lambda: live)
+            how = f"from the state of the epoch's new iterator and {drawn_again(draws, began)}"
+    elif (from_grain := _from_grain(feed, captured, arrays, drawn, required, batch=batch)) is not None:
+        live, how = from_grain
+    elif feed.is_indexed:
+        check_length(feed, required)
+        left = drawn if batch is not None or position["current"] else 0
+        live = feed.new_at(left) if left else feed.new()
+        how = _IN_ORDER
+    elif left_out:
+        check_length(feed, required)
+        live, how = feed.new(), _IN_ORDER
     elif captured.get("epoch") is not None:
         live = feed.new()
-        _draw(live, [drawn if batch is not None else 0], required, lambda: live)
-        how = f"by replay of its epoch: {_again(drawn if batch is not None else 0, began)}"
+        draw(live, [drawn if batch is not None else 0], required, lambda: live)
+        how = f"by replay of its epoch: {drawn_again(drawn if batch is not None else 0, began)}"
     else:
         all_of_it = _needs_all(feed, known=known)
         before = [int(batches) if all_of_it else 0 for batches in position["drawn_before"][: made - 1]]
@@ -181,13 +251,24 @@ def restore(
         else:
             following = feed.new
         drawn_from = randomness.fingerprint()
-        live = _draw(following(), [*before, draws], required, following)
+        live = draw(following(), [*before, draws], required, following)
         if randomness.fingerprint() != drawn_from:
             logger.warning("NOT exact: %s.", _GLOBAL)
-        how = f"by replay of {len(before) + 1} iterators and {_again(sum(before) + draws, began)}"
+        how = f"by replay of {len(before) + 1} iterators and {drawn_again(sum(before) + draws, began)}"
     feed.noted = made_at
     feed.resume(position, live, batch=batch)
     return how
+
+
+def _snapshot_of(feed: InputFeed, captured: Mapping[str, Any], batches: int) -> Mapping[str, Any] | None:
+    """Returns what the checkpoint has of a snapshot, if training can continue from it."""
+    snapshot: Mapping[str, Any] | None = captured.get("snapshot")
+    if snapshot is None or feed.snapshots is None:
+        return None
+    if why_not := feed.snapshots.refuses(snapshot, batches):
+        logger.info("The input is replayed, and not continued from its snapshot: %s.", why_not)
+        return None
+    return snapshot
 
 
 def _each_at(feed: InputFeed, shuffles: Shuffles, made_at: Sequence[Counts | None]) -> Callable[[], Any]:
@@ -199,6 +280,24 @@ def _each_at(feed: InputFeed, shuffles: Shuffles, made_at: Sequence[Counts | Non
         return feed.new()
 
     return following
+
+
+def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
+    """Returns how many batches a resume draws again at most, and when, in words; None for few, or if it is not known.
+
+    Args:
+        feed: The input of the fit; an iterator was made.
+        epochs: Epochs of the fit.
+    """
+    can_be_saved = not feed.is_shared and not backend().datasets.never_has_state(feed.dataset)
+    if feed.batches is None or feed.undistributed is None or can_be_saved:
+        return None
+    if feed.snapshots is not None and not feed.snapshots.given_up:
+        return None
+    known = bool(feed.noted) and feed.noted[-1] is not None
+    if feed.goes_on or _needs_all(feed, known=known):
+        return feed.batches * epochs, "at the end of training"
+    return feed.batches, "at the end of an epoch"
 
 
 def is_drawing(captured: Mapping[str, Any], *, batch: int | None) -> bool:
@@ -243,11 +342,11 @@ def draw_again(
     if shuffles is not None:
         if _validation_needs_all(feed):
             following = _each_at(feed, shuffles, made_at)
-            _draw(following(), list(draws), 0, following)
+            draw(following(), list(draws), 0, following)
         feed.noted = list(made_at)
     else:
         matters = feed.is_generator or any(map(backend().datasets.reshuffles_while_drawn, feed.pipelines))
-        _draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
+        draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
     feed.begin_with(draws)
 
 
@@ -262,47 +361,34 @@ def _needs_all(feed: InputFeed, *, known: bool) -> bool:
         feed: The input of the fit.
         known: Whether it is known how far the shuffles had come when an iterator was made.
     """
-    # What Keras makes of arrays draws its order in a random operation, of which this is not known.
+    if feed.is_indexed:
+        return False
     if feed.undistributed is None or has_python_code(feed):
         return True
     depends = backend().reshuffling.keeps_an_order if known else backend().datasets.reshuffles_while_drawn
     return any(map(depends, feed.pipelines))
 
 
-def _draw(live: Any, draws: Sequence[int], required: int, following: Callable[[], Any]) -> Any:
-    """Draws batches and drops them, from one iterator after the other.
-
-    Args:
-        live: The first iterator.
-        draws: How many batches to draw from each; fewer where it ends.
-        required: How many batches the last one must have.
-        following: Makes the next iterator.
-
-    Returns:
-        The last iterator.
-
-    Raises:
-        ValueError: The last one has fewer than required.
-    """
-    with progress("Replaying the input", total=sum(draws), unit="batches") as step:
-        for number, batches in enumerate(draws):
-            live = live if number == 0 else following()
-            for index in range(batches):
-                if next(live, None) is None:
-                    if number == len(draws) - 1 and index < required:
-                        raise ValueError(
-                            f"Expected an input pipeline of at least {required} batches, as it was when the "
-                            f"checkpoint was written. Received: one that ended after {index}. Train on the same "
-                            "data, or in another directory."
-                        )
-                    step(batches - index)
-                    break
-                step()
-    return live
-
-
-def _again(batches: int, began: float) -> str:
-    return f"{batches} batches drawn again in {time.monotonic() - began:.1f} s"
+def _from_grain(
+    feed: InputFeed,
+    captured: Mapping[str, Any],
+    arrays: Mapping[str, Array],
+    drawn: int,
+    required: int,
+    *,
+    batch: int | None,
+) -> tuple[Any, str] | None:
+    """Returns the next iterator of Grain data, at its position, and how it got there; None if it has to be replayed."""
+    position = captured["position"]
+    wanted = drawn if batch is not None or position["current"] else 0
+    began = time.monotonic()
+    found = grain.restore(feed, captured.get("grain"), arrays, wanted)
+    if found is None:
+        return None
+    there, again = found
+    if there < required:
+        raise too_short(required, there)
+    return feed.new(), f"from the state of its Grain iterator and {drawn_again(again, began)}"
 
 
 def _size(number: float) -> str:

@@ -7,6 +7,7 @@ both ends of each epoch. With the random state of that moment, and the dataset's
 
 from __future__ import annotations
 
+import enum
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -56,8 +57,21 @@ def capture(feed: InputFeed, arrays: dict[str, Array], *, inside: bool) -> dict[
     return {"inside": inside, "state": state}
 
 
-def restore(feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Puts the dataset into a captured state; inside an epoch, that epoch has then begun."""
+def restore(
+    feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, Array], batch: int = 0
+) -> bool:
+    """Puts the dataset into a captured state; inside an epoch, that epoch has then begun.
+
+    Args:
+        feed: The input of the fit.
+        captured: From `capture`.
+        arrays: The arrays beside it.
+        batch: How many batches of the epoch are not wanted again.
+
+    Returns:
+        Whether the dataset will not be asked for these; otherwise they have to be drawn.
+    """
+    batch = batch if batch and is_indexed(feed) else 0
     prefix = "input/epoch/"
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     state = captured["state"]
@@ -66,7 +80,8 @@ def restore(feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, A
     if captured["inside"]:
         feed.at_epoch = (state, own)
         randomness.restore(state["random"], own)
-        feed.begin_epoch_once()
+        return feed.begin_epoch_once(batch)
+    return False
 
 
 def doubt(feed: InputFeed) -> tuple[str, str] | None:
@@ -81,13 +96,7 @@ def doubt(feed: InputFeed) -> tuple[str, str] | None:
             f"{name} has on_epoch_begin or on_epoch_end, and what these change is lost in a restart",
             "Give it get_state(), which returns plain data, and set_state(state); and do not pass steps_per_epoch",
         )
-    if feed.py_dataset is None:
-        return None
-    python, numpy = random.getstate(), np.random.get_state()
-    first, second = (_bytes_of(feed.py_dataset[0]) for _ in range(2))
-    random.setstate(python)
-    np.random.set_state(numpy)
-    if first == second:
+    if feed.py_dataset is None or _repeats(feed) is not Repeats.OTHER:
         return None
     return (
         f"{type(feed.py_dataset).__name__} gave two different batches when it was asked for the first one twice, so "
@@ -97,5 +106,38 @@ def doubt(feed: InputFeed) -> tuple[str, str] | None:
     )
 
 
-def _bytes_of(batch: Any) -> list[bytes]:
-    return [leaf.tobytes() for leaf in keras.tree.flatten(batch) if isinstance(leaf, np.ndarray)]
+class Repeats(enum.Enum):
+    """What a dataset gives when it is asked for a batch again."""
+
+    SAME = "the same"
+    OTHER = "something else"
+    UNKNOWN = "what cannot be compared"
+
+
+def is_indexed(feed: InputFeed) -> bool:
+    """Whether a batch of the dataset of a feed does not depend on which ones were asked for before it."""
+    return _repeats(feed) is Repeats.SAME
+
+
+def _repeats(feed: InputFeed) -> Repeats:
+    """Asks for the first batch twice, once in a fit."""
+    if feed.repeats is None:
+        python, numpy = random.getstate(), np.random.get_state()
+        first, second = (_content(feed.py_dataset) for _ in range(2))
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if first is None or second is None:
+            feed.repeats = Repeats.UNKNOWN
+        else:
+            feed.repeats = Repeats.SAME if first == second else Repeats.OTHER
+    return Repeats(feed.repeats)
+
+
+def _content(dataset: Any) -> list[Any] | None:
+    """Returns what the first batch and the dataset's own state hold; None if that cannot be compared."""
+    arrays = [np.asarray(leaf) for leaf in keras.tree.flatten(dataset[0]) if leaf is not None]
+    if any(array.dtype == object for array in arrays):
+        return None
+    kept: dict[str, Array] = {}
+    own = plain.encode(dataset.get_state(), kept, "own") if keeps_its_state(dataset) else None
+    return [own, *(array.tobytes() for array in (*arrays, *kept.values()))]

@@ -81,6 +81,7 @@ class Fit:
         self._epoch_entered = 0  # The number of the last boundary at which an epoch began, ...
         self._epoch_began = self._epoch_ended = self._test_began = 0.0  # ... and when that was left.
         self._interrupted = False  # By the plan under which the end is saved.
+        self._snapshots = session.snapshot_taker()
         self._look_again(beginning)
 
     # -- The hooks of fit. Those of a step add one and test a flag; nothing else while nothing happens. ----
@@ -98,12 +99,18 @@ class Fit:
 
     def step_begins(self, batch: int) -> None:
         """A boundary that was counted, and at which there is something to look at."""
-        self._boundary("train", batch)
+        runtime = self.runtime
+        if runtime.attention or runtime.entered >= self._due:
+            self._boundary("train", batch)
+        else:
+            self._take_snapshot()
+            runtime.due = min(self._due, self._snapshots.next_boundary())
 
     def validation_begins(self) -> None:
         """A boundary."""
         if self._milestones.awaits_step:  # All steps of the epoch were one execution.
             self._passed(self._session.position(self._epoch, "validation", 0))
+        self._snapshots.pauses()
         self._session.before_validation()
         self._mark(self._session.position(self._epoch, "validation", 0))
         self.runtime.entered += 1
@@ -126,6 +133,7 @@ class Fit:
 
     def epoch_ends(self) -> None:
         """The other callbacks end the epoch after this: the time that they take is part of the grace period."""
+        self._snapshots.pauses()
         self._epoch_ended = time.monotonic()
 
     def epoch_has_ended(self, epoch: int) -> None:
@@ -173,6 +181,8 @@ class Fit:
         plan = runtime.boundary(position)
         if plan is None:
             self._saves.scheduled(position)
+            if phase == "train":
+                self._take_snapshot()
             runtime.pace.leave(runtime.entered)
         elif plan.goes_on:
             self._save_and_train_on(plan, position)
@@ -182,7 +192,7 @@ class Fit:
         if phase == "epoch":
             self._mark(position)
             # Looks at its first batch as well: the countdown has to know how long an epoch takes to begin.
-            runtime.due = runtime.entered + 1
+            self._due = runtime.due = runtime.entered + 1
             self._epoch_entered, self._epoch_began = runtime.entered, time.monotonic()
 
     def _mark(self, position: Position) -> None:
@@ -194,12 +204,19 @@ class Fit:
         if self._milestones.passed(position):
             self._points.first_step(position.step or 0)
 
+    def _take_snapshot(self) -> None:
+        """Takes a snapshot of the input if one is due; a notice may have to wait for that, and a save writes it."""
+        if seconds := self._snapshots.boundary(self.runtime.entered):
+            self.runtime.pace.snapshot_taken(seconds)
+            self.runtime.pace.to_save = self._session.size + self._snapshots.held
+
     def _look_again(self, position: Position) -> None:
-        """Sets the boundary at which the schedule is looked at next."""
+        """Sets the boundaries at which the schedule, and snapshots of the input, are looked at next."""
         runtime = self.runtime
-        runtime.due = self._saves.next_boundary(runtime.entered, position, self._session.steps_per_execution)
+        self._due = self._saves.next_boundary(runtime.entered, position, self._session.steps_per_execution)
         if self._milestones.awaits_step:
-            runtime.due = runtime.entered + 1
+            self._due = runtime.entered + 1
+        runtime.due = min(self._due, self._snapshots.next_boundary())
 
     def _save_and_train_on(self, plan: Plan, position: Position) -> None:
         self._status.spent("save", self._saves.in_background(plan, position))

@@ -27,7 +27,7 @@ FIRST_SAVE = 0.25
 FIRST_ALIGNMENT = 0.25
 """Seconds that a round is expected to take before one was measured."""
 
-_FEW = 3  # of saves and of rounds
+_FEW = 3  # of saves, of rounds and of snapshots
 
 _PAUSES = 9  # of three epochs: how they end, how the next one begins, how its validation begins
 
@@ -48,6 +48,7 @@ class Pace:
         self._clock = clock
         self._stretches: deque[float] = deque(maxlen=RECENT)
         self._pauses: deque[float] = deque(maxlen=_PAUSES)
+        self._snapshots: deque[float] = deque(maxlen=_FEW)
         self._saves: deque[float] = deque(maxlen=_FEW)
         self._rounds: deque[float] = deque(maxlen=_FEW)
         self._left: tuple[float, int] | None = None
@@ -85,6 +86,10 @@ class Pace:
         """
         self._pauses.append(seconds)
 
+    def snapshot_taken(self, seconds: float) -> None:
+        """A snapshot of the input took this long, at a boundary; the next one may be taken at any."""
+        self._snapshots.append(seconds)
+
     def save_began(self) -> None:
         """A save begins now."""
         self._saving_since = self._clock()
@@ -113,7 +118,7 @@ class Pace:
             began, number = left
             # The step in flight is as slow as it is by now; in a longer stretch, all are as slow as their mean.
             known.append((self._clock() - began) / max(1, entered - number))
-        return max(known, default=0.0)
+        return max(known, default=0.0) + max(list(self._snapshots), default=0.0)
 
     @property
     def save_seconds(self) -> float:

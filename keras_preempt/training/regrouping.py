@@ -58,7 +58,8 @@ def regroup_checkpoint(
     rules = model_state.rules()
     tensors, local, treatment = _variables(found, model_state, rules, member, setup.workers)
     others = {key: value for key, value in source.local.items() if _variable(key) not in rules}
-    captured = source.state["input"]
+    # A snapshot is of another worker's part of the data.
+    captured = {name: value for name, value in source.state["input"].items() if name != "snapshot"}
     continuation = convert(
         found.manifest.position,
         captured["position"],
@@ -67,6 +68,8 @@ def regroup_checkpoint(
         steps_per_execution=steps_per_execution,
         num_batches=num_batches,
     )
+    if setup.global_batch is None or setup.global_batch != found.setup.global_batch:
+        captured = {name: value for name, value in captured.items() if name != "grain"}  # It counts batches.
     state = {**source.state, "input": {**captured, "position": continuation.place, "way": "replay"}}
     loaded = Loaded(
         replace(found.manifest, position=continuation.where),

@@ -28,6 +28,7 @@ from keras_preempt.state.validations import Validations
 from keras_preempt.training.promise import Promise, promise
 from keras_preempt.training.resuming import FitState, Resumed, take_over
 from keras_preempt.training.saver import Content, size_of
+from keras_preempt.training.snapshots import SnapshotTaker
 from keras_preempt.training.start_errors import CAPTURING, RESTORING, explained
 from keras_preempt.training.startup import Start
 
@@ -114,6 +115,10 @@ class Session:
     def steps_per_execution(self) -> int:
         """Optimizer steps between two boundaries of training."""
         return self._fit.feed.steps_per_execution
+
+    def snapshot_taker(self) -> SnapshotTaker:
+        """Returns what takes snapshots of the training input."""
+        return SnapshotTaker(self._fit.feed, self.epochs, tells=self._state.member == 0)
 
     def promised(self, unsaved: Sequence[str]) -> Promise:
         """Says how exactly the fit would continue after a preemption.

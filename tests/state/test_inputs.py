@@ -20,6 +20,7 @@ from keras_preempt.backend.tensorflow import datasets
 from keras_preempt.backend.tensorflow.datasets import shuffle_buffers
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
 from keras_preempt.state import inputs
+from keras_preempt.state.shuffles import Shuffles
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
 
@@ -87,12 +88,14 @@ PIPELINES: dict[str, tuple[Callable[[], tf.data.Dataset], int | None]] = {
 }
 
 
-def feed_of(name: str, steps_per_execution: int = 1) -> tuple[Any, DatasetFeed]:
+def feed_of(
+    name: str, steps_per_execution: int = 1, strategy: tf.distribute.Strategy | None = None
+) -> tuple[Any, DatasetFeed]:
     """What `fit` has when its callbacks are first called, over new objects."""
     dataset, steps_per_epoch = PIPELINES[name]
     iterator = TFEpochIterator(
         x=dataset(),
-        distribute_strategy=tf.distribute.get_strategy(),
+        distribute_strategy=strategy or tf.distribute.get_strategy(),
         steps_per_epoch=steps_per_epoch,
         steps_per_execution=steps_per_execution,
     )
@@ -322,6 +325,20 @@ def test_before_anything_was_drawn_there_is_nothing_to_restore() -> None:
     iterator, feed = feed_of("shuffled")
     assert inputs.restore(feed, state, arrays, batch=None) == "nothing was drawn yet"
     assert run(iterator, 2, 1, lambda *_: None) == whole
+
+
+def test_earlier_validations_are_not_drawn_again_where_the_shuffles_are_counted() -> None:
+    _, feed = feed_of("endless, prefetched")
+    shuffles = Shuffles(feed.dataset, None)
+    counts = shuffles.counts()
+    assert counts is not None
+
+    def new() -> Any:
+        raise AssertionError("an iterator was made")
+
+    feed.new = new  # type: ignore[method-assign]
+    inputs.draw_again(feed, [10] * 50, shuffles, [counts] * 50)
+    assert feed.draws == [10] * 50
 
 
 def test_an_epoch_iterator_of_another_keras_is_refused() -> None:

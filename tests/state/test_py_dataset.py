@@ -1,4 +1,4 @@
-"""A PyDataset goes on in the epoch that was interrupted, in the order of that epoch, and only that is drawn again."""
+"""A PyDataset goes on in the epoch that was interrupted, in the order of that epoch, at its next batch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def epochs(iterator: Any, count: int, before: Callable[[int], None], at: Callabl
 
 
 @pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["one thread", "several"])
-def test_the_rest_is_the_same_and_only_the_interrupted_epoch_is_drawn_again(options: dict[str, Any]) -> None:
+def test_the_rest_is_the_same_and_nothing_is_asked_for_again(options: dict[str, Any]) -> None:
     saves: dict[tuple[int, int | None], Any] = {}
     _, iterator, feed = start(**options)
 
@@ -94,7 +94,7 @@ def test_the_rest_is_the_same_and_only_the_interrupted_epoch_is_drawn_again(opti
         numbers.asked.clear()
         (state, drawn), arrays = saves[epoch, step]
         how = inputs.restore(feed, state, arrays, batch=step)
-        assert f"{step or 0} batches drawn again" in how
+        assert ("of which nothing was drawn again" if step else "0 batches drawn again") in how
         resumed = [step is not None]
 
         def go_on(
@@ -107,4 +107,59 @@ def test_the_rest_is_the_same_and_only_the_interrupted_epoch_is_drawn_again(opti
 
         rest = epochs(iterator, EPOCHS - epoch, go_on, lambda *_: None)
         assert rest == [whole[epoch][step or 0 :], *whole[epoch + 1 :]], (epoch, step)
-        assert len(numbers.asked) <= STEPS * (EPOCHS - epoch), "earlier epochs were drawn again"
+        looked = [0, 0] if step else []
+        assert numbers.asked[: len(looked)] == looked
+        assert len(numbers.asked) == len(looked) + STEPS * (EPOCHS - epoch) - (step or 0), (epoch, step)
+
+
+class Sequence(Numbers):
+    """What it gives depends on how often it was asked, which its state holds."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        return (np.array([len(self.asked) // 2]),)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"asked": len(self.asked)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.asked = [0] * state["asked"]
+
+
+class Foreign(Numbers):
+    """Gives what cannot be compared."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        return (object(),)
+
+
+@pytest.mark.parametrize("kind", [Sequence, Foreign])
+def test_batches_that_may_depend_on_those_before_are_drawn_again(kind: type[Numbers]) -> None:
+    _, _, feed = start()
+    vars(feed.epoch_iterator.data_adapter)["py_dataset"] = dataset = kind()
+    state, arrays = {"inside": True, "state": {"random": randomness.capture({})}}, {}
+    state["state"]["random"] = randomness.capture(arrays)
+    arrays = {f"input/epoch/{name}": np.array(array) for name, array in arrays.items()}
+    assert not py_dataset.restore(feed, state, arrays, 3)
+    dataset.asked.clear()
+    _, _, feed = start()
+    assert py_dataset.restore(feed, state, arrays, 3)
+
+
+def test_a_dataset_that_has_become_shorter_is_refused() -> None:
+    _, iterator, feed = start()
+    saves = []
+
+    def save(epoch: int, step: int) -> None:
+        arrays: dict[str, np.ndarray] = {}
+        state = inputs.capture(feed, feed.position(pending=True), arrays, inside=True)
+        saves.append(
+            (json.loads(json.dumps(state)), {name: np.array(array) for name, array in arrays.items()})
+        )
+
+    epochs(iterator, 1, lambda epoch: py_dataset.begin_epoch(feed), save)
+    _, _, feed = start()
+    feed.py_dataset.__class__ = type("Short", (Numbers,), {"__len__": lambda self: 2})
+    with pytest.raises(ValueError, match=r"at least 4 batches.*ended after 2"):
+        inputs.restore(feed, *saves[4], batch=4)

@@ -89,3 +89,14 @@ def test_the_reserve_is_made_of_what_was_measured(clock: Clock) -> None:
     assert pace.reserve(0) == grace.reserve(2.0, 3.0, FIRST_ALIGNMENT)
     pace.aligned(0.5)
     assert pace.reserve(0) == grace.reserve(2.0, 3.0, 0.5)
+
+
+def test_a_snapshot_may_come_between_any_two_boundaries_and_displaces_no_pause(clock: Clock) -> None:
+    pace = Pace(clock)
+    pace.leave(0)
+    clock.now += 1.0
+    pace.enter(1)
+    pace.paused(7.0)
+    for seconds in [0.1] * 20 + [0.5]:
+        pace.snapshot_taken(seconds)
+    assert pace.slowest(1) == 7.5

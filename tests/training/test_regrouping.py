@@ -48,7 +48,8 @@ def found(model_state: ModelState, present: tuple[int, ...], members: int) -> Lo
             for name in names
         }
         local["random/numpy/0"] = np.array([member])
-        state = {"input": {"position": PLACE, "way": "replay"}, "member": member}
+        place = {"position": PLACE, "way": "replay", "snapshot": {"drawn": 2, "part": [member, members]}}
+        state = {"input": place, "member": member}
         workers.append(Own(member, local, state))
     manifest = Manifest(
         format=1,
@@ -77,6 +78,15 @@ def regrouped(
     return regroup_checkpoint(
         checkpoint, model_state, member, setup, steps_per_execution=1, num_batches=setup.batches
     )
+
+
+def test_no_worker_continues_from_a_snapshot_of_another_division_of_the_data(model_state: ModelState) -> None:
+    checkpoint = found(model_state, (0, 1), 2)
+    assert "snapshot" in checkpoint.workers[0].state["input"]
+    for member in range(3):
+        loaded = regrouped(model_state, checkpoint, replace(ALONE, workers=3, replicas=3), member).loaded
+        assert loaded.state["input"]["way"] == "replay"
+        assert "snapshot" not in loaded.state["input"]
 
 
 def test_three_workers_become_one_by_the_rules(model_state: ModelState) -> None:

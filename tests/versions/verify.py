@@ -2,9 +2,11 @@
 
 The canaries look at every private name that is relied upon; the drill preempts two workers once and compares every
 bit. Combinations are both ends of the range of Keras and TensorFlow (oldest.txt and newest.txt beside this file), every
-supported Python that is installed, and tensorflow-tpu in place of TensorFlow. The ends are run from this
-repository, the others from the wheel, installed as a user would into an empty virtual environment beside this
-repository's own. An environment is kept until what it was made from changes.
+supported Python that is installed, tensorflow-tpu in place of TensorFlow, and PyTorch beside TensorFlow, whose data
+loader has ways to train of its own that are preempted there: its wheels for Linux are too large for everybody's
+environment. The ends and PyTorch are run from this repository, the others from the wheel, installed as a user would
+into an empty virtual environment beside this repository's own. An environment is kept until what it was made from
+changes.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ CANARIES = (
     "tests/backend/tensorflow/test_repairs_canaries.py",
     "tests/backend/keras/test_fit_canaries.py",
     "tests/backend/tensorflow/test_canaries.py",
+    "tests/backend/tensorflow/test_array_batches.py",
+    "tests/backend/keras/test_py_batches.py",
 )
 TESTED_WITH = ("pytest", "pytest-timeout", "tensorboard")
 
@@ -51,6 +55,7 @@ class Combination:
         install: What pip is given, beside what the tests need.
         from_wheel: Whether the package is installed from a wheel rather than used from this repository.
         settings: Environment variables that it needs.
+        ways: Ways to train (of `tests.ways`) that need what it installs.
     """
 
     name: str
@@ -58,6 +63,7 @@ class Combination:
     install: tuple[str, ...]
     from_wheel: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    ways: tuple[str, ...] = ()
 
 
 def pins(end: str) -> dict[str, str]:
@@ -92,6 +98,8 @@ def combinations() -> list[Combination]:
         skip = {"TPU_SKIP_MDS_QUERY": "1"}
         what = ("{wheel}[tpu,examples]",)
         found.append(Combination("tpu", sys.executable, what, from_wheel=True, settings=skip))
+    what = ("-e", ".[tensorflow,examples,torch]", *locked)
+    found.append(Combination("torch", sys.executable, what, ways=("torch",)))
     return found
 
 
@@ -151,6 +159,12 @@ def canaries(python: Path) -> list[str]:
     return [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *CANARIES]
 
 
+def trained(python: Path, ways: Sequence[str]) -> list[str]:
+    """Returns the command that preempts ways to train under every strategy."""
+    marks = ["-m", "chaos or not chaos", "-k", " or ".join(ways)]
+    return [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/ways/test_inputs.py", *marks]
+
+
 def drill(python: Path, folder: str) -> list[str]:
     """Returns the command that preempts two workers once; `folder` is there for the checkpoints."""
     script = [str(python), str(REPOSITORY / "examples" / "digits.py")]
@@ -179,10 +193,10 @@ def verify(combination: Combination, wheel: Path) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         # Not in the repository, whose package would be found before the installed one.
         away = Path(folder) if combination.from_wheel else REPOSITORY
-        for what, command, where in (
-            ("canaries", canaries(python), REPOSITORY),
-            ("drill", drill(python, folder), away),
-        ):
+        commands = [("canaries", canaries(python), REPOSITORY), ("drill", drill(python, folder), away)]
+        if combination.ways:
+            commands.append(("ways", trained(python, combination.ways), REPOSITORY))
+        for what, command, where in commands:
             done = subprocess.run(
                 command,
                 cwd=where,

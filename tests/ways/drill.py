@@ -32,6 +32,9 @@ SHORT_FORM: dict[str, tuple[str, ...]] = {
     "arrays": (ONE,),
     "py-dataset": (ONE,),
     "py-dataset-kept": (ONE,),
+    "grain-steps": (ONE,),
+    "grain-loader": (ONE,),
+    "pandas": (ONE,),
     "generator": (ONE,),
     "random-generator": (ONE,),
     # One shuffle below two pipelines: counts of its seed generator, with and without a replay.
@@ -125,6 +128,9 @@ class Job:
                 assert expected, "the job recorded no step"
                 assert found == expected, "\n".join(difflib.ndiff(expected, found))
             assert_identical(self.output("undisturbed"), self.output("preempted"), self.workers)
+            if self.way.drawn is not None:
+                for worker in range(self.workers):
+                    assert _drawn(results[-1], worker) <= self.way.drawn, "batches were drawn again"
             _assert_said(results[0], "NOT exact", said=False)
         elif isinstance(verdict, Warned):
             undisturbed = self.start("undisturbed").assert_ok()
@@ -162,6 +168,12 @@ def steps_of(results: Sequence[ClusterResult], worker: int) -> list[str]:
 
 def _places(results: Sequence[ClusterResult], worker: int) -> list[str]:
     return [" ".join(line.split()[:3]) for line in steps_of(results, worker)]
+
+
+def _drawn(result: ClusterResult, worker: int) -> int:
+    found = re.findall(r"^DRAWN (\d+)", result.outputs[worker], re.MULTILINE)
+    assert len(found) == 1, describe(result.outputs)
+    return int(found[0])
 
 
 def _assert_said(result: ClusterResult, pattern: str, *, said: bool = True) -> None:

@@ -92,7 +92,10 @@ class Way:
         verdicts: What is promised, by strategy; a strategy that is not there does not apply.
         strikes: Where each start but the last gets SIGTERM, see `tests.ways.recorder.Recorder`; "batch 9" is the
             tenth step that the process begins.
-        needs: Modules that the job imports and that not every installation has; without them the test is skipped.
+        drawn: The most batches that a start draws beside those that it trains on or validates with: under a strategy,
+            Keras looks at one before each fit and each validation. None where batches are drawn again.
+        needs: Modules that the job imports and that only an environment of `make versions` has; without them the test
+            is skipped.
     """
 
     name: str
@@ -100,4 +103,5 @@ class Way:
     job: Callable[[Run], None] = field(repr=False)
     verdicts: Mapping[str, Verdict]
     strikes: tuple[str, ...] = ("batch 9",)
+    drawn: int | None = None
     needs: tuple[str, ...] = ()

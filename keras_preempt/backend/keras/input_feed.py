@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 
 import keras
 
+from keras_preempt.backend.keras import py_batches
+from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.names import KerasInternalsError
 
 _iterators_made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -38,8 +40,13 @@ class InputFeed(abc.ABC):
         note: Called before each iterator is made; what it returns is added to `noted`.
         noted: What `note` returned.
         making: Whether an iterator is being made now.
+        iterate: Makes an iterator of the dataset.
+        snapshots: What `keras_preempt.state.snapshots` keeps of the iterator made last; None if it keeps none.
+        why_replayed: Why no snapshots are kept, as the end of "since ..."; empty if that is not known.
         at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
         made_before: How many iterators earlier fits of this process had made of the dataset.
+        repeats: What `keras_preempt.state.py_dataset` has found out about asking for a batch again.
+        grain: The iterators of Grain data, if these are recorded: see `record_grain`.
 
     Raises:
         KerasInternalsError: The epoch iterator lacks an attribute that is relied upon.
@@ -74,7 +81,12 @@ class InputFeed(abc.ABC):
         self.note: Callable[[], Any] = lambda: None
         self.noted: list[Any] = []
         self.making = False
+        self.iterate: Callable[[], Any] = lambda: iter(self._dataset_of())
+        self.snapshots: Any = None
+        self.why_replayed = ""
         self.at_epoch: Any = None
+        self.repeats: Any = None
+        self.grain: GrainIterators | None = None
         self._drawn: list[int] = []
         self._forgotten = 0
         dataset = self.undistributed
@@ -120,6 +132,35 @@ class InputFeed(abc.ABC):
     def global_batch(self) -> int | None:
         """How many samples a full batch of all replicas holds; None if that cannot be told."""
 
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the input is arrays, of which the first batches can be left out without drawing them: see `new_at`.
+
+        An iterator of such an input depends on no other one.
+        """
+        return False
+
+    def new_at(self, batch: int) -> Any:
+        """Makes the next iterator of an input that is indexed, without its first batches.
+
+        Args:
+            batch: How many are left out.
+        """
+        raise NotImplementedError
+
+    def record_grain(self) -> None:
+        """Has the states of Grain iterators kept from now on, if the input is Grain data."""
+        if type(self._source.data_adapter).__name__ != "GrainDatasetAdapter":
+            return
+        grain = GrainIterators()
+        grain.trained = lambda: int(self._source._steps_seen) - self.steps_per_execution
+        if self._make_again(grain):
+            self.grain = grain
+
+    def _make_again(self, grain: GrainIterators) -> bool:
+        """Has Keras iterate over its Grain data through recorded iterators; returns whether that is known."""
+        return False
+
     @abc.abstractmethod
     def of_validation(self, model: Any, data: Any, steps: int | None) -> InputFeed | None:
         """Returns a feed of validation data, as an evaluation of the model would make it.
@@ -142,13 +183,19 @@ class InputFeed(abc.ABC):
             return prepared
         return self.new()
 
-    def new(self) -> Any:
-        """Makes the next iterator of the sequence."""
+    def new(self, dataset: Any = None) -> Any:
+        """Makes the next iterator of the sequence.
+
+        Args:
+            dataset: What it is an iterator of; None for all of the input.
+        """
         self._drawn = self.draws
         self._forgotten = 0
         self.noted.append(self.note())
+        if self.grain is not None:
+            self.grain.forget()
         self.making = True
-        self.live = iter(self._dataset_of())
+        self.live = self.iterate() if dataset is None else iter(dataset)
         self.making = False
         self.iterators += 1
         self._count()
@@ -179,6 +226,12 @@ class InputFeed(abc.ABC):
         return type(self._source.data_adapter).__name__ == "GeneratorDataAdapter"
 
     @property
+    def length(self) -> int | None:
+        """The number of batches that an iterator gives, if the input tells."""
+        batches = self._source.data_adapter.num_batches
+        return None if batches is None else int(batches)
+
+    @property
     def py_dataset(self) -> Any:
         """The `keras.utils.PyDataset` that was passed to fit, if one was and each epoch goes through all of it."""
         dataset = getattr(self._source.data_adapter, "py_dataset", None)
@@ -195,11 +248,21 @@ class InputFeed(abc.ABC):
         )
         return kind.__name__ if own else ""
 
-    def begin_epoch_once(self) -> None:
-        """Begins an epoch of the input now, and not again when Keras begins it."""
+    def begin_epoch_once(self, batch: int = 0) -> bool:
+        """Begins an epoch of the input now, and not again when Keras begins it.
+
+        Args:
+            batch: How many batches of a `py_dataset` are left out.
+
+        Returns:
+            Whether they will be; otherwise they have to be drawn.
+        """
         adapter = self._source.data_adapter
+        # Workers are asked for batches as the epoch begins; without workers, Keras draws the order at the first batch.
+        left_out = batch > 0 and py_batches.has_workers(adapter) and py_batches.leave_out(adapter, batch)
         adapter.on_epoch_begin()
         vars(adapter)["on_epoch_begin"] = lambda: vars(adapter).pop("on_epoch_begin", None)
+        return left_out or (batch > 0 and py_batches.leave_out(adapter, batch))
 
     @property
     def batch_size(self) -> int | None:

@@ -107,6 +107,12 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
         "steps_per_execution",
     ),
     "keras.src.trainers.data_adapters.tf_dataset_adapter.TFDatasetAdapter": ("_dataset",),
+    "keras.src.trainers.data_adapters.py_dataset_adapter.PyDatasetAdapter": (
+        "_finite_enqueuer_generator",
+        "_finite_generator",
+        "_standardize_batch",
+    ),
+    "keras.src.trainers.data_adapters.py_dataset_adapter.OrderedEnqueuer": ("_run", "_send_py_dataset"),
     "keras.src.layers.layer.Layer": ("_flatten_layers",),
     "keras.src.backend.Variable": ("_value",),
     "keras.src.optimizers.base_optimizer.BaseOptimizer": ("_accumulated_gradients", "_iterations"),

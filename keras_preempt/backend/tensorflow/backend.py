@@ -23,6 +23,7 @@ from keras_preempt.backend.tensorflow import (
     multi_worker_fit,
     place,
     reshuffling,
+    tap,
     traced_step,
     variables,
 )
@@ -44,6 +45,7 @@ class TensorFlowBackend:
     place = staticmethod(place.place)
     running_fit = staticmethod(feed.running_fit)
     feed = staticmethod(feed.DatasetFeed)
+    tap = staticmethod(tap.tap_of)
     trace = staticmethod(traced_step.trace)
     stateful_random_operations = staticmethod(traced_step.stateful_random_operations)
     watch_first_use = staticmethod(first_use.FirstUse)

@@ -196,6 +196,20 @@ def shuffle_buffers(dataset: Any) -> Iterator[tuple[int, int | None]]:
         yield elements, _element_bytes(upstream)
 
 
+def held_elements(dataset: Any) -> Iterator[tuple[int | None, int | None]]:
+    """Yields for each cache in memory how many elements it will hold, and the bytes of one; None if unknown.
+
+    The state of an iterator holds a cache that is complete.
+    """
+    if type(dataset).__name__ == "CacheDataset" and not hasattr(dataset, "_filename"):
+        raise UnsupportedTensorFlow("_filename on cached datasets")
+    if type(dataset).__name__ == "CacheDataset" and not tf.get_static_value(dataset._filename):
+        length = int(dataset.cardinality())
+        yield length if length >= 0 else None, _element_bytes(dataset)
+    for upstream in dataset._inputs():
+        yield from held_elements(upstream)
+
+
 def _element_bytes(dataset: Any) -> int | None:
     tensors = getattr(dataset, "_tensors", None)
     if type(dataset).__name__ == "_TensorSliceDataset" and tensors:

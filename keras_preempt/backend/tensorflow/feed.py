@@ -5,19 +5,22 @@ Verified with Keras 3.8.0 to 3.15.1 and TensorFlow 2.16.1 to 2.21.0.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tensorflow as tf
 
 from keras_preempt.backend.keras import running_fit as keras_fit
+from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.tensorflow import array_batches, grain_data
 from keras_preempt.backend.tensorflow.datasets import batch_size, pipelines_of
 
 
 class DatasetFeed(InputFeed):
     """The iterators that Keras' `TFEpochIterator` makes; see `InputFeed`."""
 
-    NEEDS = (*InputFeed.NEEDS, "_distributed_dataset")
+    NEEDS = (*InputFeed.NEEDS, "_distributed_dataset", "_distribute_strategy")
 
     @property
     def dataset(self) -> Any:
@@ -73,6 +76,30 @@ class DatasetFeed(InputFeed):
     def sample(self) -> str:
         """See `InputFeed.sample`."""
         return str(tf.nest.map_structure(_sample, self._source._distributed_dataset.element_spec))
+
+    @property
+    def is_indexed(self) -> bool:
+        """See `InputFeed.is_indexed`."""
+        return self._is_indexed
+
+    def new_at(self, batch: int) -> Any:
+        """See `InputFeed.new_at`."""
+        rest = array_batches.beginning_at(self.pipelines[0], batch)
+        return self.new(self._source._distribute_strategy.experimental_distribute_dataset(rest))
+
+    @functools.cached_property
+    def _is_indexed(self) -> bool:
+        if type(self._source.data_adapter).__name__ != "ArrayDataAdapter":
+            return False
+        return all(map(array_batches.is_of_arrays, self.pipelines)) and len(self.pipelines) == 1
+
+    def _make_again(self, grain: GrainIterators) -> bool:
+        dataset = grain_data.recorded(self._source.data_adapter, grain)
+        if dataset is None:
+            return False
+        strategy = self._source._distribute_strategy
+        self._source._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
+        return True
 
     def of_validation(self, model: Any, data: Any, steps: int | None) -> InputFeed | None:
         """See `InputFeed.of_validation`."""

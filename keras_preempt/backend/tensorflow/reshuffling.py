@@ -267,20 +267,20 @@ def _set(probe: Any, count: int) -> None:
 
 
 def _count_in(state: bytes) -> int:
-    for part in _parts(state):
-        keys = _keys(part)
+    for part in parts_of(state):
+        keys = keys_of(part)
         if (at := _of_count(keys)) is not None:
-            return int(_values(part, len(keys))[at])
+            return int(values_of(part, len(keys))[at])
     raise Unreadable(f"the state of a shuffle has no {_COUNT}")
 
 
 def _with_count(state: bytes, count: int) -> bytes:
     whole = tensor_pb2.TensorProto.FromString(state)
-    parts = _parts(state)
+    parts = list(parts_of(state))
     for part in parts:
-        keys = _keys(part)
+        keys = keys_of(part)
         if (at := _of_count(keys)) is not None:
-            values = _values(part, len(keys))
+            values = values_of(part, len(keys))
             values[at] = tf.constant(count, tf.int64)
             compressed = tf.raw_ops.CompressElement(components=values)
             part.tensors[0].CopyFrom(
@@ -290,11 +290,12 @@ def _with_count(state: bytes, count: int) -> bytes:
     return bytes(changed.SerializeToString())
 
 
-def _parts(state: bytes) -> list[Any]:
-    """Returns the parts of an iterator's state, one for each dataset of its pipeline: keys and a compressed value."""
+def parts_of(state: bytes) -> Iterator[Any]:
+    """Yields the parts of an iterator's state, one for each dataset of its pipeline: keys and a compressed value."""
     whole = tensor_pb2.TensorProto.FromString(state)
     if whole.variant_val:
-        return list(whole.variant_val)
+        yield from whole.variant_val
+        return
     # All lengths first, then all parts.
     content, sizes = whole.tensor_content, []
     at = 0
@@ -307,14 +308,13 @@ def _parts(state: bytes) -> list[Any]:
             if byte < 0x80:
                 break
         sizes.append(size)
-    parts = []
     for size in sizes:
-        parts.append(tensor_pb2.VariantTensorDataProto.FromString(content[at : at + size]))
+        yield tensor_pb2.VariantTensorDataProto.FromString(content[at : at + size])
         at += size
-    return parts
 
 
-def _keys(part: Any) -> list[str]:
+def keys_of(part: Any) -> list[str]:
+    """Returns the keys of the values in a part."""
     return str(part.metadata.decode(errors="replace")).split("@@")[1:]
 
 
@@ -323,7 +323,8 @@ def _of_count(keys: list[str]) -> int | None:
     return next((at for at, key in enumerate(keys) if key.rpartition(":")[2] == _COUNT), None)
 
 
-def _values(part: Any, count: int) -> list[Any]:
+def values_of(part: Any, count: int) -> list[Any]:
+    """Returns the values of a part of whole numbers alone."""
     compressed = tf.io.parse_tensor(part.tensors[0].SerializeToString(), tf.variant)
     values = tf.raw_ops.UncompressElement(
         compressed=compressed, output_types=[tf.int64] * count, output_shapes=[[]] * count

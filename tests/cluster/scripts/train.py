@@ -37,6 +37,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--save-every", help="a number of steps, 'epoch' or a time")
     parser.add_argument("--save-on-request", default="auto", help="how often to look for requests")
     parser.add_argument("--grace", type=float, help="seconds of the grace period")
+    parser.add_argument("--snapshots", type=int, help="take one of the input each so many steps")
+    parser.add_argument("--no-snapshots", action="store_true", help="as a release that knows none")
     parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
     return parser.parse_args()
 
@@ -58,6 +60,14 @@ import keras  # noqa: E402  the strategy comes first
 from marks import MEMBER, Marks  # noqa: E402
 
 import keras_preempt  # noqa: E402
+from keras_preempt.backend.tensorflow.backend import TensorFlowBackend  # noqa: E402
+from keras_preempt.training.snapshot_schedule import SnapshotSchedule  # noqa: E402
+
+if ARGS.no_snapshots:
+    TensorFlowBackend.tap = staticmethod(lambda distributed: None)
+if ARGS.snapshots:  # Not by the clock, so that it is known which one serves.
+    SnapshotSchedule.left = property(lambda schedule: 0.0)
+    SnapshotSchedule.boundaries_left = lambda schedule, entered: ARGS.snapshots
 
 
 def make_data() -> tuple[tf.data.Dataset, tf.data.Dataset]:

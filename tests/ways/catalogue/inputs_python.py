@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue import basics
 from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME, LENGTH, forget_seeds, on_all
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Warned, Way
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Warned, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -20,6 +20,16 @@ def arrays(**options: Any) -> Callable[[Run], None]:
         run.fit(basics.model(run), *basics.samples(45), **{"batch_size": BATCH, **options})
 
     return train
+
+
+def _weighted(run: Run) -> None:
+    import numpy as np
+
+    arrays(sample_weight=np.linspace(0.5, 2.0, 45))(run)
+
+
+def _in_executions(run: Run) -> None:
+    run.fit(basics.model(run, steps_per_execution=4), *basics.samples(45), batch_size=BATCH)
 
 
 def _arrays_unseeded(run: Run) -> None:
@@ -130,31 +140,63 @@ def generator(make: Callable[[], Any], **fit: Any) -> Callable[[Run], None]:
     return train
 
 
+def _rows() -> Any:
+    import grain
+
+    x, y = basics.samples()
+    return grain.MapDataset.source(range(len(x))).shuffle(seed=3).map(lambda i: (x[i], y[i]))
+
+
 def _grain(run: Run) -> None:
+    run.fit(basics.model(run), _rows().batch(BATCH))
+
+
+def _grain_in_steps(run: Run) -> None:
+    run.fit(basics.model(run), _rows().repeat().batch(BATCH), steps_per_epoch=STEPS)
+
+
+def _grain_iter(run: Run) -> None:
     import grain
 
-    x, y = basics.samples()
-    data = grain.MapDataset.source(range(len(x))).shuffle(seed=3).map(lambda i: (x[i], y[i]))
-    run.fit(basics.model(run), data.batch(BATCH))
-
-
-def _grain_loader(run: Run) -> None:
-    import grain
-
-    x, y = basics.samples()
-
-    class Source:
-        def __len__(self) -> int:
-            return len(x)
-
-        def __getitem__(self, index: Any) -> Any:
-            return x[int(index)], y[int(index)]
-
-    sampler = grain.samplers.IndexSampler(len(x), shuffle=True, seed=3, num_epochs=1)
-    loader = grain.DataLoader(
-        data_source=Source(), sampler=sampler, operations=[grain.transforms.Batch(BATCH)], worker_count=0
+    data = grain.experimental.WindowShuffleIterDataset(
+        _rows().repeat().to_iter_dataset(), window_size=20, seed=5
     )
-    run.fit(basics.model(run), loader)
+    run.fit(basics.model(run), data.batch(BATCH), steps_per_epoch=STEPS)
+
+
+def _grain_processes(run: Run) -> None:
+    import grain
+
+    rows = grain.MapDataset.source(Rows()).shuffle(seed=3).batch(BATCH).to_iter_dataset()
+    run.fit(basics.model(run), rows.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=2)))
+
+
+class Rows:
+    """The samples, for worker processes as well."""
+
+    def __len__(self) -> int:
+        return STEPS * BATCH
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = basics.samples()
+        return x[int(index)], y[int(index)]
+
+    def __repr__(self) -> str:
+        return "Rows"
+
+
+def grain_loader(epochs: int | None = 1, workers: int = 0, **fit: Any) -> Callable[[Run], None]:
+    def train(run: Run) -> None:
+        import grain
+
+        sampler = grain.samplers.IndexSampler(STEPS * BATCH, shuffle=True, seed=3, num_epochs=epochs)
+        operations = [grain.transforms.Batch(BATCH)]
+        loader = grain.DataLoader(
+            data_source=Rows(), sampler=sampler, operations=operations, worker_count=workers
+        )
+        run.fit(basics.model(run), loader, **fit)
+
+    return train
 
 
 def torch_loader(**options: Any) -> Callable[[Run], None]:
@@ -168,19 +210,61 @@ def torch_loader(**options: Any) -> Callable[[Run], None]:
     return train
 
 
+THIRD_EPOCH = ("batch 14",)
+
 _SHARED = Warned(
     "Keras takes some batches from the generator to build the model, and drops them",
     "NOT exact.*Keras takes batches from the Python generator",
 )
 
 WAYS = (
-    Way("arrays", "NumPy arrays, shuffled, after `keras.utils.set_random_seed`", arrays(), on_all(Exact())),
-    Way("arrays-in-order", "NumPy arrays, `shuffle=False`", arrays(shuffle=False), on_all(Exact())),
+    Way(
+        "arrays",
+        "NumPy arrays, shuffled, after `keras.utils.set_random_seed`",
+        arrays(),
+        on_all(Exact()),
+        strikes=THIRD_EPOCH,
+        drawn=1,
+    ),
+    Way("arrays-in-order", "NumPy arrays, `shuffle=False`", arrays(shuffle=False), on_all(Exact()), drawn=1),
     Way(
         "arrays-by-batch",
         'NumPy arrays, `shuffle="batch"`, after `keras.utils.set_random_seed`',
         arrays(shuffle="batch"),
         on_all(Exact()),
+        drawn=1,
+    ),
+    Way(
+        "arrays-class-weight",
+        "NumPy arrays with `class_weight`",
+        arrays(class_weight={0: 1.0, 1: 2.0, 2: 0.5}),
+        on_all(Exact()),
+        drawn=1,
+    ),
+    Way("arrays-sample-weight", "NumPy arrays with `sample_weight`", _weighted, on_all(Exact()), drawn=1),
+    Way(
+        "arrays-steps",
+        "NumPy arrays with `steps_per_epoch`, which continue in the next epoch",
+        arrays(steps_per_epoch=2, epochs=5),
+        on_all(Exact()),
+        strikes=("batch 3", "batch 4"),
+        drawn=1,
+    ),
+    Way(
+        "arrays-split",
+        "NumPy arrays with `validation_split`",
+        arrays(validation_split=0.2),
+        on_all(Exact()),
+        strikes=("batch 6", "test 0"),
+        drawn=4,
+    ),
+    Way(
+        "arrays-executions",
+        "NumPy arrays with `steps_per_execution`, which does not divide the steps of an epoch",
+        _in_executions,
+        on_all(Exact()),
+        strikes=("batch 3",),
+        drawn=1,
     ),
     Way(
         "arrays-unseeded",
@@ -194,25 +278,36 @@ WAYS = (
         ),
     ),
     Way("tensors", "tensors", _tensors, on_all(Exact())),
-    Way("pandas", "pandas data frames", _pandas, on_all(Exact()), needs=("pandas",)),
-    Way("py-dataset", "`PyDataset`", py_dataset(batches), on_all(Exact(GIVES_THE_SAME))),
+    Way("pandas", "pandas data frames", _pandas, on_all(Exact()), drawn=1),
+    Way(
+        "py-dataset",
+        "`PyDataset`",
+        py_dataset(batches),
+        on_all(Exact(GIVES_THE_SAME)),
+        strikes=THIRD_EPOCH,
+        drawn=1,
+    ),
     Way(
         "py-dataset-threads",
         "`PyDataset`, several threads",
         py_dataset(lambda: batches(workers=3)),
         on_all(Exact(GIVES_THE_SAME)),
+        drawn=1,
     ),
     Way(
         "py-dataset-processes",
         "`PyDataset`, several processes",
         py_dataset(lambda: batches(workers=2, use_multiprocessing=True)),
         {ONE: Exact(GIVES_THE_SAME), MIRRORED: Exact(GIVES_THE_SAME)},
+        drawn=1,
     ),
     Way(
         "py-dataset-kept",
         "`PyDataset` with `on_epoch_end`, and with `get_state` and `set_state`",
         py_dataset(lambda: _reshuffled(keeps=True), shuffle=False),
         on_all(Exact("these two hold all that it changes")),
+        strikes=THIRD_EPOCH,
+        drawn=1,
     ),
     Way(
         "py-dataset-reshuffled",
@@ -260,14 +355,56 @@ WAYS = (
         "Grain `MapDataset`",
         _grain,
         {ONE: Exact(GIVES_THE_SAME), MIRRORED: LENGTH, WORKERS: LENGTH},
-        needs=("grain",),
+        strikes=THIRD_EPOCH,
+        drawn=1,
+    ),
+    Way(
+        "grain-steps",
+        "Grain `MapDataset`, `.repeat()` and `steps_per_epoch`",
+        _grain_in_steps,
+        on_all(Exact(GIVES_THE_SAME)),
+        strikes=("batch 9", "batch 2"),
+        drawn=1,
+    ),
+    Way(
+        "grain-iter",
+        "Grain `IterDataset`, shuffled in windows, `.repeat()` and `steps_per_epoch`",
+        _grain_iter,
+        on_all(Exact(GIVES_THE_SAME)),
+        strikes=("batch 9", "batch 2"),
+        drawn=1,
     ),
     Way(
         "grain-loader",
         "Grain `DataLoader`",
-        _grain_loader,
+        grain_loader(),
         {ONE: Exact(GIVES_THE_SAME), MIRRORED: LENGTH, WORKERS: LENGTH},
-        needs=("grain",),
+        drawn=1,
+    ),
+    Way(
+        "grain-loader-steps",
+        "Grain `DataLoader` with `steps_per_epoch`",
+        grain_loader(epochs=None, steps_per_epoch=STEPS),
+        on_all(Exact(GIVES_THE_SAME)),
+        drawn=1,
+    ),
+    Way(
+        "grain-loader-processes",
+        "Grain `DataLoader`, several processes",
+        grain_loader(workers=2),
+        {
+            ONE: KerasFails(
+                "what it converts batches with cannot be sent to other processes",
+                "maximum recursion depth exceeded",
+            )
+        },
+    ),
+    Way(
+        "grain-iter-processes",
+        "Grain `IterDataset`, batches made by several processes (`mp_prefetch`)",
+        _grain_processes,
+        {ONE: Exact(GIVES_THE_SAME)},
+        drawn=1,
     ),
     Way(
         "torch",

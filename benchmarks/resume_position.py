@@ -1,0 +1,77 @@
+"""What a resume costs by how far training had come: the input's part of it, and the whole, beside a replay.
+
+Part of `resume_cost.py`. A dataset of 100 batches is shuffled and repeated, and a model whose steps take next to no
+time is preempted after so many batches: on one device, under MirroredStrategy with two replicas, and with two workers
+under MultiWorkerMirroredStrategy. Each place runs twice, the second time with an operation whose state TensorFlow
+cannot save, so that all batches are drawn again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from figures import Aims, table, tell
+from resumption import REPLAY, STATE, Job, Resumption
+
+AFTER = 5
+AT_MOST = 1.5
+"""The most by which the input's part may grow from the first of the positions to the last."""
+
+ON_TOP = 0.5
+"""Seconds that the input may take at the last position beyond making its iterator."""
+
+
+def jobs(positions: Sequence[int], workers: int) -> list[Job]:
+    """Returns what is preempted: each place, at each position, in both ways."""
+    places = [(1, False), (1, True), (workers, False)]
+    return [
+        Job(count, way, batches, AFTER, mirrored, endless=True)
+        for count, mirrored in places
+        for batches in positions
+        for way in (STATE, REPLAY)
+    ]
+
+
+def run(positions: Sequence[int], workers: int, resume: Callable[[Job], Resumption]) -> dict[Job, Resumption]:
+    """Preempts and resumes each of `jobs`."""
+    return {job: resume(job) for job in jobs(positions, workers)}
+
+
+def report(results: dict[Job, Resumption], aims: Aims) -> str:
+    """Returns the table, and judges the input's part at the last position of each place."""
+    rows = []
+    for place in dict.fromkeys(job.place for job in results):
+        parts: list[tuple[int, Resumption, Resumption]] = []
+        for job, resumed in results.items():
+            if job.place == place and job.way == STATE:
+                replayed = next(
+                    other
+                    for each, other in results.items()
+                    if (each.place, each.way, each.batches) == (place, REPLAY, job.batches)
+                )
+                parts.append((job.batches, resumed, replayed))
+        for batches, resumed, replayed in parts:
+            rows.append(
+                [
+                    f"{place}, {batches:,} batches",
+                    *(f"{each.parts['replay']:.2f}" for each in (resumed, replayed)),
+                    *(f"{each.whole:.2f}" for each in (resumed, replayed)),
+                    f"{resumed.pipeline:.2f}",
+                ]
+            )
+        (_, first, _), (furthest, last, replayed) = parts[0], parts[-1]
+        growth = last.parts["replay"] / first.parts["replay"]
+        aims.check(f"{place}: input at {furthest:,} batches / at {parts[0][0]:,}", growth, "at most", AT_MOST)
+        on_top = last.parts["replay"] - last.pipeline
+        aims.check(
+            f"{place}: input at {furthest:,} batches beyond its iterator", on_top, "below", ON_TOP, " s"
+        )
+        tell(
+            f"input of a resume, {place}",
+            f"replay of {furthest:,} batches",
+            last.parts["replay"] / replayed.parts["replay"],
+            better="less",
+        )
+    return table(
+        ["seconds to the first new step", "input", "replayed", "whole", "replayed", "an iterator"], rows
+    )

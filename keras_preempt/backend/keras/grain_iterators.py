@@ -1,0 +1,164 @@
+"""The iterators that Keras makes of Grain data, and the states by which a restart continues them.
+
+A Grain iterator returns its state, a few numbers, and a new one continues from there. Keras hands the iterator to its
+backend, which draws ahead of training, so the state at the moment of a save is one of some batches later. Therefore
+states are taken as batches are drawn, each with its number, and a save takes the newest one at or before the batch that
+training has come to. A restart draws the batches between again. States that take long are taken more seldom, so that
+they cost one percent of the time at most.
+
+Verified with Keras 3.11.3 to 3.15.1 and Grain 0.2.18.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_SHARE = 0.01
+"""The most of the time between two states that taking one may cost."""
+
+
+@dataclass(frozen=True)
+class GrainState:
+    """Where an iterator stands.
+
+    Attributes:
+        batches: How many batches it has given.
+        state: What its get_state() has returned; None for an iterator that has given nothing.
+    """
+
+    batches: int
+    state: Any = None
+
+
+class GrainIterators:
+    """The iterators that a backend makes of the data of one fit, one after the other.
+
+    Attributes:
+        trained: Returns how many batches of the live iterator no save will ask for again.
+        error: What get_state() of an iterator has raised, after which no states of it are taken; None if nothing.
+    """
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.trained: Callable[[], int] = lambda: 0
+        self._make: Callable[[], Iterable[Any]] | None = None
+        self._prepared: _Recorded | None = None
+        self._live: _Recorded | None = None
+
+    def around(self, make: Callable[[], Iterable[Any]]) -> Callable[[], Iterable[Any]]:
+        """Returns what a backend calls in place of `make` for each of its iterators.
+
+        Args:
+            make: Returns the Grain data as Keras has converted it for the backend.
+        """
+        self._make = make
+        return lambda: _Data(self)
+
+    def forget(self) -> None:
+        """Has to be called before the backend makes an iterator: what is recorded next belongs to that one."""
+        self._live = None
+
+    def state_at(self, batches: int) -> GrainState | None:
+        """Returns a state of the live iterator, at or before a number of batches; None if there is none."""
+        if batches == 0:
+            return GrainState(0)
+        recorded = self._live or self._prepared
+        return None if recorded is None else recorded.state_at(batches)
+
+    def begin_at(self, state: GrainState, batches: int, drawn: Callable[[], Any]) -> int:
+        """Has the backend's next iterator begin at a batch.
+
+        Args:
+            state: From `state_at`.
+            batches: How many batches are left out; at least those of the state.
+            drawn: Called after each batch that is drawn again and dropped.
+
+        Returns:
+            How many batches there were; fewer than asked for if the data has ended.
+
+        Raises:
+            Exception: Whatever Grain raises for a state that does not fit the data.
+            ValueError: The iterator is not at that state after it was put there.
+        """
+        assert self._make is not None
+        iterator: Any = iter(self._make())
+        if state.state is not None:
+            iterator.set_state(copy.deepcopy(state.state))
+            if (found := iterator.get_state()) != state.state:
+                raise ValueError(
+                    f"Expected a Grain iterator at {state.state!r:.200}. Received: {found!r:.200}."
+                )
+        recorded = _Recorded(iterator, state, self)
+        for _ in range(batches - state.batches):
+            if next(recorded, _END) is _END:
+                break
+            drawn()
+        self._prepared = recorded
+        return recorded.batches
+
+    def new(self) -> Iterator[Any]:
+        """Returns the next iterator. Called by the backend, in a thread of its own."""
+        assert self._make is not None
+        recorded, self._prepared = self._prepared, None
+        self._live = recorded or _Recorded(iter(self._make()), GrainState(0), self)
+        return self._live
+
+
+_END = object()
+
+
+class _Data:
+    def __init__(self, iterators: GrainIterators) -> None:
+        self._iterators = iterators
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterators.new()
+
+
+class _Recorded:
+    """An iterator of Grain data that keeps states of where it was."""
+
+    def __init__(self, iterator: Any, state: GrainState, iterators: GrainIterators) -> None:
+        self.batches = state.batches
+        self._iterator = iterator
+        self._iterators = iterators
+        self._lock = threading.Lock()
+        self._states = deque([state])
+        self._next = 0.0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._iterator)
+        self.batches += 1
+        if time.monotonic() >= self._next:
+            self._record()
+        return batch
+
+    def _record(self) -> None:
+        began = time.monotonic()
+        try:
+            state = GrainState(self.batches, copy.deepcopy(self._iterator.get_state()))
+        except Exception as error:  # An iterator of the user's own without a state trains as well.
+            self._iterators.error = error
+            self._next = float("inf")
+            return
+        trained = self._iterators.trained()
+        with self._lock:
+            self._states.append(state)
+            while len(self._states) > 1 and self._states[1].batches <= trained:
+                self._states.popleft()
+        now = time.monotonic()
+        self._next = now + (now - began) / _SHARE
+
+    def state_at(self, batches: int) -> GrainState | None:
+        with self._lock:
+            found = [state for state in self._states if state.batches <= batches]
+        return found[-1] if found else None

@@ -1,0 +1,108 @@
+"""A `keras.utils.PyDataset` in the middle of an epoch: asked for the rest of its batches alone.
+
+Keras asks it for one batch after the other, in an order that it draws from Python's random state as the epoch begins.
+The order is drawn here in the same way, and the first batches of it are left out.
+
+Verified with Keras 3.8.0 to 3.15.1; `tests/backend/keras/test_py_batches.py` has the canaries.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_NEEDS = ("_finite_generator", "_finite_enqueuer_generator", "_standardize_batch", "enqueuer", "shuffle")
+_NEEDS_OF_ENQUEUER = ("_run", "_send_py_dataset", "get", "stop", "py_dataset", "shuffle")
+
+
+def has_workers(adapter: Any) -> bool:
+    """Whether threads or processes of Keras ask the dataset for batches ahead."""
+    return getattr(adapter, "enqueuer", None) is not None
+
+
+def leave_out(adapter: Any, batch: int) -> bool:
+    """Has the next iterator of a dataset begin at a later batch of the epoch, once.
+
+    Python's random state has to be that from which Keras would draw the order. It is then what Keras would leave.
+
+    Args:
+        adapter: Keras' adapter of a dataset of known length. With workers, its epoch must not have begun; without,
+            it must have.
+        batch: How many batches are left out.
+
+    Returns:
+        Whether that can be done; if not, nothing was changed.
+    """
+    enqueuer = getattr(adapter, "enqueuer", None)
+    missing = [name for name in _NEEDS if not hasattr(adapter, name)]
+    if enqueuer is not None:
+        missing += [name for name in _NEEDS_OF_ENQUEUER if not hasattr(enqueuer, name)]
+    if missing:
+        return False
+    order = list(range(adapter.num_batches))
+    if adapter.shuffle:
+        random.shuffle(order)
+    rest = order[batch:]
+    if enqueuer is None:
+        vars(adapter)["_finite_generator"] = lambda: _drawn(adapter, rest)
+    else:
+        vars(enqueuer)["_run"] = lambda: _submit(enqueuer, rest)
+        vars(adapter)["_finite_enqueuer_generator"] = lambda: _drawn_ahead(adapter, len(rest))
+    return True
+
+
+def _drawn(adapter: Any, indices: Sequence[int]) -> Iterator[Any]:
+    vars(adapter).pop("_finite_generator", None)
+    for index in indices:
+        yield adapter._standardize_batch(adapter.py_dataset[index])
+
+
+def _submit(enqueuer: Any, indices: Sequence[int]) -> None:
+    """Runs in the thread that asks the enqueuer's workers for batches."""
+    vars(enqueuer).pop("_run", None)
+    type(enqueuer)._run(_Rest(enqueuer, indices))
+
+
+def _drawn_ahead(adapter: Any, batches: int) -> Iterator[Any]:
+    vars(adapter).pop("_finite_enqueuer_generator", None)
+    if batches == 0:
+        return
+    adapter.enqueuer.start()
+    for number, batch in enumerate(adapter.enqueuer.get(), 1):
+        yield adapter._standardize_batch(batch)
+        if number == batches:
+            adapter.enqueuer.stop()
+            return
+
+
+class _Rest:
+    """Stands in for an enqueuer, with the rest of an epoch in place of its dataset."""
+
+    def __init__(self, enqueuer: Any, indices: Sequence[int]) -> None:
+        self._enqueuer = enqueuer
+        self.py_dataset = RestOfEpoch(enqueuer.py_dataset, indices)
+        self.shuffle = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._enqueuer, name)
+
+    def _send_py_dataset(self) -> None:
+        type(self._enqueuer)._send_py_dataset(self)
+
+
+class RestOfEpoch:
+    """The last batches of a dataset in the order of an epoch. Worker processes get it, so it can be pickled.
+
+    Args:
+        dataset: The whole dataset.
+        indices: Those of its batches that are left, in their order.
+    """
+
+    def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
+        self._dataset = dataset
+        self._indices = indices
+        self.num_batches = len(indices)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[self._indices[index]]

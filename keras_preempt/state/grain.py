@@ -1,0 +1,103 @@
+"""The state of a Grain iterator in a checkpoint: where training stands in data that comes from Grain."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from keras_preempt.backend.keras.grain_iterators import GrainState
+from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.report.progress import progress
+from keras_preempt.state import plain
+
+logger = logging.getLogger("keras_preempt")
+
+_PATH = "input/grain"
+
+
+def capture(
+    feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, Array], *, inside: bool
+) -> dict[str, Any] | None:
+    """Returns the state of the live iterator as JSON data, with its arrays added to `arrays`.
+
+    Args:
+        feed: The input of the fit.
+        position: From the feed.
+        arrays: Gets the arrays.
+        inside: Whether the training of an epoch has begun and not ended.
+
+    Returns:
+        None if the data does not come from Grain, or if its iterator has no state that can be saved.
+    """
+    if feed.grain is None:
+        return None
+    found = feed.grain.state_at(int(position["batches"]) if inside or position["current"] else 0)
+    if found is None:
+        return None
+    # That of a DataLoader is bytes, of JSON.
+    state = found.state.decode() if isinstance(found.state, bytes) else found.state
+    own: dict[str, Array] = {}
+    try:
+        encoded = plain.encode(state, own, _PATH)
+    except TypeError as error:
+        logger.info("The state of the Grain iterator is left out of the checkpoint: %s", error)
+        return None
+    arrays.update(own)
+    return {
+        "batches": found.batches,
+        "state": encoded,
+        "bytes": isinstance(found.state, bytes),
+        "version": _version(),
+    }
+
+
+def restore(
+    feed: InputFeed, captured: Mapping[str, Any] | None, arrays: Mapping[str, Array], batches: int
+) -> tuple[int, int] | None:
+    """Has the next iterator of the feed begin at a batch.
+
+    Args:
+        feed: The input of the fit.
+        captured: From `capture`.
+        arrays: The arrays beside it.
+        batches: How many batches of the iterator are not wanted again.
+
+    Returns:
+        How many batches it has given by then, which is fewer if the data has ended, and how many of them were drawn
+        again; None if the state cannot be used.
+    """
+    if feed.grain is None or captured is None:
+        return None
+    saved = GrainState(int(captured["batches"]), plain.decode(captured["state"], arrays))
+    if captured["bytes"]:
+        saved = GrainState(saved.batches, saved.state.encode())
+    if saved.batches > batches:
+        return None
+    if saved.state is not None and captured["version"] != _version():
+        logger.info(
+            "The state of the Grain iterator was saved by Grain %s, and this is %s: the input is replayed.",
+            captured["version"],
+            _version(),
+        )
+        return None
+    again = batches - saved.batches
+    try:
+        with progress("Drawing Grain batches again", total=again, unit="batches") as step:
+            return feed.grain.begin_at(saved, batches, step), again
+    except Exception as error:  # Grain says in its own ways that a state does not fit.
+        logger.warning(
+            "The saved state of the Grain iterator cannot be used (%s): the input is replayed.", error
+        )
+        return None
+
+
+def _version() -> str:
+    for name in ("grain", "grain-nightly"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"

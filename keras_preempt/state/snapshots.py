@@ -1,0 +1,205 @@
+"""Snapshots of the training input, taken while it is drawn, from which a restart continues.
+
+A strategy draws some batches ahead of training, in threads of its own, so that there is no state of the input that
+belongs to the batch at which a fit is preempted. A snapshot belongs to an element of this process' part of the dataset
+that was drawn when it was taken. It serves every position from that element on: a restart draws the elements between
+again, a stretch that does not grow with the run. `keras_preempt.training.snapshots` decides when one is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.seam import Tap, backend
+from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.report.progress import progress
+
+_SNAPSHOT = "input/snapshot"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of the input after some of its elements.
+
+    Attributes:
+        drawn: How many elements of this process' part had been drawn.
+        state: What `Tap.restore` takes.
+    """
+
+    drawn: int
+    state: bytes
+
+
+class Snapshots:
+    """The snapshots of the iterator that training draws from.
+
+    Args:
+        feed: The input of the fit; its iterators are made through the tap from now on.
+        tap: Where they draw from.
+        limit: The most bytes of a snapshot.
+        expected: Seconds that one is expected to take, before any was taken.
+
+    Attributes:
+        given_up: Why no more are taken, in words; empty while they are.
+        held: Bytes of the newest one.
+    """
+
+    def __init__(self, feed: InputFeed, tap: Tap, limit: int, expected: float = 0.0) -> None:
+        self.expected = expected
+        self._feed = feed
+        self._tap = tap
+        self._limit = limit
+        self._kept: list[Snapshot] = []
+        self._continued: tuple[Snapshot, int] | None = None
+        self._drawn_again = 0
+        self.given_up = ""
+        self.held = 0
+        self._plain = feed.iterate
+        feed.iterate = self._iterate
+
+    # -- While training -----------------------------------------------------------------------------------
+
+    def take(self, batches: int) -> bool:
+        """Takes a snapshot; returns whether there is one more. Can be called while the strategy draws.
+
+        Args:
+            batches: Batches that training has drawn from the iterator.
+        """
+        if self.given_up:
+            return False
+        taken = self._tap.state()
+        if taken is None:
+            self._give_up("TensorFlow cannot save its state")
+            return False
+        drawn, state = taken
+        if len(state) > self._limit:
+            self._give_up(f"its state has {len(state) / 2**20:.0f} MiB, more than {self._limit / 2**20:.0f}")
+            return False
+        datasets = backend().datasets
+        # At its end, an iterator keeps nothing, and a shuffle drops the reshuffling of the epochs to come.
+        if drawn is None or not all(
+            datasets.keeps_every_shuffle(state, each) for each in self._feed.pipelines
+        ):
+            return False
+        self._kept = [*self._kept[self._serving(batches) :], Snapshot(drawn, state)]
+        self.held = len(state)
+        return True
+
+    def _give_up(self, why: str) -> None:
+        self.given_up = why
+        self._feed.iterate = self._iterate_without
+
+    def _serving(self, batches: int) -> int:
+        """Returns which of the kept ones is the newest at or before a position; 0 if none is."""
+        there = batches * self._tap.per_batch
+        return max((at for at, each in enumerate(self._kept) if each.drawn <= there), default=0)
+
+    def _iterate(self) -> Any:
+        continued, self._continued = self._continued, None
+        self._kept = []
+        self._tap.begin()
+        if continued is None:
+            self.take(0)
+        else:
+            snapshot, there = continued
+            self._tap.restore(snapshot.state, snapshot.drawn)
+            self._kept = [snapshot]
+            self._drawn_again = self._skip(there - snapshot.drawn)
+        return self._tap.iterate()
+
+    def _iterate_without(self) -> Any:
+        self._kept = []  # They are of the iterator before this one.
+        self.held = 0
+        return self._plain()
+
+    def _skip(self, elements: int) -> int:
+        """Draws elements and drops them; returns how many there were."""
+        batches = -(-elements // self._tap.per_batch)
+        with progress("Replaying the input", total=batches, unit="batches") as step:
+            for number in range(elements):
+                if not self._tap.skip():
+                    return number
+                if (number + 1) % self._tap.per_batch == 0:
+                    step()
+        return elements
+
+    # -- Saving and continuing ----------------------------------------------------------------------------
+
+    def capture(self, batches: int, arrays: dict[str, Array]) -> dict[str, Any] | None:
+        """Returns the snapshot that serves a position as JSON data; None if none does.
+
+        Args:
+            batches: Batches that training has drawn from the iterator.
+            arrays: Gets its state.
+        """
+        if not self._kept or self._kept[0].drawn > batches * self._tap.per_batch:
+            return None
+        snapshot = self._kept[self._serving(batches)]
+        arrays[_SNAPSHOT] = np.frombuffer(snapshot.state, np.uint8)
+        return {"drawn": snapshot.drawn, **self._kind()}
+
+    def refuses(self, captured: Mapping[str, Any], batches: int) -> str:
+        """Returns why a position cannot be reached from a snapshot that was saved, in words; empty if it can.
+
+        Args:
+            captured: From `capture`.
+            batches: Batches that training had drawn from the iterator.
+        """
+        if self.given_up:
+            return self.given_up
+        if int(captured["drawn"]) > batches * self._tap.per_batch:
+            return f"it was taken after batch {batches}"
+        return next(
+            (
+                f"its {name} was {captured.get(name)}, and is {here}"
+                for name, here in self._kind().items()
+                if captured.get(name) != here
+            ),
+            "",
+        )
+
+    def _kind(self) -> dict[str, Any]:
+        # What belongs to another part of the dataset, or to another release, is not even tried.
+        return {
+            "part": list(self._tap.shard),
+            "elements a batch": self._tap.per_batch,
+            "TensorFlow": backend().versions()["tensorflow"],
+        }
+
+    def resume(
+        self, captured: Mapping[str, Any], arrays: Mapping[str, Array], batches: int, required: int
+    ) -> tuple[Any, str]:
+        """Makes the iterator that training continues with.
+
+        Args:
+            captured: From `capture`.
+            arrays: The arrays beside it.
+            batches: Batches that training had drawn from the iterator.
+            required: How many of them there must be.
+
+        Returns:
+            The iterator, and how it got there, in words.
+
+        Raises:
+            ValueError: The snapshot does not fit the pipeline, or the pipeline ends before the position.
+        """
+        snapshot = Snapshot(int(captured["drawn"]), arrays[_SNAPSHOT].tobytes())
+        there = batches * self._tap.per_batch
+        self._continued = snapshot, there
+        live = self._feed.new()
+        self.held = len(snapshot.state)
+        found = snapshot.drawn + self._drawn_again
+        # Another process' part may be longer: this one then hands out nothing for a while.
+        if self._tap.shard[1] == 1 and found <= (required - 1) * self._tap.per_batch:
+            raise ValueError(
+                f"Expected an input pipeline of at least {required} batches, as it was when the checkpoint was "
+                f"written. Received: one that ended after {-(-found // self._tap.per_batch)}. Train on the same "
+                "data, or in another directory."
+            )
+        again = -(-self._drawn_again // self._tap.per_batch)
+        return live, f"from a snapshot of {len(snapshot.state) / 1024:.0f} KiB and {again} batches"

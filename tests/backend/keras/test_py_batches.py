@@ -1,0 +1,86 @@
+"""Keras asks a PyDataset for the rest of an epoch alone, in the order that it would have drawn itself."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+
+from keras_preempt.backend.keras import py_batches
+
+STEPS = 7
+
+
+class Numbers(keras.utils.PyDataset):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        return (np.array([index]),)
+
+
+def drawn(adapter: Any) -> list[int]:
+    return [int(batch[0][0]) for batch in adapter._get_iterator()]
+
+
+def epoch(adapter: Any, seed: int, without: int = 0) -> tuple[list[int], Any]:
+    """Returns the batches of an epoch whose order is drawn from that seed, and Python's random state after it."""
+    random.seed(seed)
+    if without:
+        assert py_batches.leave_out(adapter, without)
+    adapter.on_epoch_begin()
+    batches = drawn(adapter)
+    after = random.getstate()
+    adapter.on_epoch_end()
+    return batches, after
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"workers": 2, "use_multiprocessing": True}])
+def test_the_rest_of_an_epoch_is_what_keras_would_have_asked_for(options: Any, shuffle: bool) -> None:
+    adapter = PyDatasetAdapter(Numbers(**options), shuffle=shuffle)
+    assert py_batches.has_workers(adapter) == bool(options)
+    whole, after = epoch(adapter, 3)
+    assert sorted(whole) == list(range(STEPS))
+    assert (whole == sorted(whole)) == (not shuffle)
+    for without in (1, 4, STEPS - 1, STEPS):
+        adapter.py_dataset.asked.clear()
+        rest, rest_after = epoch(adapter, 3, without)
+        assert (rest, rest_after) == (whole[without:], after), without
+        if not options.get("use_multiprocessing"):
+            assert sorted(adapter.py_dataset.asked) == sorted(whole[without:])
+        assert epoch(adapter, 3) == (whole, after), "the next epoch is not whole"
+
+
+def test_class_weights_are_applied_to_the_rest() -> None:
+    class Pairs(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return np.array([index]), np.array([index % 2])
+
+    adapter = PyDatasetAdapter(Pairs(), shuffle=False, class_weight={0: 1.0, 1: 5.0})
+    py_batches.leave_out(adapter, 4)
+    assert [float(batch[2][0]) for batch in adapter._get_iterator()] == [1.0, 5.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["_finite_generator", "_standardize_batch"])
+def test_an_adapter_of_another_keras_is_left_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = PyDatasetAdapter(Numbers(), shuffle=True)
+    monkeypatch.delattr(PyDatasetAdapter, name)
+    before = random.getstate()
+    assert not py_batches.leave_out(adapter, 2)
+    assert random.getstate() == before
+
+
+def test_worker_processes_get_the_rest() -> None:
+    rest = pickle.loads(pickle.dumps(py_batches.RestOfEpoch([10, 11, 12], [2, 0])))
+    assert (rest.num_batches, rest[0], rest[1]) == (2, 12, 10)

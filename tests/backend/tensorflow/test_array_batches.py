@@ -1,0 +1,163 @@
+"""What Keras makes of arrays is known: the order of an epoch depends on no other, and batches can be left out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
+from keras_preempt.backend.tensorflow import array_batches
+
+SAMPLES, BATCH = 45, 7
+X = np.arange(SAMPLES * 2).reshape(SAMPLES, 2).astype("float32")
+Y = np.arange(SAMPLES) % 3
+
+
+def pipeline(seed: int = 3, **options: Any) -> tf.data.Dataset:
+    keras.utils.set_random_seed(seed)
+    iterator = TFEpochIterator(
+        distribute_strategy=tf.distribute.get_strategy(), **{"x": X, "y": Y, "batch_size": BATCH, **options}
+    )
+    dataset = iterator._distributed_dataset
+    assert isinstance(dataset, tf.data.Dataset)
+    return dataset
+
+
+def drawn(dataset: Any) -> list[list[Any]]:
+    return [
+        [np.asarray(leaf).tolist() for leaf in tf.nest.flatten(batch) if leaf is not None]
+        for batch in dataset
+    ]
+
+
+@pytest.mark.parametrize("shuffle", [True, False, "batch"])
+def test_the_order_of_an_epoch_depends_on_no_other(shuffle: bool | str) -> None:
+    dataset = pipeline(shuffle=shuffle)
+    whole = drawn(dataset)
+    next(iter(dataset))
+    iter(dataset)
+    together = iter(dataset), iter(dataset)
+    assert drawn(zip(*together, strict=True)) == [[*batch, *batch] for batch in whole]
+    assert drawn(dataset) == whole
+    # Else it would say nothing.
+    ordered = [row for batch in whole for row in batch[0]] == X.tolist()
+    assert ordered == (shuffle is False)
+    assert (drawn(pipeline(4, shuffle=shuffle)) == whole) == (shuffle is False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": True},
+        {"shuffle": False},
+        {"shuffle": "batch"},
+        {"shuffle": True, "class_weight": {0: 1.0, 1: 2.0, 2: 3.0}},
+        {"shuffle": True, "sample_weight": np.arange(SAMPLES)},
+        {"shuffle": True, "x": {"a": X, "b": X[:, :1]}},
+        {"shuffle": True, "x": [X, tf.constant(X)], "y": None},
+        {"shuffle": True, "batch_size": 9},
+        {"shuffle": True, "batch_size": SAMPLES + 1},
+    ],
+    ids=lambda options: "-".join(map(str, options)),
+)
+def test_left_out_batches_leave_the_rest_as_it_is(options: dict[str, Any]) -> None:
+    dataset = pipeline(**options)
+    assert array_batches.is_of_arrays(dataset)
+    whole = drawn(dataset)
+    for batch in range(len(whole) + 1):
+        rest = array_batches.beginning_at(dataset, batch)
+        assert drawn(rest) == whole[batch:], batch
+        assert rest.options().experimental_distribute.auto_shard_policy == (
+            dataset.options().experimental_distribute.auto_shard_policy
+        )
+
+
+def test_nothing_of_a_batch_that_is_left_out_is_taken_out_of_the_arrays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[int] = []
+    gather = tf.gather
+
+    def counted(params: Any, indices: Any, **options: Any) -> Any:
+        def note(rows: Any) -> Any:
+            taken.append(len(rows))
+            return rows
+
+        shape = indices.shape
+        indices = tf.numpy_function(note, [indices], indices.dtype)
+        indices.set_shape(shape)
+        return gather(params, indices, **options)
+
+    monkeypatch.setattr(tf, "gather", counted)
+    dataset = pipeline(shuffle=True, y=None)
+    rest = array_batches.beginning_at(dataset, 5)
+    assert taken == []
+    assert len(drawn(rest)) == 2
+    assert sorted(taken) == [SAMPLES % BATCH, BATCH]
+    assert len(drawn(dataset)) == 7
+    assert len(taken) == 9
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda dataset: dataset.map(lambda *batch: batch),
+        lambda dataset: dataset.shuffle(3),
+        lambda dataset: dataset.cache(),
+        lambda dataset: tf.data.Dataset.range(8).batch(2),
+    ],
+    ids=["mapped", "shuffled", "cached", "another"],
+)
+def test_what_is_built_otherwise_is_left_alone(change: Any) -> None:
+    assert array_batches.is_of_arrays(pipeline(shuffle=True))
+    assert not array_batches.is_of_arrays(change(pipeline(shuffle=True)))
+
+
+def test_a_function_that_draws_for_each_batch_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    gather = tf.gather
+
+    def noisy(params: Any, indices: Any, **options: Any) -> Any:
+        return gather(params, indices, **options) + tf.cast(tf.random.uniform(()), params.dtype)
+
+    monkeypatch.setattr(tf, "gather", noisy)
+    assert not array_batches.is_of_arrays(pipeline(shuffle=True, y=None))
+
+
+REPLICAS = f"""
+import sys
+sys.path.insert(0, {str(sys.path[0])!r})
+import numpy as np, keras, tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
+from keras_preempt.backend.tensorflow.feed import DatasetFeed
+
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+for shuffle in (True, "batch"):
+    def feed():
+        keras.utils.set_random_seed(3)
+        iterator = TFEpochIterator(
+            x=np.arange(45), batch_size=7, shuffle=shuffle, steps_per_execution=1, distribute_strategy=strategy
+        )
+        return DatasetFeed(iterator)
+    def drawn(live):
+        return [[np.asarray(part).tolist() for part in strategy.experimental_local_results(batch)] for batch in live]
+    whole = drawn(feed().new())
+    assert len(whole) == 7 and drawn(feed().new()) == whole
+    for batch in range(8):
+        assert drawn(feed().new_at(batch)) == whole[batch:], (shuffle, batch)
+print("same")
+"""
+
+
+def test_several_replicas_get_the_same_parts_of_each_batch() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", REPLICAS], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert run.stdout.split() == ["same"], run.stderr

@@ -1,0 +1,137 @@
+"""What a strategy distributes comes unchanged through a tap, whose state can be saved while the strategy draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from keras_preempt.backend import versions
+from keras_preempt.backend.tensorflow import tap as taps
+from keras_preempt.backend.tensorflow.tap import Tap, tap_of
+
+PIPELINES: dict[str, Callable[[], tf.data.Dataset]] = {
+    "shuffled": lambda: tf.data.Dataset.range(21).shuffle(9, seed=3).batch(4).prefetch(2),
+    "ragged": lambda: (
+        tf.data.Dataset.range(9)
+        .map(lambda n: {"words": tf.ragged.range(tf.stack([n, n + 1])), "n": n})
+        .map(lambda each: (each["words"], each["n"]))
+        .batch(2, drop_remainder=True)
+    ),
+    "numbered by the user": lambda: tf.data.Dataset.range(5, 40).enumerate().batch(4).prefetch(1),
+    "empty": lambda: tf.data.Dataset.range(0).batch(2),
+}
+
+
+@pytest.fixture(scope="module")
+def strategy() -> tf.distribute.Strategy:
+    return tf.distribute.MirroredStrategy(["CPU:0"])
+
+
+def _changed(what: str) -> str:
+    return (
+        f"{what} (TensorFlow {tf.__version__} installed, {', '.join(versions.VERIFIED_TENSORFLOW)} verified)"
+    )
+
+
+def shown(iterator: Any) -> list[Any]:
+    flat = [tf.nest.flatten(batch, expand_composites=True) for batch in iterator]
+    return [[component.numpy().tolist() for component in batch] for batch in flat]
+
+
+def new(tap: Tap) -> Any:
+    tap.begin()
+    return tap.iterate()
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_two_epochs_are_the_same_as_without_a_tap(name: str, strategy: tf.distribute.Strategy) -> None:
+    plain = strategy.experimental_distribute_dataset(PIPELINES[name]())
+    tapped = strategy.experimental_distribute_dataset(PIPELINES[name]())
+    tap = tap_of(tapped)
+    assert tap is not None, _changed("what a strategy distributes has another shape")
+    # Of one type, so that the step that was traced with one of them is not traced again.
+    assert iter(plain)._type_spec == new(tap)._type_spec, _changed("a tap changes the type of iterators")
+    expected = [shown(plain), shown(plain)]
+    assert [shown(new(tap)), shown(new(tap))] == expected
+
+
+def test_a_state_tells_how_many_were_drawn_and_a_restored_iterator_hands_out_the_rest(
+    strategy: tf.distribute.Strategy,
+) -> None:
+    def tapped() -> Tap:
+        tap = tap_of(strategy.experimental_distribute_dataset(PIPELINES["shuffled"]()))
+        assert tap is not None
+        return tap
+
+    tap = tapped()
+    tap.begin()
+    beginning = tap.state()
+    iterator = tap.iterate()
+    assert beginning is not None
+    assert beginning[0] == 0, _changed("the state of a range no longer has its next number")
+    drawn: list[Any] = []
+    states = []
+    for batch in iterator:
+        drawn.append(batch.numpy().tolist())
+        states.append(tap.state())
+    counts = [state[0] for state in states if state is not None]
+    assert len(counts) == len(drawn) == 6
+    for number, count in enumerate(counts, 1):
+        assert count is None or count >= number
+    assert counts[0] is not None
+    for count, state in [beginning, *filter(None, states)]:
+        if count is None:  # The strategy was at the end of the data by then.
+            continue
+        other = tapped()
+        other.begin()
+        other.restore(state, count)
+        assert not drawn[count:] or other.skip()
+        assert [batch.numpy().tolist() for batch in other.iterate()] == drawn[count + 1 :], count
+
+
+def test_a_state_with_another_number_is_refused(strategy: tf.distribute.Strategy) -> None:
+    tap = tap_of(strategy.experimental_distribute_dataset(PIPELINES["shuffled"]()))
+    assert tap is not None
+    tap.begin()
+    state = tap.state()
+    assert state is not None
+    with pytest.raises(ValueError, match=r"after 3 elements\. Received: one after 0"):
+        tap.restore(state[1], 3)
+
+
+def test_at_the_end_there_is_nothing_to_skip(strategy: tf.distribute.Strategy) -> None:
+    tap = tap_of(strategy.experimental_distribute_dataset(tf.data.Dataset.range(2).batch(1)))
+    assert tap is not None
+    tap.begin()
+    assert [tap.skip() for _ in range(3)] == [True, True, False]
+    state = tap.state()
+    assert state is not None
+    assert state[0] is None
+
+
+def test_what_is_not_distributed_for_this_process_alone_has_no_tap(
+    strategy: tf.distribute.Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tap_of(PIPELINES["shuffled"]()) is None
+    from_function = strategy.distribute_datasets_from_function(lambda context: PIPELINES["shuffled"]())
+    assert tap_of(from_function) is None
+    distributed = strategy.experimental_distribute_dataset(PIPELINES["shuffled"]())
+    monkeypatch.setattr(
+        distributed,
+        "_input_workers",
+        type("Workers", (), {"worker_devices": ("/job:tpu_worker/replica:0/task:0/device:CPU:0",)})(),
+    )
+    assert tap_of(distributed) is None
+
+
+@pytest.mark.parametrize("name", taps.NEEDED)
+def test_a_distributed_dataset_has_what_a_tap_needs(
+    name: str, strategy: tf.distribute.Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = strategy.experimental_distribute_dataset(PIPELINES["shuffled"]())
+    assert hasattr(distributed, name), _changed(f"distributed datasets have no {name}")
+    monkeypatch.delattr(distributed, name)
+    assert tap_of(distributed) is None

@@ -1,0 +1,105 @@
+"""A distributed input hands out what it hands out without snapshots, and continues from one with the same elements.
+
+One replica, so that batches can be read as they are; what it is drawn through is the same as for several. Two replicas
+and two workers are in tests/cluster/test_input_snapshots.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from keras_preempt.backend.tensorflow import datasets
+from keras_preempt.state import inputs
+from keras_preempt.state.shuffles import Shuffles
+from tests.state.test_inputs import PIPELINES, Epochs, N, captured, feed_of, numbers, run
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
+
+EPOCHS = 3
+SHORT = ("shuffled, prefetched", "endless, prefetched")
+
+
+@pytest.fixture(scope="module")
+def strategy() -> tf.distribute.Strategy:
+    return tf.distribute.MirroredStrategy(["CPU:0"])
+
+
+def without_snapshots(name: str, strategy: tf.distribute.Strategy) -> Epochs:
+    """What training draws without this package."""
+    iterator, _ = feed_of(name, strategy=strategy)
+    return run(iterator, EPOCHS, 1, lambda *_: None)
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "not counted"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.chaos) for name in PIPELINES]
+)
+def test_restored_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_same(
+    name: str, counted: bool, strategy: tf.distribute.Strategy
+) -> None:
+    """A snapshot at every second boundary, a save at every one; restored with and without counts of the shuffles."""
+    saves: list[Any] = []
+    iterator, feed = feed_of(name, strategy=strategy)
+    shuffles = Shuffles(feed.dataset, None) if counted else None
+    inputs.watch(feed, shuffles)
+    assert (feed.snapshots is None) == (name == "a python function")
+
+    def at_boundary(epoch: int, step: int, drawn: int) -> None:
+        if feed.snapshots is not None and len(saves) % 2:
+            feed.snapshots.take(int(feed.position(pending=True)["batches"]))
+        saves.append((epoch, step, drawn, captured(feed), None if shuffles is None else shuffles.counts()))
+
+    whole = run(iterator, EPOCHS, 1, at_boundary)
+    assert whole == without_snapshots(name, strategy)
+    for epoch, step, drawn, (state, arrays), counts in saves:
+        if epoch > 1 or drawn not in (0, 1, 3):
+            continue
+        iterator, feed = feed_of(name, strategy=strategy)
+        shuffles = Shuffles(feed.dataset, None) if counted else None
+        inputs.watch(feed, shuffles)
+        how = inputs.restore(feed, state, arrays, batch=step, shuffles=shuffles)
+        assert how.startswith("from a snapshot of" if "snapshot" in state else "by replay of")
+        if shuffles is not None:
+            shuffles.go_to(counts, drawing=inputs.is_drawing(state, batch=step))
+        rest = run(iterator, EPOCHS - epoch, 1, lambda *_: None)
+        assert rest == [whole[epoch][drawn:], *whole[epoch + 1 :]], f"epoch {epoch}, step {step}: {how}"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "why"),
+    [
+        (lambda: numbers().repeat().shuffle(inputs.ELEMENT_LIMIT + 1), "up to 50001 elements"),
+        (lambda: numbers().map(lambda n: tf.zeros((2**22,))).repeat().shuffle(9), "about 144 MiB"),
+        (lambda: numbers().filter(lambda n: n > 1).cache(), "a cache of unknown length"),
+        (lambda: numbers().map(lambda n: tf.zeros((2**22,))).cache(), "shuffles and caches hold up to 7"),
+    ],
+)
+def test_what_is_too_large_for_a_snapshot_is_replayed_and_it_is_said_why(
+    dataset: Any, why: str, strategy: tf.distribute.Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PIPELINES, "large", (lambda: dataset().batch(2), 3))
+    _, feed = feed_of("large", strategy=strategy)
+    inputs.watch(feed)
+    assert feed.snapshots is None
+    assert why in feed.why_replayed
+
+
+def test_a_snapshot_that_does_not_fit_the_pipeline_is_an_error(strategy: tf.distribute.Strategy) -> None:
+    iterator, feed = feed_of("shuffled", strategy=strategy)
+    inputs.watch(feed)
+    saves: list[Any] = []
+    run(iterator, 1, 1, lambda *_: saves.append(captured(feed)))
+    state, arrays = saves[2]
+    _, feed = feed_of("interleaved", strategy=strategy)
+    inputs.watch(feed)
+    with pytest.raises(ValueError, match="Was the pipeline changed"):
+        inputs.restore(feed, state, arrays, batch=2)
+
+
+def test_a_cache_in_memory_is_counted_and_one_in_a_file_is_not() -> None:
+    assert list(datasets.held_elements(numbers().cache().repeat())) == [(N, 8)]
+    assert list(datasets.held_elements(numbers().cache("/tmp/x").batch(2))) == []
+    assert list(datasets.held_elements(numbers().filter(lambda n: n > 1).cache())) == [(None, 8)]

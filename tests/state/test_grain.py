@@ -1,0 +1,164 @@
+"""Grain data continues from the state of its own iterator: exactly, and without drawing what came before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import grain
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
+from keras_preempt.backend.tensorflow.feed import DatasetFeed
+from keras_preempt.state import inputs
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
+
+SAMPLES, BATCH, EPOCHS = 23, 4, 3
+
+
+class Source:
+    """Numbers, which remembers those that it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: Any) -> Any:
+        self.asked.append(int(index))
+        return np.array([int(index)])
+
+    def __repr__(self) -> str:
+        return "Source"
+
+
+def map_dataset(source: Source) -> Any:
+    return grain.MapDataset.source(source).seed(5).shuffle().random_map(_noise).batch(BATCH)
+
+
+def _noise(element: Any, rng: np.random.Generator) -> Any:
+    return element * 1000 + rng.integers(0, 1000)
+
+
+def repeated(source: Source) -> Any:
+    return grain.MapDataset.source(source).seed(5).shuffle().repeat().batch(BATCH)
+
+
+def iter_dataset(source: Source) -> Any:
+    made = grain.MapDataset.source(source).seed(5).shuffle().to_iter_dataset()
+    return made.filter(lambda element: element[0] % 7 != 0).batch(BATCH, drop_remainder=True)
+
+
+def prefetched(source: Source) -> Any:
+    made = grain.MapDataset.source(source).shuffle(seed=5).to_iter_dataset()
+    made = grain.experimental.WindowShuffleIterDataset(made, window_size=6, seed=3)
+    return grain.experimental.ThreadPrefetchIterDataset(made.batch(BATCH), prefetch_buffer_size=3)
+
+
+def mixed(source: Source) -> Any:
+    one, two = (
+        grain.MapDataset.source(source).shuffle(seed=seed).repeat().to_iter_dataset() for seed in (1, 2)
+    )
+    return grain.IterDataset.mix([one, two], weights=[0.7, 0.3]).batch(BATCH)
+
+
+def loader(source: Source, epochs: int | None = 1) -> Any:
+    sampler = grain.samplers.IndexSampler(SAMPLES, shuffle=True, seed=3, num_epochs=epochs)
+    operations = [grain.transforms.Batch(BATCH)]
+    return grain.DataLoader(data_source=source, sampler=sampler, operations=operations, worker_count=0)
+
+
+DATA: dict[str, tuple[Callable[[Source], Any], int | None]] = {
+    "map": (map_dataset, None),
+    "map, repeated": (repeated, 4),
+    "iter": (iter_dataset, None),
+    "iter, shuffled in windows, prefetched": (prefetched, None),
+    "iter, mixed, in steps": (mixed, 4),
+    "loader": (loader, None),
+    "loader, in steps": (lambda source: loader(source, None), 3),
+}
+
+
+def feed_of(name: str) -> tuple[Source, Any, DatasetFeed]:
+    make, steps = DATA[name]
+    source = Source()
+    iterator = TFEpochIterator(
+        x=make(source),
+        distribute_strategy=tf.distribute.get_strategy(),
+        steps_per_epoch=steps,
+        steps_per_execution=1,
+    )
+    iterator.reset()
+    feed = DatasetFeed(iterator)
+    inputs.watch(feed)
+    source.asked.clear()  # Keras has looked at some batches.
+    return source, iterator, feed
+
+
+def epochs(iterator: Any, count: int, at: Callable[[int, int | None], None] = lambda *_: None) -> Any:
+    drawn = []
+    for epoch in range(count):
+        at(epoch, None)
+        batches: list[Any] = []
+        with iterator.catch_stop_iteration():
+            for step, _, live in iterator:
+                at(epoch, step)
+                batches.append(next(live).numpy().ravel().tolist())
+        drawn.append(batches)
+    return drawn
+
+
+def captured(feed: DatasetFeed, step: int | None) -> tuple[Any, dict[str, np.ndarray]]:
+    arrays: dict[str, np.ndarray] = {}
+    inside = step is not None
+    state = inputs.capture(feed, feed.position(pending=inside), arrays, inside=inside)
+    return json.loads(json.dumps(state)), {name: array.copy() for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_restored_anywhere_the_rest_is_the_same_and_earlier_epochs_are_not_drawn(name: str) -> None:
+    saves: dict[tuple[int, int | None], Any] = {}
+    _, iterator, feed = feed_of(name)
+
+    def save(epoch: int, step: int | None) -> None:
+        saves[epoch, step] = captured(feed, step)
+
+    whole = epochs(iterator, EPOCHS, save)
+    assert sum(map(len, whole)) >= 9
+    source, iterator, _ = feed_of(name)
+    assert epochs(iterator, EPOCHS) == whole
+    drawn_in_all = len(source.asked)
+    for epoch, step in ((0, 2), (1, None), (1, 0), (2, 1)):
+        saved = saves[epoch, step]
+        source, iterator, feed = feed_of(name)
+        how = inputs.restore(feed, *saved, batch=step)
+        assert how == "nothing was drawn yet" or "Grain" in how, (epoch, step)
+        rest = epochs(iterator, EPOCHS - epoch)
+        assert rest == [whole[epoch][step or 0 :], *whole[epoch + 1 :]], (epoch, step, how)
+        if epoch == 2:
+            assert len(source.asked) <= drawn_in_all / 2, (epoch, step, how)
+
+
+def test_restored_twice_before_anything_is_drawn_the_rest_is_the_same() -> None:
+    _, iterator, feed = feed_of("map, repeated")
+    saves: list[Any] = []
+    whole = epochs(iterator, 3, lambda epoch, step: saves.append(captured(feed, step)))
+    place = saves.index(saves[1 + 5 + 3])  # Epoch 1, step 2.
+    _, iterator, feed = feed_of("map, repeated")
+    inputs.restore(feed, *saves[place], batch=2)
+    again: list[Any] = []
+
+    def save(epoch: int, step: int | None) -> None:
+        if step is not None:
+            again.append(captured(feed, step))
+
+    epochs(iterator, 2, save)
+    _, iterator, feed = feed_of("map, repeated")
+    how = inputs.restore(feed, *again[0], batch=2)
+    assert "Grain" in how
+    assert epochs(iterator, 2) == [whole[1][2:], whole[2]]
