@@ -140,17 +140,20 @@ def test_restored_anywhere_the_rest_is_the_same_and_earlier_epochs_are_not_drawn
         assert how == "nothing was drawn yet" or "Grain" in how, (epoch, step)
         rest = epochs(iterator, EPOCHS - epoch)
         assert rest == [whole[epoch][step or 0 :], *whole[epoch + 1 :]], (epoch, step, how)
-        if epoch == 2:
+        if epoch == 2 and DATA[name][1] is None:  # Of endless data, Grain reads ahead.
             assert len(source.asked) <= drawn_in_all / 2, (epoch, step, how)
 
 
 def test_restored_twice_before_anything_is_drawn_the_rest_is_the_same() -> None:
     _, iterator, feed = feed_of("map, repeated")
-    saves: list[Any] = []
-    whole = epochs(iterator, 3, lambda epoch, step: saves.append(captured(feed, step)))
-    place = saves.index(saves[1 + 5 + 3])  # Epoch 1, step 2.
+    saves: dict[tuple[int, int | None], Any] = {}
+
+    def keep(epoch: int, step: int | None) -> None:
+        saves[epoch, step] = captured(feed, step)
+
+    whole = epochs(iterator, 3, keep)
     _, iterator, feed = feed_of("map, repeated")
-    inputs.restore(feed, *saves[place], batch=2)
+    inputs.restore(feed, *saves[1, 2], batch=2)
     again: list[Any] = []
 
     def save(epoch: int, step: int | None) -> None:

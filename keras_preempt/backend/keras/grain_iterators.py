@@ -12,12 +12,15 @@ Verified with Keras 3.11.3 to 3.15.1 and Grain 0.2.18.
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+logger = logging.getLogger("keras_preempt")
 
 _SHARE = 0.01
 """The most of the time between two states that taking one may cost."""
@@ -41,11 +44,9 @@ class GrainIterators:
 
     Attributes:
         trained: Returns how many batches of the live iterator no save will ask for again.
-        error: What get_state() of an iterator has raised, after which no states of it are taken; None if nothing.
     """
 
     def __init__(self) -> None:
-        self.error: Exception | None = None
         self.trained: Callable[[], int] = lambda: 0
         self._make: Callable[[], Iterable[Any]] | None = None
         self._prepared: _Recorded | None = None
@@ -147,7 +148,11 @@ class _Recorded:
         try:
             state = GrainState(self.batches, copy.deepcopy(self._iterator.get_state()))
         except Exception as error:  # An iterator of the user's own without a state trains as well.
-            self._iterators.error = error
+            logger.warning(
+                "The Grain iterator has no state that can be taken (%r): after a preemption its batches are drawn "
+                "again.",
+                error,
+            )
             self._next = float("inf")
             return
         trained = self._iterators.trained()

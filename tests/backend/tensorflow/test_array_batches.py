@@ -158,6 +158,6 @@ print("same")
 
 def test_several_replicas_get_the_same_parts_of_each_batch() -> None:
     run = subprocess.run(
-        [sys.executable, "-c", REPLICAS], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", REPLICAS], capture_output=True, text=True, timeout=590, check=False
     )
     assert run.stdout.split() == ["same"], run.stderr
