@@ -11,6 +11,7 @@ What training saw and became decides. Two things in a state are neither, and are
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +21,11 @@ import numpy as np
 # Keys of the JSON state that say when or how fast something happened, never what was trained.
 VOLATILE_KEYS = frozenset({"timing"})
 
-# Tensors that hold the bytes of an iterator, and the place that says whether a checkpoint has them.
-ITERATOR_BYTES = frozenset({"input/state", "input/untouched"})
-_ITERATOR_WAY = "/input/way"
+# Tensors that hold the bytes of an iterator, and the places that say whether a checkpoint has them, and from when:
+# snapshots and states of Grain are taken by the clock, so two runs take them at different batches.
+ITERATOR_BYTES = frozenset({"input/state", "input/untouched", "input/snapshot"})
+_GRAIN = "input/grain"
+_ITERATOR_PLACES = re.compile(r"w\d+/input/(?:way|snapshot|grain)(?:/[^:]*)?")
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,8 @@ def compare_states(
             count += len(ones)
             size += sum(array.nbytes for array in ones.values())
         for line in compare_json(one.state, other.state, f"w{index}"):
-            way = line.partition(":")[0] == f"w{index}{_ITERATOR_WAY}"
-            (aside if way else state).append(f"{line}: {_ITERATOR}" if way else line)
+            own = _ITERATOR_PLACES.fullmatch(line.partition(":")[0]) is not None
+            (aside if own else state).append(f"{line}: {_ITERATOR}" if own else line)
     return Comparison(min(len(left), len(right)), count, size, tensors, state, aside)
 
 
@@ -157,7 +160,7 @@ def _why_aside(
     right: Mapping[str, np.ndarray[Any, Any]],
     set_aside: Callable[[int, str, bytes, bytes], str | None],
 ) -> str | None:
-    if name in ITERATOR_BYTES:
+    if name in ITERATOR_BYTES or name.startswith(_GRAIN):
         return _ITERATOR
     one, other = (side[name].tobytes() if name in side else b"" for side in (left, right))
     return set_aside(member, name, one, other)

@@ -141,6 +141,20 @@ def test_the_position_of_an_iterator_decides_and_its_bytes_do_not():
     assert moved.state_differences == ["w0/input/position/batches: 5 and 6"]
 
 
+def test_what_is_taken_by_the_clock_of_an_iterator_does_not_decide():
+    def with_snapshot(drawn, batches):
+        local = {"input/snapshot": np.full(drawn, 7, np.uint8), "input/grain/x": np.arange(batches)}
+        state = {"input": {"snapshot": {"drawn": drawn}, "grain": {"batches": batches}, "way": "replay"}}
+        return MemberState({}, {"seed": np.ones(2), **local}, state)
+
+    without = MemberState({}, {"seed": np.ones(2)}, {"input": {"way": "replay"}})
+    for other in (with_snapshot(9, 4), without):
+        aside = compare_states([with_snapshot(5, 3)], [other])
+        assert aside.identical
+        assert len(aside.set_aside) == 4
+    assert not compare_states([without], [MemberState({}, {"seed": np.zeros(2)}, without.state)]).identical
+
+
 def test_comparisons_of_fits_are_joined_with_their_names():
     changed = state(local={"metric": np.float32(0.75).reshape(())}, state={"wait": 1})
     one, other = compare_states([state()], [state()]), compare_states([state(state={"wait": 2})], [changed])
