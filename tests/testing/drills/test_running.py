@@ -238,16 +238,8 @@ def test_the_fixture_keeps_the_log_and_shows_the_verdict_of_a_test_that_fails(tm
     folder = tmp_path / "their tests"
     folder.mkdir()
     (folder / "test_training.py").write_text(OWN_TESTS)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "keras_preempt.testing.pytest_plugin",
-        "-p",
-        "no:cacheprovider",
-    ]
-    command += ["--import-mode=importlib", "--basetemp", str(tmp_path / "base"), str(folder)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    command += ["--basetemp", str(tmp_path / "base"), str(folder)]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=PATIENT, env=with_package()
     )
