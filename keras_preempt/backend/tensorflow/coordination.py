@@ -114,8 +114,17 @@ class CoordinationKeys:
         return [state is not None for state in states]
 
     def _wait_for_an_answer(self) -> None:
-        """Blocks, with the GIL released, while the process that hosts the service is frozen or out of reach."""
-        self.insert("keras_preempt/answers", "")
+        """Blocks, with the GIL released, while the process that hosts the service is frozen or out of reach.
+
+        Raises:
+            tf.errors.UnavailableError: It has not answered the heartbeat.
+        """
+        try:
+            self.insert("keras_preempt/answers", "")
+        except tf.errors.DeadlineExceededError as error:
+            raise tf.errors.UnavailableError(None, None, f"No heartbeat: {error.message}") from error
+        except tf.errors.OpError:
+            return  # Another task is in an error, and this one is told so: the service is there.
 
 
 class ServiceCoordinator:
