@@ -36,9 +36,9 @@ class ResumedFrom:
             for `PreemptionCheckpointHandler`, which knows no epochs.
         why: Why the checkpoint was saved, and so why training had stopped there. "preempted": after a notice.
             "deadline": at the end of a grace period. "periodic": by `save_every`; what was trained since then is lost,
-            because that start was killed or has failed. "requested": by ``keras-preempt save``; likewise. "interrupted":
-            by Ctrl-C. "finished": training had ended, and nothing is trained now.
-            None for `PreemptionCheckpointHandler`, whose checkpoints do not say.
+            because that start was killed or has failed. "requested": by ``keras-preempt save``, likewise.
+            "interrupted": by Ctrl-C. "finished": training had ended, and nothing is trained now. None for
+            `PreemptionCheckpointHandler`, whose checkpoints do not say.
         checkpoint: The folder of the checkpoint below the directory, such as "step-00000070/00001-0000"; for
             `PreemptionCheckpointHandler` its name, such as "ckpt-3".
     """
