@@ -102,7 +102,9 @@ _REASON = Field("str", "why, in words")
 
 ANY: Mapping[str, Field] = {
     "passed": Field(
-        "list", "when epochs and validations have begun since the event before: time, optimizer steps done", False
+        "list",
+        "when epochs and validations have begun since the event before: time, optimizer steps done",
+        False,
     ),
 }
 """What every event may say."""
