@@ -93,10 +93,10 @@ class PreemptionCallback(keras.callbacks.Callback):
         store = open_store(drill_place.replaced(directory), staging_dir=staging_dir)
         termination = termination or TerminationConfig()
         check_no_arguments("save_fn", termination.save_fn)
-        interval(save_on_request, store)  # Refuses what it cannot be.
+        look = interval(save_on_request, store)
         check(on_event)
         self._options = Options(
-            store, staging_dir, termination, chosen(save_every), retention, save_on_request, on_event
+            store, staging_dir, termination, chosen(save_every), retention, look, on_event
         )
         self._fit: Fit | None = None
         self.resumed: ResumedFrom | None = None
