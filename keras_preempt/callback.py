@@ -93,7 +93,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         store = open_store(drill_place.replaced(directory), staging_dir=staging_dir)
         termination = termination or TerminationConfig()
         check_no_arguments("save_fn", termination.save_fn)
-        interval(save_on_request, store)  # Refuses what it cannot be.
+        look = interval(save_on_request, store)
         check(on_event)
         together = reading.together(store)
         self._options = Options(
@@ -103,7 +103,7 @@ class PreemptionCallback(keras.callbacks.Callback):
             chosen(save_every),
             retention,
             together,
-            save_on_request,
+            look,
             on_event,
         )
         self._fit: Fit | None = None

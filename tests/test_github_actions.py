@@ -78,7 +78,6 @@ def test_its_commands_find_what_a_preemption_changes_and_nothing_else(
         **workflow["jobs"]["drill"]["env"],
         "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "PYTEST_PLUGINS": "keras_preempt.testing.pytest_plugin",
         "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
         "FAKE_FAULT": fault,
     }

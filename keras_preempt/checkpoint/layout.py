@@ -67,6 +67,11 @@ def parse_step(folder: str) -> int | None:
     return int(match.group(1)) if match and step_directory(int(match.group(1))) == folder else None
 
 
+def step_of(checkpoint: str) -> int | None:
+    """Returns the step of a checkpoint's folder, such as "step-00000070/00001-0000"; None for any other name."""
+    return parse_step(checkpoint.partition("/")[0])
+
+
 def parse_attempt(attempt: str) -> tuple[int, int]:
     """Returns (incarnation, round) of an attempt.
 

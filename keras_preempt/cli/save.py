@@ -14,7 +14,7 @@ import click
 
 from keras_preempt.checkpoint import incarnations, save_request
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, one_line
-from keras_preempt.checkpoint.layout import RUN, SAVE_REQUEST, parse_step, step_directory
+from keras_preempt.checkpoint.layout import RUN, SAVE_REQUEST, step_directory, step_of
 from keras_preempt.checkpoint.save_request import SaveRequest
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
@@ -80,7 +80,7 @@ def save(directory: str, wait: bool, timeout: float) -> int:
                 if own:
                     job.take_back(asked)
             if job.saved is not None:
-                click.echo(f"Saved step {_step_of(job.saved)} in {store.url}: {job.saved}.{job.also}")
+                click.echo(f"Saved step {step_of(job.saved)} in {store.url}: {job.saved}.{job.also}")
                 return _SAVED
             newest = incarnations.latest(store)
             if job.is_over() and newest > number:  # It was started again meanwhile.
@@ -177,7 +177,7 @@ class _Job:
             self.taken = True
             if kind == "answered":
                 found = event.get("checkpoint")
-                self.saved = found if isinstance(found, str) and _step_of(found) is not None else None
+                self.saved = found if isinstance(found, str) and step_of(found) is not None else None
                 self.failed = "" if self.saved else one_line(str(event.get("reason") or "no reason given"))
         elif kind == "commit" and asked is not None:
             self._committed = f"{step_directory(whole(event, 'step') or 0)}/{event.get('attempt')}"
@@ -185,7 +185,7 @@ class _Job:
             self.saved, self.also = self._committed, " Training is over: that is its end."
         elif kind == "exit" and asked is not None and self.saved is None:
             found = event.get("saved")
-            if isinstance(found, str) and _step_of(found) is not None:
+            if isinstance(found, str) and step_of(found) is not None:
                 self.saved, self.also = found, " The job has left after that: it was told to stop meanwhile."
         elif kind == "end":
             self.how_it_ended = f"start {self.number} has ended ({one_line(str(event.get('reason')))})"
@@ -231,7 +231,3 @@ def _await(job: _Job, asked: SaveRequest, limit: float) -> None:
         time.sleep(min(pause, left))  # Other machines' files cannot be waited for, only looked for.
         pause = min(2 * pause, longest)
         job.look(asked)
-
-
-def _step_of(checkpoint: str) -> int | None:
-    return parse_step(checkpoint.partition("/")[0])

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from keras_preempt.checkpoint.errors import CheckpointError, ForeignDirectory, StoreUnavailable, one_line
 from keras_preempt.checkpoint.run_directory import is_empty
+from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.options import CannotRead
 from keras_preempt.cli.terminal import Terminal
@@ -53,7 +54,7 @@ class Watch:
         self._looks = Looks(store)
         self._name = one_line(directory)
         self._ends_at = None if timeout is None else time.monotonic() + timeout
-        self._least, self._most = PATIENCE[store.url.startswith("gs://")]
+        self._least, self._most = PATIENCE[not isinstance(store, LocalStore)]
         self._pause = self._least
         self._on_change = on_change
         self._known: dict[str, str] = {}

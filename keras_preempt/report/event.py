@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from keras_preempt.checkpoint.layout import parse_step
+from keras_preempt.checkpoint.layout import step_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Event:
         if isinstance(step := self.fields.get("step"), int):
             return step
         checkpoint = self.fields.get("checkpoint") or self.fields.get("saved")
-        return parse_step(checkpoint.partition("/")[0]) if isinstance(checkpoint, str) else None
+        return step_of(checkpoint) if isinstance(checkpoint, str) else None
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as a dictionary of plain data, such as `json.dumps` takes."""

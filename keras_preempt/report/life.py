@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_preempt.checkpoint.errors import one_line
-from keras_preempt.checkpoint.layout import parse_step
+from keras_preempt.checkpoint.layout import step_of
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, signal_name
 from keras_preempt.report import course
 from keras_preempt.report.course import Mark
@@ -339,7 +339,7 @@ def _end(events: Sequence[Event], gone: Event | None) -> tuple[End, str]:
         return End.FINISHED, ""
     if "exit" in told:
         saved = words(told["exit"], "saved")
-        step = None if saved is None else parse_step(saved.partition("/")[0])
+        step = None if saved is None else step_of(saved)
         where = "" if step is None else f" at step {step:,}"
         interrupted = status(told["exit"], "code") == EXIT_INTERRUPTED
         end = End.INTERRUPTED if interrupted else End.PREEMPTED

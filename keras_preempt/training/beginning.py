@@ -63,7 +63,7 @@ class Options:
     schedule: Schedule
     retention: Retention
     together: bool
-    save_on_request: object = None
+    look: float | None = None  # Seconds between two looks for a request to save.
     on_event: OnEvent | None = None
 
 
@@ -311,7 +311,7 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     )
     if found.options.schedule.seconds is not None and chief:
         ending.add(Interval(found.options.schedule.seconds, runtime.call_periodic).stop)
-    look = requests.interval(found.options.save_on_request, store)
+    look = found.options.look
     if look is not None and chief and not agreed.over:
         answers = requests.Requests(
             store,

@@ -187,12 +187,7 @@ class Loop:
             # workers know the same plans, so that all come to this.
             logger.warning("Another notice, after %d runs: the last save is still to come.", position.batch)
         else:
-            error = self._save(position, arguments)
-            if error is not None and self._place.members > 1:
-                # The others may wait in a collective for what this worker has not done.
-                raised = self.settle(error)
-                self.abandon("its save has failed")
-                raise raised
+            self._save_with_the_others(position, arguments)
         if plan.kind is Kind.PREEMPTED:
             self._answered = frozenset(plan.doomed)
         self.runtime.acted()
@@ -214,6 +209,16 @@ class Loop:
         self._emit("exit", code=code, saved=self._saved_as if saved else None)
         what = f"its state after {position.batch} runs is {where}. Make a new handler to resume."
         self._participant.leave(plan, saved=saved, what=what)
+
+    def _save_with_the_others(self, position: Position, arguments: Arguments) -> bool:
+        """Saves where this process goes on afterwards; returns whether that worked. One of several ends if not."""
+        error = self._save(position, arguments)
+        if error is not None and self._place.members > 1:
+            # The others may wait in a collective for what this worker has not done.
+            raised = self.settle(error)
+            self.abandon("its save has failed")
+            raise raised
+        return error is None
 
     def _save(self, position: Position, arguments: Arguments) -> Exception | None:
         """Saves; returns why that failed, if it did."""
@@ -264,8 +269,10 @@ class Loop:
                     self._checkpoints.count.runs,
                 )
             elif plan is not None and (plan.doomed or plan.kind is Kind.INTERRUPTED):
-                self._save(self._position(), arguments)
-                logger.warning("The notice came at the end of training: the finished state is saved.")
+                if self._save_with_the_others(self._position(), arguments):
+                    logger.warning("The notice came at the end of training: the finished state is saved.")
+                else:
+                    logger.error("The notice came at the end of training, and the finished state is NOT saved.")
             self.runtime.leave()
             interrupted = self.runtime.interrupted or (plan is not None and plan.kind is Kind.INTERRUPTED)
         finally:

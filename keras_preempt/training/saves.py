@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position, without
-from keras_preempt.checkpoint.layout import parse_step
+from keras_preempt.checkpoint.layout import step_of
 from keras_preempt.report.progress import InBackground
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.runtime import NEVER
@@ -181,13 +181,13 @@ class Saves:
     @property
     def safe_step(self) -> int:
         """The step of the last checkpoint that this worker knows of; 0 for none."""
-        return 0 if self.committed is None else _step_of(self.committed) or 0
+        return 0 if self.committed is None else step_of(self.committed) or 0
 
     def at_risk(self) -> str:
         """What is lost if no save succeeds from now on, as far as this worker knows, in words."""
         if self.committed is None:
             return "everything that was trained"
-        return f"what was trained since step {_step_of(self.committed)}"
+        return f"what was trained since step {step_of(self.committed)}"
 
     def tell_loss(self, plan: Plan, position: Position, *, uncertain: bool = False) -> None:
         """Logs that the fit ends without a save at `position`, and what is lost.
@@ -210,7 +210,7 @@ class Saves:
             position.step,
             "begins anew" if last is None else f"goes on from {last}",
             self.at_risk(),
-            "" if last is None else f" ({(position.step or 0) - (_step_of(last) or 0)} steps)",
+            "" if last is None else f" ({(position.step or 0) - (step_of(last) or 0)} steps)",
         )
 
     def wait(self) -> Saved | None:
@@ -225,10 +225,6 @@ class Saves:
     def end(self) -> None:
         """Gives up the save in flight when the fit is left during one; raises its error."""
         self._background.cancel()
-
-
-def _step_of(checkpoint: str) -> int | None:
-    return parse_step(checkpoint.partition("/")[0])
 
 
 class BackgroundSave:

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pytest
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 # Puts the two ends of the pipes where Chromium looks for them, then becomes Chromium.
@@ -33,6 +35,16 @@ _BECOME = (
 def find() -> str | None:
     """Returns the path of a Chromium, or None if this machine has none."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[Browser]:
+    """One page of this machine's Chromium, for the tests that look at something; they skip without one."""
+    program = find()
+    if program is None:
+        pytest.skip("looks at pages in a browser: install chromium")
+    with Browser(program) as page:
+        yield page
 
 
 class Browser:

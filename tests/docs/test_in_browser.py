@@ -94,11 +94,8 @@ BEYOND_THE_PICTURE = """
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[browser.Browser]:
-    program = browser.find()
-    if program is None:
-        pytest.skip("looks at the site in a browser: install chromium")
-    with browser.Browser(program) as opened:
-        yield opened
+    with browser.opened() as page:
+        yield page
 
 
 @pytest.fixture(scope="module")

@@ -65,11 +65,8 @@ PROBLEMS = """
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[browser.Browser]:
-    program = browser.find()
-    if program is None:
-        pytest.skip("looks at the page in a browser: install chromium")
-    with browser.Browser(program) as opened:
-        yield opened
+    with browser.opened() as page:
+        yield page
 
 
 @pytest.fixture(scope="module")

@@ -89,8 +89,7 @@ class CoordinationKeys:
             jobs: Names of jobs, each with the number of its tasks.
         """
         try:
-            self._wait_for_an_answer()
-            states = self._context.get_task_states(list(jobs))
+            states = self._states(jobs)
         except tf.errors.DeadlineExceededError:
             return False
         except tf.errors.OpError:
@@ -105,13 +104,16 @@ class CoordinationKeys:
         """
         number = sum(tasks for _, tasks in jobs)
         try:
-            self._wait_for_an_answer()
-            states = self._context.get_task_states(list(jobs))
+            states = self._states(jobs)
         except tf.errors.DeadlineExceededError:
             return [False] * number
         except tf.errors.OpError:
             return [task == 0 for task in range(number)]
         return [state is not None for state in states]
+
+    def _states(self, jobs: Sequence[tuple[str, int]]) -> list[Any]:
+        self._wait_for_an_answer()
+        return list(self._context.get_task_states(list(jobs)))
 
     def _wait_for_an_answer(self) -> None:
         """Blocks, with the GIL released, while the process that hosts the service is frozen or out of reach.

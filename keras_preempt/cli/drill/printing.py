@@ -133,10 +133,9 @@ def _verdict(findings: Findings, run: DrillRun, comparison: Comparison) -> str:
     twice = run.record.steps_run_again()
     steps = f"{counted(twice, 'step')} run again" if unannounced and twice else f"{twice} steps lost"
     seconds = findings.seconds_lost or 0.0
-    slower = (
-        f"the undisturbed run took {-seconds:.1f} s longer"  # On a machine that does other things as well.
-    )
-    loss = f"{steps}, {slower if seconds < 0.0 else f'{seconds:.1f} s lost'}"
+    # The machine may have done other things during the undisturbed run.
+    longer = f"the undisturbed run took {-seconds:.1f} s longer"
+    loss = f"{steps}, {longer if seconds < 0.0 else f'{seconds:.1f} s lost'}"
     told = [
         f"{preemption}{', killed at the end of its grace period' if number in run.killed else ''}"
         for number, preemption in enumerate(plan)
