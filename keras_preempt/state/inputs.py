@@ -178,6 +178,7 @@ def restore(
     *,
     batch: int | None,
     shuffles: Shuffles | None = None,
+    all_go: Callable[[str], bool] = lambda way: True,
 ) -> str:
     """Makes the feed continue from a captured position.
 
@@ -187,6 +188,9 @@ def restore(
         arrays: The arrays beside it.
         batch: The step of the epoch to continue with; None if the position is not inside an epoch's training.
         shuffles: Those of the fit. They are not back where they stood afterwards: see `is_drawing`.
+        all_go: Tells the other workers which way this one would go, and returns whether all of them go that way. Every
+            worker asks, if anything was drawn. A replay draws from what a strategy has distributed, and the workers of
+            some do that in step: one that draws while another goes on from a state would wait for it.
 
     Returns:
         How it was done, in words.
@@ -211,7 +215,18 @@ def restore(
     required = 0 if batch is None else drawn - feed.steps_per_execution + 1
     if shuffles is not None and known:
         shuffles.go_to(made_at[-1])
-    if (snapshot := _snapshot_of(feed, captured, drawn)) is not None:
+    snapshot = _snapshot_of(feed, captured, drawn)
+    from_grain = (
+        None if snapshot is not None else _from_grain(feed, captured, arrays, drawn, required, batch=batch)
+    )
+    way = "snapshot" if snapshot is not None else "Grain" if from_grain is not None else "saved"
+    if not all_go(way):
+        if way != "saved":
+            logger.info("The input is replayed: not all workers can continue it from a saved state.")
+        if feed.grain is not None:
+            feed.grain.begin_afresh()
+        snapshot = from_grain = None
+    if snapshot is not None:
         live, from_there = feed.snapshots.resume(snapshot, arrays, drawn, required)
         how = f"{from_there} drawn again in {time.monotonic() - began:.1f} s"
     elif captured["way"] in ("state", "new"):
@@ -226,8 +241,8 @@ def restore(
             draws = drawn if batch is not None or position["current"] or _needs_all(feed, known=known) else 0
             draw(live, [draws], required, lambda: live)
             how = f"from the state of the epoch's new iterator and {drawn_again(draws, began)}"
-    elif (from_grain := _from_grain(feed, captured, arrays, drawn, required, batch=batch)) is not None:
-        live, how = from_grain
+    elif from_grain is not None:
+        live, how = feed.new(), from_grain
     elif feed.is_indexed:
         check_length(feed, required)
         left = drawn if batch is not None or position["current"] else 0
@@ -377,8 +392,8 @@ def _from_grain(
     required: int,
     *,
     batch: int | None,
-) -> tuple[Any, str] | None:
-    """Returns the next iterator of Grain data, at its position, and how it got there; None if it has to be replayed."""
+) -> str | None:
+    """Has the next iterator of Grain data begin at its position; returns how, or None if it has to be replayed."""
     position = captured["position"]
     wanted = drawn if batch is not None or position["current"] else 0
     began = time.monotonic()
@@ -388,7 +403,7 @@ def _from_grain(
     there, again = found
     if there < required:
         raise too_short(required, there)
-    return feed.new(), f"from the state of its Grain iterator and {drawn_again(again, began)}"
+    return f"from the state of its Grain iterator and {drawn_again(again, began)}"
 
 
 def _size(number: float) -> str:

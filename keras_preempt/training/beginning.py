@@ -33,7 +33,7 @@ from keras_preempt.state.description import describe, setup_of
 from keras_preempt.state.model import ModelState
 from keras_preempt.training import reading, requests, shared_files, side_by_side, startup
 from keras_preempt.training.fit import Fit
-from keras_preempt.training.handshake import START_TIMEOUT
+from keras_preempt.training.handshake import START_TIMEOUT, Handshake
 from keras_preempt.training.participant import Ending, Participant, described
 from keras_preempt.training.peers import Peers
 from keras_preempt.training.promise import Promise
@@ -48,6 +48,9 @@ from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, R
 from keras_preempt.training.timers import Interval
 
 logger = logging.getLogger("keras_preempt")
+
+_INPUT = "input"
+"""The question of the start about the way of the input to its position."""
 
 _fits = 0
 """How many fits this process has begun. The workers of a job run one program, so it is the same on all."""
@@ -279,7 +282,14 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     status.spent("startup", time.time() - began)
     if start.restored is not None:
         reached.stage = RESTORING
-        seconds = session.restore(start, participant.events, None if agreed.over else before)
+        handshake = Handshake(participant.coordinator, participant.number)
+        with handshake.telling_of(_INPUT):
+            seconds = session.restore(
+                start,
+                participant.events,
+                lambda way: handshake.is_shared(_INPUT, way),
+                None if agreed.over else before,
+            )
         status.spent("restore", seconds)
         if agreed.over and chief:
             found.turn.had_ended(running.epochs)

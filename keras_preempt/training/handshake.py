@@ -113,7 +113,7 @@ class Handshake:
         own, verdict = f"{stage}/{member}", f"{stage}/verdict"
         result: Result | None = None
         wrong, seen = None, ""
-        with self.telling(verdict if member == 0 else own):
+        with self.telling_of(stage):
             try:
                 result = call()
                 seen = same(result)
@@ -133,3 +133,20 @@ class Handshake:
             return None, str(wrong)
         assert result is not None
         return result, None
+
+    def is_shared(self, stage: str, value: str) -> bool:
+        """Whether all workers say the same; each of them has to ask.
+
+        Args:
+            stage: Names the question, as nothing else in this start.
+            value: What this worker says.
+        """
+        _, differs = self.agree(stage, stage, lambda: value, same=str)
+        return differs is None
+
+    @contextlib.contextmanager
+    def telling_of(self, stage: str) -> Iterator[None]:
+        """Tells an error of this worker to those that wait in a stage for it."""
+        member = self.coordinator.member
+        with self.telling(f"{stage}/verdict" if member == 0 else f"{stage}/{member}"):
+            yield

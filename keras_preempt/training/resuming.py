@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,7 +121,9 @@ class Resumed:
         randomness.restore(self.state["random"], self.arrays)
 
 
-def take_over(to: FitState, start: Start, events: EventLog, before: str | None = "") -> tuple[Resumed, float]:
+def take_over(
+    to: FitState, start: Start, events: EventLog, all_go: Callable[[str], bool], before: str | None = ""
+) -> tuple[Resumed, float]:
     """Takes over the checkpoint that the workers agreed on, and says so.
 
     What Keras and the other callbacks will reset or touch before the first step has to be handed over again.
@@ -129,6 +132,7 @@ def take_over(to: FitState, start: Start, events: EventLog, before: str | None =
         to: What is restored.
         start: What the workers agreed on; there is a checkpoint.
         events: Where to write what was restored.
+        all_go: See `inputs.restore`.
         before: What to say in front of the line that tells from where; None to leave that line out, as nothing will
             be trained.
 
@@ -145,7 +149,7 @@ def take_over(to: FitState, start: Start, events: EventLog, before: str | None =
         if isinstance(loaded, LoadedFromOthers):
             regrouped = _regroup(to, loaded)
             loaded = regrouped.loaded
-        resumed, how, input_seconds = _restore(to, loaded)
+        resumed, how, input_seconds = _restore(to, loaded, all_go)
     except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise CorruptCheckpoint(start.name, f"a state of another structure ({error!r})") from error
     seconds = time.time() - began
@@ -185,7 +189,7 @@ def take_over(to: FitState, start: Start, events: EventLog, before: str | None =
     return resumed, seconds
 
 
-def _restore(to: FitState, loaded: Loaded) -> tuple[Resumed, str, float]:
+def _restore(to: FitState, loaded: Loaded, all_go: Callable[[str], bool]) -> tuple[Resumed, str, float]:
     """Returns also how the input got to its position, in words, and how many seconds that took."""
     where = loaded.manifest.position
     phase, epoch, batch = where["phase"], int(where["epoch"]), int(where["batch"])
@@ -202,7 +206,9 @@ def _restore(to: FitState, loaded: Loaded) -> tuple[Resumed, str, float]:
             "made: a seed of shuffle() counts together with the global one of the moment when the dataset is made."
         )
     training = batch if phase == "train" else None
-    how = inputs.restore(to.fit.feed, state["input"], loaded.local, batch=training, shuffles=to.shuffles)
+    how = inputs.restore(
+        to.fit.feed, state["input"], loaded.local, batch=training, shuffles=to.shuffles, all_go=all_go
+    )
     input_seconds = time.time() - began
     to.validations.restore(state)
     if phase == "validation":

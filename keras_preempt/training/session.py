@@ -6,7 +6,7 @@ Nothing here decides when to save (`saves`) or writes anything (`saver`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -247,9 +247,11 @@ class Session:
 
     # -- Resuming -----------------------------------------------------------------------------------
 
-    def restore(self, start: Start, events: EventLog, before: str | None = "") -> float:
+    def restore(
+        self, start: Start, events: EventLog, all_go: Callable[[str], bool], before: str | None = ""
+    ) -> float:
         """Takes over the checkpoint that the workers agreed on; see `resuming.take_over`."""
-        self._resume, seconds = take_over(self._state, start, events, before)
+        self._resume, seconds = take_over(self._state, start, events, all_go, before)
         self.restored_name = start.name
         self.restored_logs = step_logs.flat(self._resume.logs)
         self._restored_logs = self._resume.logs

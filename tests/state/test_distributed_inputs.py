@@ -99,6 +99,23 @@ def test_a_snapshot_that_does_not_fit_the_pipeline_is_an_error(strategy: tf.dist
         inputs.restore(feed, state, arrays, batch=2)
 
 
+def test_a_snapshot_that_another_worker_cannot_continue_from_is_not_used(
+    strategy: tf.distribute.Strategy,
+) -> None:
+    iterator, feed = feed_of("shuffled", strategy=strategy)
+    inputs.watch(feed)
+    saves: list[Any] = []
+    whole = run(iterator, 2, 1, lambda *_: saves.append(captured(feed)))
+    state, arrays = saves[2]
+    iterator, feed = feed_of("shuffled", strategy=strategy)
+    inputs.watch(feed)
+    asked: list[str] = []
+    how = inputs.restore(feed, state, arrays, batch=2, all_go=lambda way: bool(asked.append(way)))
+    assert asked == ["snapshot"]
+    assert how.startswith("by replay of")
+    assert run(iterator, 2, 1, lambda *_: None) == [whole[0][2:], whole[1]]
+
+
 def test_a_cache_in_memory_is_counted_and_one_in_a_file_is_not() -> None:
     assert list(datasets.held_elements(numbers().cache().repeat())) == [(N, 8)]
     assert list(datasets.held_elements(numbers().cache("/tmp/x").batch(2))) == []

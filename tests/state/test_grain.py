@@ -165,3 +165,19 @@ def test_restored_twice_before_anything_is_drawn_the_rest_is_the_same() -> None:
     how = inputs.restore(feed, *again[0], batch=2)
     assert "Grain" in how
     assert epochs(iterator, 2) == [whole[1][2:], whole[2]]
+
+
+def test_a_state_that_another_worker_cannot_continue_from_is_not_used() -> None:
+    _, iterator, feed = feed_of("map, repeated")
+    saves: dict[tuple[int, int | None], Any] = {}
+
+    def keep(epoch: int, step: int | None) -> None:
+        saves[epoch, step] = captured(feed, step)
+
+    whole = epochs(iterator, 3, keep)
+    _, iterator, feed = feed_of("map, repeated")
+    asked: list[str] = []
+    how = inputs.restore(feed, *saves[1, 2], batch=2, all_go=lambda way: bool(asked.append(way)))
+    assert asked == ["Grain"]
+    assert how.startswith("by replay of")
+    assert epochs(iterator, 2) == [whole[1][2:], whole[2]]

@@ -299,3 +299,49 @@ def test_a_worker_that_loses_the_one_that_hosts_the_service_has_a_status_of_its_
         with pytest.raises(CoordinationLost) as left:
             startup.begin(coordinator, 1, store, store.prepare, lambda: IDENTITY)
         assert status_of(left.value) == EXIT_WORKER_LOST
+
+
+@pytest.mark.parametrize(
+    ("says", "shared"), [(("here", "here", "here"), True), (("here", "here", "there"), False)]
+)
+def test_workers_learn_whether_all_of_them_say_the_same(says: tuple[str, ...], shared: bool) -> None:
+    heard: dict[int, bool] = {}
+    coordinators = MemoryService(len(says)).coordinators()
+
+    def ask(member: int) -> None:
+        heard[member] = handshake.Handshake(coordinators[member], 1).is_shared("way", says[member])
+
+    _side_by_side(ask, len(says))
+    assert heard == dict.fromkeys(range(len(says)), shared)
+
+
+def test_an_error_before_the_question_ends_the_start_of_those_who_wait_for_the_answer() -> None:
+    raised: dict[int, Exception] = {}
+    coordinators = MemoryService(2).coordinators()
+
+    def ask(member: int) -> None:
+        own = handshake.Handshake(coordinators[member], 1)
+        try:
+            with own.telling_of("way"):
+                if member == broken:
+                    raise ValueError("no such file")
+                own.is_shared("way", "here")
+        except (ValueError, StartError) as error:
+            raised[member] = error
+
+    for broken in (0, 1):
+        raised.clear()
+        coordinators = MemoryService(2).coordinators()
+        _side_by_side(ask, 2)
+        assert isinstance(raised[broken], ValueError)
+        assert "no such file" in str(raised[1 - broken])
+        assert not isinstance(raised[1 - broken], WorkerMissing)
+
+
+def _side_by_side(call: Callable[[int], None], members: int) -> None:
+    threads = [threading.Thread(target=call, args=(member,)) for member in range(members)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()

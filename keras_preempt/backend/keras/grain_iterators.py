@@ -103,6 +103,10 @@ class GrainIterators:
         self._prepared = recorded
         return recorded.batches
 
+    def begin_afresh(self) -> None:
+        """Takes `begin_at` back: the next iterator begins where each of them does."""
+        self._prepared = None
+
     def new(self) -> Iterator[Any]:
         """Returns the next iterator. Called by the backend, in a thread of its own."""
         assert self._make is not None
