@@ -272,7 +272,9 @@ class Loop:
                 if self._save_with_the_others(self._position(), arguments):
                     logger.warning("The notice came at the end of training: the finished state is saved.")
                 else:
-                    logger.error("The notice came at the end of training, and the finished state is NOT saved.")
+                    logger.error(
+                        "The notice came at the end of training, and the finished state is NOT saved."
+                    )
             self.runtime.leave()
             interrupted = self.runtime.interrupted or (plan is not None and plan.kind is Kind.INTERRUPTED)
         finally:
