@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -181,3 +183,13 @@ def test_a_state_that_another_worker_cannot_continue_from_is_not_used() -> None:
     assert asked == ["Grain"]
     assert how.startswith("by replay of")
     assert epochs(iterator, 2) == [whole[1][2:], whole[2]]
+
+
+def test_an_input_that_is_over_is_not_kept_by_what_tensorflow_draws_it_with() -> None:
+    """At the end of a process, TensorFlow waits for an iterator that draws from a Python which is already gone."""
+    _, iterator, feed = feed_of("map, repeated")
+    epochs(iterator, 1)
+    kept = weakref.ref(feed)
+    del iterator, feed, _
+    gc.collect()
+    assert kept() is None

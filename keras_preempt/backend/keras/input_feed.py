@@ -153,7 +153,15 @@ class InputFeed(abc.ABC):
         if type(self._source.data_adapter).__name__ != "GrainDatasetAdapter":
             return
         grain = GrainIterators()
-        grain.trained = lambda: int(self._source._steps_seen) - self.steps_per_execution
+        # Weak: TensorFlow keeps what it draws Python data from for as long as the process lives, and at its end would
+        # wait for an iterator of this feed that still draws.
+        known = weakref.ref(self)
+
+        def trained() -> int:
+            feed = known()
+            return 0 if feed is None else int(feed._source._steps_seen) - feed.steps_per_execution
+
+        grain.trained = trained
         if self._make_again(grain):
             self.grain = grain
 
