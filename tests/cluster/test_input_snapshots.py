@@ -3,9 +3,9 @@
 | case | snapshots | the signal comes in |
 |---|---|---|
 | 2 workers, repeat | at every 2nd step | the first step; the middle of an epoch; the first step after a reshuffle |
-| 2 workers, finite | at every step | the second epoch's first steps; its last step |
+| chaos: 2 workers, finite | at every step | the second epoch's first steps; its last step |
 | MirroredStrategy, repeat | at every 3rd step | between two snapshots; the next step, before there is a new one |
-| MirroredStrategy, finite, 2 steps an execution | at every execution | the second epoch |
+| chaos: MirroredStrategy, finite, 2 steps an execution | at every execution | the second epoch |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CASES: dict[str, tuple[int, tuple[str, ...], int, list[Strike]]] = {
     "mirrored repeat": (1, (*MIRRORED, *REPEAT), 3, [Strike("batch 2 2"), Strike("batch 2 3")]),
     "mirrored in executions of 2": (1, (*MIRRORED, "--spe", "2"), 1, [Strike("batch 1 2")]),
 }
-LONG = ("mirrored in executions of 2",)
+LONG = ("2", "mirrored in executions of 2")
 
 
 def drawn_again(training: Training, worker: int) -> list[int]:

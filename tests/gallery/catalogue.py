@@ -157,7 +157,7 @@ SCRIPTS = (
         "nlp/text_classification_from_scratch", "text_dataset_from_directory, TextVectorization, cache", 3
     ),
     Script("nlp/text_classification_with_transformer", "attention on padded arrays", 3),
-    Script("nlp/addition_rnn", "a loop of fits of one epoch, predictions in between", 4, short=True),
+    Script("nlp/addition_rnn", "a loop of fits of one epoch, predictions in between", 4),
     Script(
         "nlp/neural_machine_translation_with_transformer",
         "encoder and decoder with masks, shuffle after cache, dictionaries of inputs",
