@@ -47,6 +47,7 @@ BENCHMARKS = (
     Benchmark("resume_cost.py", ("--quick",)),
     Benchmark("snapshot_cost.py", ("--quick",)),
     Benchmark("import_cost.py", ("--runs", "1")),
+    Benchmark("first_step.py", ("--runs", "1")),
     Benchmark("input_state.py", ("--quick",)),
     Benchmark("what_is_lost.py", ("--only", "ours", "backup")),
 )

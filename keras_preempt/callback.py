@@ -17,8 +17,9 @@ from keras_preempt.notices.termination import TerminationConfig, check_no_argume
 from keras_preempt.process import log
 from keras_preempt.report.delivery import OnEvent, check
 from keras_preempt.training import drill_place, reading
-from keras_preempt.training.beginning import Options, begin
+from keras_preempt.training.beginning import begin
 from keras_preempt.training.fit import Fit
+from keras_preempt.training.options import Options
 from keras_preempt.training.propagation import tell_uncaught_loss
 from keras_preempt.training.requests import interval
 from keras_preempt.training.resuming import ResumedFrom

@@ -24,7 +24,6 @@ with the iterator that training continues with, and other iterators of the shuff
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -37,24 +36,11 @@ from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import grain, py_dataset, randomness
 from keras_preempt.state.drawing import check_length, draw, drawn_again, too_short
 from keras_preempt.state.input_promise import has_python_code
+from keras_preempt.state.input_size import STATE_LIMIT, expected_seconds, size_in_words, too_much
 from keras_preempt.state.shuffles import Counts, Shuffles
 from keras_preempt.state.snapshots import Snapshots
 
 logger = logging.getLogger("keras_preempt")
-
-STATE_LIMIT = 64 * 2**20
-"""The most bytes of a state that is saved. A larger one (a shuffle buffer full of images) would cost the grace period
-more than the replay costs the restart."""
-
-ELEMENT_LIMIT = 50_000
-"""The most elements in shuffle buffers whose state is saved. TensorFlow writes them one by one, so many small ones take
-as long as few large ones."""
-
-UNKNOWN_ELEMENT = 64 * 2**10
-"""The assumed bytes of an element in a shuffle buffer whose size cannot be told, such as a record from a file."""
-
-_WRITTEN_AT_LEAST, _WRITTEN_EACH, _WRITTEN_RATE = 5e-3, 15e-6, 50e6
-"""Seconds, seconds for an element, and bytes a second in which TensorFlow is expected to write a state."""
 
 _GLOBAL = (
     "the training data is drawn from Python's or NumPy's global random state, some batches ahead of training, so that "
@@ -91,12 +77,10 @@ def watch(feed: InputFeed, shuffles: Shuffles | None = None) -> None:
 
 
 def _take_snapshots(feed: InputFeed) -> None:
-    if too_much := _too_much(feed, caches=True):
-        feed.why_replayed = too_much
+    if why := too_much(feed, caches=True):
+        feed.why_replayed = why
     elif (tap := backend().tap(feed.dataset)) is not None:
-        elements, size = _held(feed, caches=True)
-        expected = _WRITTEN_AT_LEAST + elements * _WRITTEN_EACH + size / _WRITTEN_RATE
-        feed.snapshots = Snapshots(feed, tap, STATE_LIMIT, expected)
+        feed.snapshots = Snapshots(feed, tap, STATE_LIMIT, expected_seconds(feed))
 
 
 def capture(
@@ -124,9 +108,9 @@ def capture(
     if feed.live is None or feed.untouched is None:
         return captured
     datasets = backend().datasets
-    state = None if (left_out := _too_much(feed)) else datasets.iterator_state(feed.live)
+    state = None if (left_out := too_much(feed)) else datasets.iterator_state(feed.live)
     if state is not None and len(state) > STATE_LIMIT:
-        left_out = f"it has {_size(len(state))}"
+        left_out = f"it has {size_in_words(len(state))}"
     if left_out is None and (state is None or datasets.keeps_every_shuffle(state, feed.dataset)):
         if state is None:
             return captured
@@ -139,36 +123,6 @@ def capture(
     if captured["way"] != "replay":
         arrays[_UNTOUCHED] = np.frombuffer(feed.untouched, np.uint8)
     return captured
-
-
-def _too_much(feed: InputFeed, *, caches: bool = False) -> str | None:
-    """Returns why the state is not even asked for, in words: its size is known only once all of it is written.
-
-    Args:
-        feed: The input of the fit.
-        caches: Whether those in memory count, too.
-    """
-    elements, size = _held(feed, caches=caches)
-    if elements <= ELEMENT_LIMIT and size <= STATE_LIMIT:
-        return None
-    if elements == math.inf:
-        return "it has a cache of unknown length"
-    kind = "shuffles and caches" if caches else "shuffles"
-    return f"its {kind} hold up to {elements:.0f} elements, about {_size(size)}, which takes too long to save"
-
-
-def _held(feed: InputFeed, *, caches: bool) -> tuple[float, float]:
-    """Returns how many elements the state of an iterator holds at most, infinite if unknown, and their bytes."""
-    datasets = backend().datasets
-    held: list[tuple[int | None, int | None]] = []
-    for pipeline in feed.pipelines:
-        held += datasets.shuffle_buffers(pipeline)
-        held += datasets.held_elements(pipeline) if caches else ()
-    counts = [
-        (math.inf if count is None else count, UNKNOWN_ELEMENT if each is None else each)
-        for count, each in held
-    ]
-    return sum(count for count, _ in counts), sum(count * each for count, each in counts if count)
 
 
 def restore(
@@ -235,7 +189,7 @@ def restore(
         if captured["way"] == "state":
             state = arrays[_STATE].tobytes()
             backend().datasets.restore_iterator(live, state)
-            how = f"from the iterator's saved state, {_size(len(state))}"
+            how = f"from the iterator's saved state, {size_in_words(len(state))}"
         else:
             backend().datasets.restore_iterator(live, feed.untouched)
             draws = drawn if batch is not None or position["current"] or _needs_all(feed, known=known) else 0
@@ -404,11 +358,3 @@ def _from_grain(
     if there < required:
         raise too_short(required, there)
     return f"from the state of its Grain iterator and {drawn_again(again, began)}"
-
-
-def _size(number: float) -> str:
-    units = ["bytes", "KiB", "MiB", "GiB"]
-    while number >= 1024 and len(units) > 1:
-        number /= 1024
-        del units[0]
-    return f"{number:.0f} {units[0]}"

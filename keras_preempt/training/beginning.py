@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,11 +18,8 @@ from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.other_workers import Setup, load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
-from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.process import log
-from keras_preempt.report.delivery import OnEvent
 from keras_preempt.report.events import EventLog, Milestones, log_name
 from keras_preempt.report.progress import transfer
 from keras_preempt.report.tensorboard import Points
@@ -34,6 +30,7 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.training import reading, requests, shared_files, side_by_side, startup
 from keras_preempt.training.fit import Fit
 from keras_preempt.training.handshake import START_TIMEOUT, Handshake
+from keras_preempt.training.options import Options
 from keras_preempt.training.participant import Ending, Participant, described
 from keras_preempt.training.peers import Peers
 from keras_preempt.training.promise import Promise
@@ -41,7 +38,6 @@ from keras_preempt.training.rehearsal import Rehearsal
 from keras_preempt.training.resuming import resumed_from
 from keras_preempt.training.saver import Saver, check_space
 from keras_preempt.training.saves import Saves
-from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
 from keras_preempt.training.several_fits import Turn, take_notices
 from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, Reached, explained
@@ -54,20 +50,6 @@ _INPUT = "input"
 
 _fits = 0
 """How many fits this process has begun. The workers of a job run one program, so it is the same on all."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user has asked for, as `PreemptionCallback` takes it."""
-
-    store: Store
-    staging_dir: str | os.PathLike[str] | None
-    termination: TerminationConfig
-    schedule: Schedule
-    retention: Retention
-    together: bool
-    look: float | None = None  # Seconds between two looks for a request to save.
-    on_event: OnEvent | None = None
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,8 @@ def test_the_weights_in_a_bucket_are_read_once_by_all_workers_together(
     assert_identical(undisturbed(2).output, job.output, 2)
 
 
-@pytest.mark.parametrize("workers", [3, pytest.param(1, marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("workers", [1, 3])
 def test_another_number_of_workers_restores_the_same_together_as_apart(workers: int, tmp_path: Path) -> None:
     run = Run(tmp_path / "together")
     run.start(2, preempt_at="batch 1 3")

@@ -71,7 +71,7 @@ class Script:
 
 
 SCRIPTS = (
-    Script("vision/mnist_convnet", "arrays with validation_split", 3),
+    Script("vision/mnist_convnet", "arrays with validation_split", 3, short=True),
     Script(
         "vision/image_classification_from_scratch",
         "image_dataset_from_directory, augmentation layers in a parallel map",

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.backend.tensorflow import datasets
-from keras_preempt.state import inputs
+from keras_preempt.state import input_size, inputs
 from keras_preempt.state.shuffles import Shuffles
 from tests.state.test_inputs import PIPELINES, Epochs, N, captured, feed_of, numbers, run
 
@@ -71,7 +71,7 @@ def test_restored_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_same
 @pytest.mark.parametrize(
     ("dataset", "why"),
     [
-        (lambda: numbers().repeat().shuffle(inputs.ELEMENT_LIMIT + 1), "up to 50001 elements"),
+        (lambda: numbers().repeat().shuffle(input_size.ELEMENT_LIMIT + 1), "up to 50001 elements"),
         (lambda: numbers().map(lambda n: tf.zeros((2**22,))).repeat().shuffle(9), "about 144 MiB"),
         (lambda: numbers().filter(lambda n: n > 1).cache(), "a cache of unknown length"),
         (lambda: numbers().map(lambda n: tf.zeros((2**22,))).cache(), "shuffles and caches hold up to 7"),

@@ -19,7 +19,7 @@ from keras_preempt.backend.keras import names
 from keras_preempt.backend.tensorflow import datasets
 from keras_preempt.backend.tensorflow.datasets import shuffle_buffers
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
-from keras_preempt.state import inputs
+from keras_preempt.state import input_size, inputs
 from keras_preempt.state.shuffles import Shuffles
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
@@ -290,7 +290,7 @@ def test_a_state_that_would_cost_the_grace_period_is_left_out(monkeypatch: pytes
 def test_a_buffer_that_would_cost_the_grace_period_is_not_even_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inputs, "ELEMENT_LIMIT", N - 1)
+    monkeypatch.setattr(input_size, "ELEMENT_LIMIT", N - 1)
     iterator, feed = feed_of("shuffled, prefetched")
 
     def write(iterator: Any) -> bytes:
@@ -301,7 +301,7 @@ def test_a_buffer_that_would_cost_the_grace_period_is_not_even_written(
     run(iterator, 1, 1, lambda *_: ways.add(captured(feed)[0]["way"]))
     assert ways == {"new"}
     monkeypatch.undo()
-    monkeypatch.setattr(inputs, "ELEMENT_LIMIT", N - 1)
+    monkeypatch.setattr(input_size, "ELEMENT_LIMIT", N - 1)
     check_everywhere("shuffled, prefetched", 1)
 
 

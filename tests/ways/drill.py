@@ -51,7 +51,7 @@ SHORT_FORM: dict[str, tuple[str, ...]] = {
     "gan": (ONE,),
     "triplets": (ONE,),
     "metric-learning": (ONE,),
-    "nested-logs": (MIRRORED,),
+    "nested-logs": (ONE,),
     "logs-by-metric": (ONE,),
     "quantized-lora": (ONE,),
     "loss-scaling": (ONE,),

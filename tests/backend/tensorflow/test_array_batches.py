@@ -150,7 +150,7 @@ for shuffle in (True, "batch"):
         return [[np.asarray(part).tolist() for part in strategy.experimental_local_results(batch)] for batch in live]
     whole = drawn(feed().new())
     assert len(whole) == 7 and drawn(feed().new()) == whole
-    for batch in range(8):
+    for batch in (0, 3, 7):
         assert drawn(feed().new_at(batch)) == whole[batch:], (shuffle, batch)
 print("same")
 """

@@ -1,0 +1,67 @@
+"""How large the state of the input's iterator is: whether it is worth a save, before all of it is written."""
+
+from __future__ import annotations
+
+import math
+
+from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.seam import backend
+
+STATE_LIMIT = 64 * 2**20
+"""The most bytes of a state that is saved. A larger one (a shuffle buffer full of images) would cost the grace period
+more than the replay costs the restart."""
+
+ELEMENT_LIMIT = 50_000
+"""The most elements in shuffle buffers whose state is saved. TensorFlow writes them one by one, so many small ones take
+as long as few large ones."""
+
+UNKNOWN_ELEMENT = 64 * 2**10
+"""The assumed bytes of an element in a shuffle buffer whose size cannot be told, such as a record from a file."""
+
+_WRITTEN_AT_LEAST, _WRITTEN_EACH, _WRITTEN_RATE = 5e-3, 15e-6, 50e6
+"""Seconds, seconds for an element, and bytes a second in which TensorFlow is expected to write a state."""
+
+
+def too_much(feed: InputFeed, *, caches: bool = False) -> str | None:
+    """Returns why the state is not even asked for, in words: its size is known only once all of it is written.
+
+    Args:
+        feed: The input of the fit.
+        caches: Whether those in memory count, too.
+    """
+    elements, size = _held(feed, caches=caches)
+    if elements <= ELEMENT_LIMIT and size <= STATE_LIMIT:
+        return None
+    if elements == math.inf:
+        return "it has a cache of unknown length"
+    kind = "shuffles and caches" if caches else "shuffles"
+    return f"its {kind} hold up to {elements:.0f} elements, about {size_in_words(size)}, which takes too long to save"
+
+
+def _held(feed: InputFeed, *, caches: bool) -> tuple[float, float]:
+    """Returns how many elements the state of an iterator holds at most, infinite if unknown, and their bytes."""
+    datasets = backend().datasets
+    held: list[tuple[int | None, int | None]] = []
+    for pipeline in feed.pipelines:
+        held += datasets.shuffle_buffers(pipeline)
+        held += datasets.held_elements(pipeline) if caches else ()
+    counts = [
+        (math.inf if count is None else count, UNKNOWN_ELEMENT if each is None else each)
+        for count, each in held
+    ]
+    return sum(count for count, _ in counts), sum(count * each for count, each in counts if count)
+
+
+def expected_seconds(feed: InputFeed) -> float:
+    """Returns how long TensorFlow is expected to write a state of the iterator, before it has written one."""
+    elements, size = _held(feed, caches=True)
+    return _WRITTEN_AT_LEAST + elements * _WRITTEN_EACH + size / _WRITTEN_RATE
+
+
+def size_in_words(number: float) -> str:
+    """Returns a number of bytes with its unit."""
+    units = ["bytes", "KiB", "MiB", "GiB"]
+    while number >= 1024 and len(units) > 1:
+        number /= 1024
+        del units[0]
+    return f"{number:.0f} {units[0]}"
