@@ -83,7 +83,9 @@ def test_failing_storage_costs_only_the_saves_meanwhile(kind: str, request: pyte
 
     # One clear line for each save that failed, and none for the others.
     errors = [line for line in output.splitlines() if "was NOT saved" in line]
-    assert [re.findall(r"at step (\d+) was NOT saved", line) for line in errors] == [["6"], ["8"], ["14"]]
+    assert [re.findall(r"at step (\d+) was NOT saved", line) for line in errors] == [["6"], ["8"], ["14"]], (
+        output
+    )
     for line in errors:
         assert WHY[kind] in line
         assert len(line) < 600

@@ -41,7 +41,7 @@ def started(tmp_path: Path, workers: int, *args: str) -> tuple[Training, Running
     return training, start_cluster(SCRIPT, workers, args=training.command)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.chaos), 2])
 def test_all_workers_save_at_one_step_and_train_on_as_if_nothing_had_happened(
     workers: int, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:

@@ -6,7 +6,7 @@ from the seed, but for how the processes race each other.
 
 | | `make test` | chaos |
 |---|---|---|
-| storms | 3, forked workers | `KERAS_PREEMPT_STORMS` of them (100), from `KERAS_PREEMPT_FIRST_STORM` (0) on |
+| storms | 2, forked workers | `KERAS_PREEMPT_STORMS` of them (100), from `KERAS_PREEMPT_FIRST_STORM` (0) on |
 | workers | 1 and 2 | 1 to 4, under the launcher and without it |
 """
 
@@ -55,7 +55,7 @@ def go_through(chosen: Storm, folder: Path, calm: Calm) -> None:
     assert not found, "\n".join([str(chosen), *story, *found[:20]])
 
 
-@pytest.mark.parametrize(("seed", "workers"), [(1, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize(("seed", "workers"), [(1, 1), (3, 2)])
 def test_a_job_that_went_through_a_storm_ends_as_if_nothing_had_happened(
     seed: int, workers: int, tmp_path: Path, calm: Calm
 ) -> None:

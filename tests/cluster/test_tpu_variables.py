@@ -17,7 +17,7 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize("policy", CLASSES)
+@pytest.mark.parametrize("policy", ["no policy", pytest.param("policy", marks=pytest.mark.chaos)])
 def test_a_fit_on_variables_of_tpu_strategy_s_classes_is_resumed_exactly(policy: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run(

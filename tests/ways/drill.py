@@ -22,7 +22,7 @@ TIMEOUT = 240.0
 #: The ways that `make test` runs, by strategy; `make chaos` runs every way under every strategy. One of each kind of
 #: state that is kept: what is left out takes the same path through the package as something that is in.
 SHORT_FORM: dict[str, tuple[str, ...]] = {
-    "plain": (ONE, MIRRORED, WORKERS),
+    "plain": (ONE, WORKERS),
     # Input: state of an iterator, redraw, replay of all, of an epoch; a warning.
     "unseeded": (ONE,),
     "endless": (ONE, MIRRORED),
