@@ -209,5 +209,8 @@ def test_a_launcher_that_is_killed_takes_its_workers_with_it(launch):
 def _runs(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+    ):  # The latter if it goes between the opening and the reading.
         return False

@@ -124,8 +124,8 @@ class Fit:
         return self.now
 
     def _await_plan(self) -> None:
+        """Waits for the next plan. It may be there: the countdown also wakes up when so many real seconds are over."""
         self._coordinator.wait_for(f"keras_preempt/1/{self._rounds}/plan", _PATIENCE)
-        self._rounds += 1
 
     def _countdown_may_call(self) -> None:
         """The countdown wakes up by itself when its time has come; only its clock has to be told of that."""
@@ -163,6 +163,7 @@ class Fit:
             self._saving = None
 
     def _act(self, plan: Plan) -> None:
+        self._rounds += 1
         if plan.goes_on:
             self.had_room = True
             self._first_save = self._save * self._choose.uniform(0.8, 1.2)
