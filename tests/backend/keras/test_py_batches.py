@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pickle
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -46,8 +49,28 @@ def epoch(adapter: Any, seed: int, without: int = 0) -> tuple[list[int], Any]:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"workers": 2, "use_multiprocessing": True}])
+@pytest.mark.parametrize("options", [{}, {"workers": 2}])
 def test_the_rest_of_an_epoch_is_what_keras_would_have_asked_for(options: Any, shuffle: bool) -> None:
+    check_the_rest(options, shuffle)
+
+
+def test_so_it_is_with_processes_of_keras() -> None:
+    # Keras forks them, and a fork of a process with the threads of other tests may stand still for ever.
+    program = "\n".join(
+        [
+            f"import sys; sys.path.insert(0, {str(Path(__file__).parents[3])!r})",
+            "from tests.backend.keras.test_py_batches import check_the_rest",
+            "for shuffle in (True, False): check_the_rest({'workers': 2, 'use_multiprocessing': True}, shuffle)",
+            "print('same')",
+        ]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout.split()[-1:] == ["same"], done.stderr
+
+
+def check_the_rest(options: dict[str, Any], shuffle: bool) -> None:
     adapter = PyDatasetAdapter(Numbers(**options), shuffle=shuffle)
     assert py_batches.has_workers(adapter) == bool(options)
     whole, after = epoch(adapter, 3)
