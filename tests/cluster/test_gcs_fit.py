@@ -85,7 +85,7 @@ def test_a_fit_preempted_over_a_bucket_ends_with_the_bits_of_an_undisturbed_one(
     first = fit(URL, model=seeded_model(), strike=(0, 2))
     rest = fit(URL, model=resumed)
     assert first + rest == expected
-    assert rest[0] == (0, 3)
+    assert rest[0] >= (0, 3)  # A step takes a millisecond: the notice may be heard in a later one.
     assert weights(resumed) == weights(undisturbed)
     assert all(name.startswith("runs/1/") for name in gcs.objects("bucket"))
 
