@@ -59,13 +59,12 @@ def test_the_signal_is_heard_and_answered_at_once(
     result, later = strike(tmp_path, way, before)
     result.assert_codes(75)
     assert len(list((tmp_path / "run").glob("step-*/*/MANIFEST.json"))) == 1
-    # The step in flight, and on a busy machine a few of 20 ms more; far fewer than until the next look at the handlers.
-    assert later.count("\nRAN ") <= 5, f"not at once {describe(result.outputs)}"
+    assert later.count("\nRAN ") <= 1, f"more than the step in flight {describe(result.outputs)}"
     for told in (TAKEN_BACK, TAKEN_AGAIN):  # Once, however often it is looked at.
         assert result.outputs[0].count(told) == (told in (before, after))
     others = {"asyncio, the same signal": "LOOP", "another handler": "MINE"}
     for name, said in others.items():
-        assert (said in result.outputs[0]) == (name == way), describe(result.outputs)
+        assert (said in result.outputs[0].split()) == (name == way), describe(result.outputs)
 
 
 def test_a_handler_that_was_set_since_stays_when_the_fit_ends(tmp_path: Path) -> None:
