@@ -412,3 +412,18 @@ def test_a_forked_child_does_not_end_its_parents_handler(tmp_path: Path) -> None
 
 def test_it_is_public() -> None:
     assert "PreemptionCheckpointHandler" in keras_preempt.__all__
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_of_a_notice_in_the_last_run_it_is_said_whether_its_save_worked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    def save() -> None:
+        if fails:
+            raise OSError("no space left")
+
+    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, TerminationConfig(save_fn=save))
+    handler.run(sigterm)
+    handler.close()
+    assert ("the finished state is saved" in caplog.text) is not fails
+    assert ("the finished state is NOT saved" in caplog.text) is fails

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.harness import is_running
+
 _ROOT = str(Path(__file__).parents[2])
 _ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([_ROOT, os.environ.get("PYTHONPATH", "")])}
 
@@ -201,16 +203,6 @@ def test_a_launcher_that_is_killed_takes_its_workers_with_it(launch):
     process, pids = launch("until_signal()")
     process.kill()
     deadline = time.monotonic() + 20
-    while any(_runs(pid) for pid in pids):
+    while any(is_running(pid) for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.01)  # Orphans: there is nothing to wait on.
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (
-        FileNotFoundError,
-        ProcessLookupError,
-    ):  # The latter if it goes between the opening and the reading.
-        return False

@@ -25,6 +25,17 @@ from tests.cluster.forked import QUIET_CPU, ForkedCluster
 _SHOWN_LINES = 60
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+    ):  # The latter if it goes between the opening and the reading.
+        return False
+
+
 @dataclass(frozen=True)
 class ClusterResult:
     """Exit codes and output by worker, and how long it took in seconds."""

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import keras
 import pytest
 
-from keras_preempt import TerminationConfig
+from keras_preempt import Event, TerminationConfig
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.storage import staging
@@ -82,8 +83,16 @@ def test_a_fit_preempted_over_a_bucket_ends_with_the_bits_of_an_undisturbed_one(
 ) -> None:
     undisturbed, resumed = seeded_model(), seeded_model()
     expected = fit(tmp_path / "run", model=undisturbed)
-    first = fit(URL, model=seeded_model(), strike=(0, 2))
-    rest = fit(URL, model=resumed)
+    planned = threading.Event()
+
+    def hear(event: Event) -> None:
+        if event.kind == "plan":
+            planned.set()
+
+    # A step of a millisecond may be over before its worker has answered, which then stops one step later.
+    answered = Then((0, 2), lambda: planned.wait(60))
+    first = fit(URL, model=seeded_model(), strike=(0, 2), more=[answered], on_event=hear)
+    rest = fit(URL, model=resumed, more=[answered])
     assert first + rest == expected
     assert rest[0] == (0, 3)
     assert weights(resumed) == weights(undisturbed)

@@ -15,14 +15,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.cluster import LocalCluster
-from tests.cluster.harness import run_cluster, start_cluster
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+from tests.cluster.harness import is_running, run_cluster, start_cluster
 
 
 def assert_ends(pid: int, timeout: float = 20.0) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from keras_preempt.checkpoint.layout import step_of
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cluster import RestartPolicy, Supervisor
 from keras_preempt.process.environment import DRILL
+from keras_preempt.report import events
 from tests.cluster.harness import QUIET_CPU
 
 SCRIPT = Path(__file__).parent / "scripts" / "resumed.py"
@@ -35,6 +39,15 @@ def test_a_callback_knows_from_where_and_why_the_same_on_all_workers(workers: in
     assert done.exit_code == 0, done.summary
     quiet = Supervisor(workers, command, policy=policy, environment=lambda number: QUIET_CPU)
     assert quiet.run().exit_code == 0, "there was nothing left to train"
+    with contextlib.closing(open_store(str(tmp_path / "run"))) as store:
+        saved = {
+            event["saved"]
+            for event in events.read(store)
+            if (event["incarnation"], event["event"]) == (1, "exit")
+        }
+    (checkpoint,) = saved
+    step = step_of(checkpoint)
+    assert step == 8 or workers > 1, "the next one, if another worker has begun it when the notice comes"
     for worker in range(workers):
         told = [json.loads(line) for line in (tmp_path / f"told.{worker}").read_text().splitlines()]
         assert [(when, resumed and resumed[:3]) for when, resumed in told] == [
@@ -43,7 +56,7 @@ def test_a_callback_knows_from_where_and_why_the_same_on_all_workers(workers: in
             ("after", None),
             ("made", None),
             ("before", None),
-            ("after", [8, 1, "preempted"]),
+            ("after", [step, 1, "preempted"]),
             ("made", None),
             ("before", None),
             ("after", [12, 2, "periodic"]),
@@ -55,4 +68,4 @@ def test_a_callback_knows_from_where_and_why_the_same_on_all_workers(workers: in
                 ("over", [18, 3, "finished"]),
             ],
         ]
-        assert told[5][1][3].startswith("step-00000008/00001-")
+        assert told[5][1][3] == checkpoint

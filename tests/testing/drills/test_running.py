@@ -21,6 +21,7 @@ from keras_preempt.process import environment
 from keras_preempt.testing import DrillPreemption, DrillVerdict, drill
 from keras_preempt.testing.drills import called, running
 from tests.cli.drill.test_json import schema
+from tests.cluster.harness import is_running
 from tests.testing.drills import trained
 from tests.testing.drills.trained import FAKE
 
@@ -138,13 +139,6 @@ def test_the_verdict_has_every_field_of_the_json() -> None:
     assert {each.name for each in fields(DrillVerdict)} - {"output", "log", "kept"} == told
 
 
-def is_there(pid: int) -> bool:
-    try:
-        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-
-
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     limit = time.monotonic() + PATIENT
     while not condition():
@@ -169,7 +163,7 @@ def test_a_drill_that_does_not_end_is_ended(
     monkeypatch.setattr(subprocess.Popen, "wait", wait)
     with pytest.raises(TimeoutError, match="Expected the drill to end within 480 s"):
         drill(trained.hang, str(told), timeout=100.0)
-    assert not is_there(int(told.read_text()))
+    assert not is_running(int(told.read_text()))
     assert list(scratch.iterdir()) == []
 
 
@@ -188,7 +182,7 @@ def test_workers_end_with_the_process_that_has_called(number: int, tmp_path: Pat
     finally:
         caller.kill()
     assert (b"KeyboardInterrupt" in error) is (number == signal.SIGINT)
-    wait_until(lambda: not is_there(int(told.read_text())), "the worker has ended")
+    wait_until(lambda: not is_running(int(told.read_text())), "the worker has ended")
     wait_until(lambda: list(scratch.iterdir()) == [], "temporary files are removed")
 
 
