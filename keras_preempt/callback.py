@@ -16,6 +16,7 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.notices.termination import TerminationConfig, check_no_arguments
 from keras_preempt.process import log
 from keras_preempt.report.delivery import OnEvent, check
+from keras_preempt.state import input_size
 from keras_preempt.training import drill_place, reading
 from keras_preempt.training.beginning import begin
 from keras_preempt.training.fit import Fit
@@ -50,6 +51,10 @@ class PreemptionCallback(keras.callbacks.Callback):
             Not used if the checkpoints are not in a bucket.
         save_on_request: How often worker 0 looks for a request by ``keras-preempt save``: a time such as "30s" or a
             `datetime.timedelta`. "auto": every 5 s in a directory, every minute in a bucket. None: never.
+        input_state: How much of the input's iterator a checkpoint may hold. "auto": up to 64 MiB and 50,000 elements
+            of shuffle buffers. A number: up to so many bytes, where a large shuffle buffer is to be saved rather than
+            filled again after a restart; the save takes that much longer, and memory that much more. "replay":
+            nothing; the batches that were used are drawn again. See "The input" in docs/guarantees.md.
         on_event: Called with each `keras_preempt.Event` of this worker, in a thread of its own and in their order. What
             it raises is logged once and changes nothing; training never waits for it, the end of `fit` for at most
             5 s. See docs/events.md.
@@ -77,6 +82,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         keep_every: int | str | datetime.timedelta | None = None,
         staging_dir: str | os.PathLike[str] | None = None,
         save_on_request: str | datetime.timedelta | None = "auto",
+        input_state: int | str = "auto",
         on_event: OnEvent | None = None,
     ) -> None:
         super().__init__()
@@ -104,6 +110,7 @@ class PreemptionCallback(keras.callbacks.Callback):
             chosen(save_every),
             retention,
             together,
+            input_size.chosen(input_state),
             look,
             on_event,
         )

@@ -72,7 +72,9 @@ def promise(feed: InputFeed, validation: object = None) -> InputPromise:
         if whose
         else ""
     )
-    return InputPromise(tuple(found), condition, _how(feed, replayed=in_python or several))
+    return InputPromise(
+        tuple(found), condition, _how(feed, replayed=in_python or several or bool(feed.why_replayed))
+    )
 
 
 def _how(feed: InputFeed, *, replayed: bool) -> str:

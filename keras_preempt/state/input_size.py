@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
@@ -18,6 +19,48 @@ as long as few large ones."""
 UNKNOWN_ELEMENT = 64 * 2**10
 """The assumed bytes of an element in a shuffle buffer whose size cannot be told, such as a record from a file."""
 
+
+@dataclass(frozen=True)
+class StateLimit:
+    """How large a state of the input's iterator may be that is saved.
+
+    Attributes:
+        size: Bytes.
+        elements: Elements in shuffle buffers and caches.
+        replays: Whether none is saved at all.
+    """
+
+    size: float
+    elements: float
+    replays: bool = False
+
+
+def automatic() -> StateLimit:
+    """Returns the limit where the user has set none."""
+    return StateLimit(STATE_LIMIT, ELEMENT_LIMIT)
+
+
+def chosen(input_state: object) -> StateLimit:
+    """Turns the argument `input_state` into a limit.
+
+    Args:
+        input_state: "auto", "replay", or the most bytes of a state.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    if input_state == "auto":
+        return automatic()
+    if input_state == "replay":
+        return StateLimit(0, 0, replays=True)
+    if isinstance(input_state, int) and not isinstance(input_state, bool) and input_state > 0:
+        return StateLimit(input_state, math.inf)
+    raise ValueError(
+        "Expected input_state to be 'auto', 'replay', or the most bytes that the state of the input may have in a "
+        f"checkpoint, such as 2 * 10**9. Received: {input_state!r}."
+    )
+
+
 _WRITTEN_AT_LEAST, _WRITTEN_EACH, _WRITTEN_RATE = 5e-3, 15e-6, 50e6
 """Seconds, seconds for an element, and bytes a second in which TensorFlow is expected to write a state."""
 
@@ -29,8 +72,11 @@ def too_much(feed: InputFeed, *, caches: bool = False) -> str | None:
         feed: The input of the fit.
         caches: Whether those in memory count, too.
     """
+    limit = feed.state_limit or automatic()
+    if limit.replays:
+        return 'input_state is "replay"'
     elements, size = _held(feed, caches=caches)
-    if elements <= ELEMENT_LIMIT and size <= STATE_LIMIT:
+    if elements <= limit.elements and size <= limit.size:
         return None
     if elements == math.inf:
         return "it has a cache of unknown length"

@@ -36,7 +36,13 @@ from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import grain, py_dataset, randomness
 from keras_preempt.state.drawing import check_length, draw, drawn_again, too_short
 from keras_preempt.state.input_promise import has_python_code
-from keras_preempt.state.input_size import STATE_LIMIT, expected_seconds, size_in_words, too_much
+from keras_preempt.state.input_size import (
+    StateLimit,
+    automatic,
+    expected_seconds,
+    size_in_words,
+    too_much,
+)
 from keras_preempt.state.shuffles import Counts, Shuffles
 from keras_preempt.state.snapshots import Snapshots
 
@@ -54,17 +60,22 @@ _STATE = "input/state"
 _UNTOUCHED = "input/untouched"
 
 
-def watch(feed: InputFeed, shuffles: Shuffles | None = None) -> None:
+def watch(feed: InputFeed, shuffles: Shuffles | None = None, limit: StateLimit | None = None) -> None:
     """Keeps the state of each new iterator of the feed, if that can be saved: a few kilobytes, once an epoch.
 
     Args:
         feed: The input of the fit.
         shuffles: Those of the fit, to record how far they had come when an iterator was made; None not to.
+        limit: How large a state may be that is saved; None for the automatic limit.
     """
     datasets = backend().datasets
-    feed.record_grain()
+    feed.state_limit = limit = limit or automatic()
+    if not limit.replays:
+        feed.record_grain()
     if feed.is_indexed:
         pass  # Its order is enough.
+    elif limit.replays:
+        feed.why_replayed = too_much(feed) or ""
     elif not datasets.never_has_state(feed.dataset):
         if feed.is_shared:
             _take_snapshots(feed)
@@ -80,7 +91,7 @@ def _take_snapshots(feed: InputFeed) -> None:
     if why := too_much(feed, caches=True):
         feed.why_replayed = why
     elif (tap := backend().tap(feed.dataset)) is not None:
-        feed.snapshots = Snapshots(feed, tap, STATE_LIMIT, expected_seconds(feed))
+        feed.snapshots = Snapshots(feed, tap, feed.state_limit.size, expected_seconds(feed))
 
 
 def capture(
@@ -109,7 +120,7 @@ def capture(
         return captured
     datasets = backend().datasets
     state = None if (left_out := too_much(feed)) else datasets.iterator_state(feed.live)
-    if state is not None and len(state) > STATE_LIMIT:
+    if state is not None and len(state) > feed.state_limit.size:
         left_out = f"it has {size_in_words(len(state))}"
     if left_out is None and (state is None or datasets.keeps_every_shuffle(state, feed.dataset)):
         if state is None:
@@ -258,7 +269,8 @@ def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
         feed: The input of the fit; an iterator was made.
         epochs: Epochs of the fit.
     """
-    can_be_saved = not feed.is_shared and not backend().datasets.never_has_state(feed.dataset)
+    replays = feed.state_limit is not None and feed.state_limit.replays
+    can_be_saved = not replays and not feed.is_shared and not backend().datasets.never_has_state(feed.dataset)
     if feed.batches is None or feed.undistributed is None or can_be_saved:
         return None
     if feed.snapshots is not None and not feed.snapshots.given_up:

@@ -49,7 +49,7 @@ class Snapshots:
         held: Bytes of the newest one.
     """
 
-    def __init__(self, feed: InputFeed, tap: Tap, limit: int, expected: float = 0.0) -> None:
+    def __init__(self, feed: InputFeed, tap: Tap, limit: float, expected: float = 0.0) -> None:
         self.expected = expected
         self._feed = feed
         self._tap = tap

@@ -34,6 +34,7 @@ from keras_preempt.training.options import Options
 from keras_preempt.training.participant import Ending, Participant, described
 from keras_preempt.training.peers import Peers
 from keras_preempt.training.promise import Promise
+from keras_preempt.training.reading_ahead import reading_ahead
 from keras_preempt.training.rehearsal import Rehearsal
 from keras_preempt.training.resuming import resumed_from
 from keras_preempt.training.saver import Saver, check_space
@@ -206,21 +207,22 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
         "retention": found.options.retention.to_json(),
         **({} if alone is None else alone.claim()),
     }
-    start = startup.begin(
-        participant.coordinator,
-        participant.number,
-        store,
-        prepare,
-        identity,
-        read,
-        settings,
-        claimed,
-        beside=turn.beside,
-        tells=shared_files.written_by(found.others),
-        told=shared_files.warn,
-        read_share=None if gather is None else read_share,
-        together=found.options.together,
-    )
+    with reading_ahead(store):
+        start = startup.begin(
+            participant.coordinator,
+            participant.number,
+            store,
+            prepare,
+            identity,
+            read,
+            settings,
+            claimed,
+            beside=turn.beside,
+            tells=shared_files.written_by(found.others),
+            told=shared_files.warn,
+            read_share=None if gather is None else read_share,
+            together=found.options.together,
+        )
     over = False
     if start.restored is not None and start.restored.manifest.finished:
         done = int(start.restored.manifest.position["epoch"])
@@ -243,7 +245,15 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     callbacks = CallbackStates(found.others)
     if start.restored is None and start.incarnation > 1:
         callbacks.begin_again_without_state()
-    session = Session(found.model, running, agreed.model_state, callbacks, found.setup, here.member)
+    session = Session(
+        found.model,
+        running,
+        agreed.model_state,
+        callbacks,
+        found.setup,
+        here.member,
+        found.options.input_state,
+    )
     ending.add(lambda: milestones.end(ending.why, lambda: None if here.workers else _steps_done(session)))
     ending.add(session.end)
     participant.events.open(start.incarnation, store.append_log(log_name(start.incarnation, here.member)))

@@ -9,6 +9,7 @@ from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.report.delivery import OnEvent
+from keras_preempt.state.input_size import StateLimit
 from keras_preempt.training.schedule import Schedule
 
 
@@ -22,5 +23,6 @@ class Options:
     schedule: Schedule
     retention: Retention
     together: bool
+    input_state: StateLimit
     look: float | None = None  # Seconds between two looks for a request to save.
     on_event: OnEvent | None = None

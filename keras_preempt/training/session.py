@@ -22,6 +22,7 @@ from keras_preempt.report.events import EventLog
 from keras_preempt.state import input_promise, inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.handover import unclaimed
+from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validations import Validations
@@ -45,6 +46,7 @@ class Session:
         callbacks: The states of the other callbacks.
         setup: What it trains on.
         member: The number of this worker.
+        input_state: How large a state of the input may be that is saved; None for the automatic limit.
 
     Attributes:
         restored_name: The folder of the checkpoint that was restored; empty if none was.
@@ -62,13 +64,14 @@ class Session:
         callbacks: CallbackStates,
         setup: Setup,
         member: int,
+        input_state: StateLimit | None = None,
     ) -> None:
         self._model = model
         self._fit = fit
         self._model_state = model_state
         self.callbacks = callbacks
         self.shuffles = Shuffles(fit.feed.dataset, fit.validation_data)
-        inputs.watch(fit.feed, self.shuffles)
+        inputs.watch(fit.feed, self.shuffles, input_state)
         self._told_of_iterators = self._over = False
         fragile = self.shuffles.fragile
         self._unwatch = (

@@ -83,6 +83,10 @@ class MemoryStore:
         except KeyError:
             raise NotFound(name, self.url) from None
 
+    def read_ahead(self, name: str) -> None:
+        """It is in memory."""
+        check_name(name)
+
     def stat(self, name: str) -> FileInfo:
         with self.open(name) as stream:
             return FileInfo(name, len(stream.read()))

@@ -89,11 +89,12 @@ def way(heading: str) -> list[Station]:
 
 @dataclass(frozen=True)
 class Call:
-    """A recorded call: the function's file and first line, and the file of the package that called it, if any."""
+    """A recorded call: the function's file and first line, the file that called it, if any, and in which thread."""
 
     file: str
     line: int
     caller: str
+    in_main: bool
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def of(stations: Sequence[Station], calls: Sequence[Call]) -> list[tuple[Station
     first: dict[Station, Call] = {}
     for call in calls:
         station = by_place.get((call.file, call.line))
-        if station is not None:
+        if station is not None and call.in_main == (station.thread == MAIN):
             first.setdefault(station, call)
     return list(first.items())
 

@@ -31,7 +31,7 @@ class Tracer:
 
     def __init__(self, watched: list[tuple[str, int]]) -> None:
         self._watched = set(watched)
-        self.calls: list[tuple[str, int, str]] = []
+        self.calls: list[tuple[str, int, str, bool]] = []
         self.entered = {function: threading.Event() for function in watched}
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
@@ -42,7 +42,8 @@ class Tracer:
         caller = frame.f_back
         while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
             caller = caller.f_back
-        self.calls.append((*function, "" if caller is None else caller.f_code.co_filename))
+        in_main = threading.current_thread() is threading.main_thread()
+        self.calls.append((*function, "" if caller is None else caller.f_code.co_filename, in_main))
         self.entered[function].set()
 
 

@@ -87,6 +87,26 @@ def test_what_is_too_large_for_a_snapshot_is_replayed_and_it_is_said_why(
     assert why in feed.why_replayed
 
 
+def test_the_user_chooses_what_is_too_large(
+    strategy: tf.distribute.Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_size, "ELEMENT_LIMIT", N - 1)
+    saved: dict[object, bool] = {}
+    for room in ("auto", 10_000_000, 10, "replay"):
+        iterator, feed = feed_of("shuffled, prefetched", strategy=strategy, limit=input_size.chosen(room))
+        states: list[Any] = []
+
+        def at_boundary(epoch: int, step: int, drawn: int, feed: Any = feed, states: Any = states) -> None:
+            if feed.snapshots is not None:
+                feed.snapshots.take(int(feed.position(pending=True)["batches"]))
+            states.append(captured(feed)[0])
+
+        run(iterator, 1, 1, at_boundary)
+        saved[room] = any("snapshot" in state for state in states)
+        assert (feed.why_replayed == 'input_state is "replay"') == (room == "replay")
+    assert saved == {"auto": False, 10_000_000: True, 10: False, "replay": False}
+
+
 def test_a_snapshot_that_does_not_fit_the_pipeline_is_an_error(strategy: tf.distribute.Strategy) -> None:
     iterator, feed = feed_of("shuffled", strategy=strategy)
     inputs.watch(feed)

@@ -89,7 +89,10 @@ PIPELINES: dict[str, tuple[Callable[[], tf.data.Dataset], int | None]] = {
 
 
 def feed_of(
-    name: str, steps_per_execution: int = 1, strategy: tf.distribute.Strategy | None = None
+    name: str,
+    steps_per_execution: int = 1,
+    strategy: tf.distribute.Strategy | None = None,
+    limit: input_size.StateLimit | None = None,
 ) -> tuple[Any, DatasetFeed]:
     """What `fit` has when its callbacks are first called, over new objects."""
     dataset, steps_per_epoch = PIPELINES[name]
@@ -101,7 +104,7 @@ def feed_of(
     )
     iterator.reset()
     feed = DatasetFeed(iterator)
-    inputs.watch(feed)
+    inputs.watch(feed, limit=limit)
     return iterator, feed
 
 
@@ -165,9 +168,16 @@ def test_replayed_to_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_s
     check_everywhere(name, 1)
 
 
-def check_everywhere(name: str, per_execution: int) -> None:
+@pytest.mark.parametrize("name", PIPELINES)
+def test_replayed_because_the_user_wants_it_the_rest_is_the_same(name: str) -> None:
+    ways = check_everywhere(name, 1, input_size.chosen("replay"))
+    assert ways == {"replay"}
+
+
+def check_everywhere(name: str, per_execution: int, limit: input_size.StateLimit | None = None) -> set[str]:
+    """Saves and restores at every boundary; returns the ways in which it was saved."""
     saves: list[tuple[int, int, int, Any]] = []
-    iterator, feed = feed_of(name, per_execution)
+    iterator, feed = feed_of(name, per_execution, limit=limit)
     whole = run(
         iterator,
         EPOCHS,
@@ -189,6 +199,7 @@ def check_everywhere(name: str, per_execution: int) -> None:
         where = f"epoch {epoch}, step {step}: {state['way']}"
         assert steps[0] == step, where
         assert rest == [whole[epoch][drawn:], *whole[epoch + 1 :]], where
+    return {state["way"] for *_, (state, _) in saves}
 
 
 @pytest.mark.parametrize(
@@ -279,7 +290,7 @@ def test_damaged_state_is_refused() -> None:
 
 
 def test_a_state_that_would_cost_the_grace_period_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "STATE_LIMIT", 10)
+    monkeypatch.setattr(input_size, "STATE_LIMIT", 10)
     iterator, feed = feed_of("shuffled")
     saves: list[Any] = []
     run(iterator, 1, 1, lambda *_: saves.append(captured(feed)))
@@ -303,6 +314,23 @@ def test_a_buffer_that_would_cost_the_grace_period_is_not_even_written(
     monkeypatch.undo()
     monkeypatch.setattr(input_size, "ELEMENT_LIMIT", N - 1)
     check_everywhere("shuffled, prefetched", 1)
+
+
+def test_a_buffer_for_which_the_user_makes_room_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_size, "ELEMENT_LIMIT", N - 1)
+    monkeypatch.setattr(input_size, "STATE_LIMIT", 10)
+    ways: dict[object, set[str]] = {}
+    for room in ("auto", 10_000_000, 10):
+        iterator, feed = feed_of("shuffled, prefetched", limit=input_size.chosen(room))
+        found = ways.setdefault(room, set())
+        run(iterator, 1, 1, lambda *_, feed=feed, found=found: found.add(captured(feed)[0]["way"]))
+    assert ways == {"auto": {"new"}, 10_000_000: {"state", "new"}, 10: {"new"}}
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "all", None, "2GB"])
+def test_another_room_for_the_input_is_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"^Expected input_state to be 'auto', 'replay', or .* Received: "):
+        input_size.chosen(wrong)
 
 
 def test_the_size_of_a_buffer_is_known_without_writing_it() -> None:

@@ -41,6 +41,7 @@ class InputFeed(abc.ABC):
         noted: What `note` returned.
         making: Whether an iterator is being made now.
         iterate: Makes an iterator of the dataset.
+        state_limit: How large a state of an iterator may be that is saved: see `keras_preempt.state.input_size`.
         snapshots: What `keras_preempt.state.snapshots` keeps of the iterator made last; None if it keeps none.
         why_replayed: Why no snapshots are kept, as the end of "since ..."; empty if that is not known.
         at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
@@ -82,6 +83,7 @@ class InputFeed(abc.ABC):
         self.noted: list[Any] = []
         self.making = False
         self.iterate: Callable[[], Any] = lambda: iter(self._dataset_of())
+        self.state_limit: Any = None
         self.snapshots: Any = None
         self.why_replayed = ""
         self.at_epoch: Any = None

@@ -218,6 +218,10 @@ class GcsStore:
         """See `Store.overlapped`: several files are uploaded while the next is staged."""
         return self._overlaps.block(Overlap(self._most))
 
+    def read_ahead(self, name: str) -> None:
+        """See `Store.read_ahead`; nothing, since there is no memory of the system's between a bucket and a reader."""
+        self._place.object_of(name)
+
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """See `Store.open`; the whole file was fetched and compared with its sum when this returns.
 

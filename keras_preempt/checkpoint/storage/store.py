@@ -218,6 +218,10 @@ class Store(Protocol):
         """
         ...
 
+    def read_ahead(self, name: str) -> None:
+        """Has the system fetch a file into its own memory, if it can: it will be read soon. Raises `NotFound`."""
+        ...
+
     def stat(self, name: str) -> FileInfo:
         """Returns what is known about a file. Raises `NotFound`."""
         ...

@@ -55,6 +55,7 @@ def operations_on(store: Store, name: Any) -> list[Callable[[], object]]:
         lambda: store.create(name, b""),
         lambda: store.writer(name).__enter__(),
         lambda: store.open(name),
+        lambda: store.read_ahead(name),
         lambda: store.stat(name),
         lambda: store.delete(name),
         lambda: store.delete_tree(name),

@@ -161,6 +161,12 @@ def test_a_missing_file_is_not_found(store: Store) -> None:
     assert store.children("a") == []
 
 
+def test_a_file_that_was_asked_for_ahead_is_read_as_it_is_stored(store: Store) -> None:
+    store.create("folder/file", b"stored")
+    store.read_ahead("folder/file")
+    assert store.read("folder/file", limit=9) == b"stored"
+
+
 def test_listing_shows_files_below_a_prefix_and_children_what_is_directly_below(store: Store) -> None:
     for name in ("a/1", "a/b/2", "ab/3", "c"):
         store.create(name, name.encode())

@@ -102,7 +102,9 @@ def _of_the_launcher(start: Start) -> list[str]:
         if start.hit(KILL):
             allowed.add(128 + KILL)
     if INT in told:
-        allowed |= {EXIT_INTERRUPTED, PREEMPTED}
+        allowed.add(PREEMPTED)
+    if start.hit(INT):  # Whoever gets it: all workers save and leave, and nobody starts them again.
+        allowed.add(EXIT_INTERRUPTED)
     found = []
     if status not in allowed:
         found.append(
