@@ -181,6 +181,11 @@ class PreemptionCallback(keras.callbacks.Callback):
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Nothing; spares the detour through the base class."""
 
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """The validation is over, if it belongs to the fit."""
+        if self._fit is not None:
+            self._fit.validation_ends()
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Training is over and saved: ends what was started for it."""
         if self._fit is not None:

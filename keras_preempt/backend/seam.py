@@ -349,6 +349,17 @@ class Backend(Protocol):
     def trace(self, model: Any, dataset: Any) -> TracedStep | None:
         """Traces the training step of a running fit; None if it cannot be traced before its first step."""
 
+    def traced_validation(self, model: Any, dataset: Any) -> TracedStep | None:
+        """Returns the trace that the validation steps of a fit have used; None if there is none.
+
+        Args:
+            model: The model.
+            dataset: What Keras iterates over in the validation.
+        """
+
+    def has_own_validation_step(self, model: Any) -> bool:
+        """Whether a validation step may draw random numbers that the training step does not show."""
+
     def stateful_random_operations(self, traced: Any) -> Sequence[Any]:
         """Names the operations of a traced step whose draws a restart may not repeat."""
 

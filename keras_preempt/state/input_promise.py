@@ -11,6 +11,8 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
+import keras
+
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import Ingredient, backend
 from keras_preempt.state import py_dataset
@@ -64,7 +66,10 @@ def promise(feed: InputFeed, validation: object = None) -> InputPromise:
     in_python = _in_python(parts)
     whose = [
         data
-        for data, python in (("training data", in_python), ("validation data", _in_python(validated)))
+        for data, python in (
+            ("training data", in_python),
+            ("validation data", _in_python(validated) or _is_code(validation)),
+        )
         if python
     ]
     condition = (
@@ -92,6 +97,14 @@ def _how(feed: InputFeed, *, replayed: bool) -> str:
 
 def _in_python(parts: Sequence[Ingredient]) -> bool:
     return any(_PYTHON.fullmatch(part.name) for part in parts)
+
+
+def _is_code(validation: object) -> bool:
+    """Whether validation data is an object whose Python code makes the batches, and no pipeline or arrays."""
+    if validation is None or backend().datasets.pipelines_of(validation):
+        return False
+    is_array = hasattr(validation, "shape") or isinstance(validation, (tuple, list, dict))
+    return not is_array and not isinstance(validation, Generator)
 
 
 def has_python_code(feed: InputFeed) -> bool:
@@ -180,3 +193,5 @@ def _doubts_of_validation(data: object) -> Iterator[tuple[str, str]]:
             "each validation goes on in the Python generator an unknown number of batches after the one before",
             "Pass a tf.data.Dataset or a keras.utils.PyDataset as validation_data",
         )
+    elif isinstance(data, keras.utils.PyDataset) and (found := py_dataset.doubt_of_validation(data)):
+        yield found

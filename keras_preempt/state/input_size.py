@@ -81,7 +81,7 @@ def too_much(feed: InputFeed, *, caches: bool = False) -> str | None:
     if elements == math.inf:
         return "it has a cache of unknown length"
     kind = "shuffles and caches" if caches else "shuffles"
-    return f"its {kind} hold up to {elements:.0f} elements, about {size_in_words(size)}, which takes too long to save"
+    return f"its {kind} hold up to {elements:.0f} elements, about {size_in_words(size)}, which takes too long to save (see input_state)"
 
 
 def _held(feed: InputFeed, *, caches: bool) -> tuple[float, float]:

@@ -270,11 +270,14 @@ def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
         epochs: Epochs of the fit.
     """
     replays = feed.state_limit is not None and feed.state_limit.replays
-    can_be_saved = not replays and not feed.is_shared and not backend().datasets.never_has_state(feed.dataset)
-    if feed.batches is None or feed.undistributed is None or can_be_saved:
+    piped = feed.undistributed is not None
+    in_state = piped and not feed.is_shared and not backend().datasets.never_has_state(feed.dataset)
+    if feed.batches is None or feed.is_indexed or feed.grain is not None or (in_state and not replays):
         return None
     if feed.snapshots is not None and not feed.snapshots.given_up:
         return None
+    if feed.py_dataset is not None:
+        return None if py_dataset.is_indexed(feed) else (feed.batches, "at the end of an epoch")
     known = bool(feed.noted) and feed.noted[-1] is not None
     if feed.goes_on or _needs_all(feed, known=known):
         return feed.batches * epochs, "at the end of training"

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.keras.input_feed import InputFeed, changes_itself
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain, randomness
 
@@ -93,13 +93,34 @@ def doubt(feed: InputFeed) -> tuple[str, str] | None:
         feed.py_dataset is not None and keeps_its_state(feed.py_dataset)
     ):
         return (
-            f"{name} has on_epoch_begin or on_epoch_end, and what these change is lost in a restart",
+            f"{name} has {_HOOKS}",
             "Give it get_state(), which returns plain data, and set_state(state); and do not pass steps_per_epoch",
         )
     if feed.py_dataset is None or _repeats(feed) is not Repeats.OTHER:
         return None
+    return _gives_other_batches(feed.py_dataset)
+
+
+def doubt_of_validation(dataset: keras.utils.PyDataset) -> tuple[str, str] | None:
+    """Returns why a restart may validate on other data, like `doubt`.
+
+    Args:
+        dataset: The `validation_data` of a fit, of which no state is kept.
+    """
+    if name := changes_itself(dataset):
+        return (
+            f"{name} has {_HOOKS}, also of validation data with get_state()",
+            "Let each batch of the validation data depend on its index alone",
+        )
+    return _gives_other_batches(dataset) if _asked_twice(dataset) is Repeats.OTHER else None
+
+
+_HOOKS = "on_epoch_begin or on_epoch_end, and what these change is lost in a restart"
+
+
+def _gives_other_batches(dataset: Any) -> tuple[str, str]:
     return (
-        f"{type(feed.py_dataset).__name__} gave two different batches when it was asked for the first one twice, so "
+        f"{type(dataset).__name__} gave two different batches when it was asked for the first one twice, so "
         "that a restart cannot ask for the same ones again",
         "Seed what is random in __getitem__ with its index and the number of the epoch, as in "
         "np.random.default_rng((epoch, index))",
@@ -122,15 +143,18 @@ def is_indexed(feed: InputFeed) -> bool:
 def _repeats(feed: InputFeed) -> Repeats:
     """Asks for the first batch twice, once in a fit."""
     if feed.repeats is None:
-        python, numpy = random.getstate(), np.random.get_state()
-        first, second = (_content(feed.py_dataset) for _ in range(2))
-        random.setstate(python)
-        np.random.set_state(numpy)
-        if first is None or second is None:
-            feed.repeats = Repeats.UNKNOWN
-        else:
-            feed.repeats = Repeats.SAME if first == second else Repeats.OTHER
+        feed.repeats = _asked_twice(feed.py_dataset)
     return Repeats(feed.repeats)
+
+
+def _asked_twice(dataset: Any) -> Repeats:
+    python, numpy = random.getstate(), np.random.get_state()
+    first, second = (_content(dataset) for _ in range(2))
+    random.setstate(python)
+    np.random.set_state(numpy)
+    if first is None or second is None:
+        return Repeats.UNKNOWN
+    return Repeats.SAME if first == second else Repeats.OTHER
 
 
 def _content(dataset: Any) -> list[Any] | None:

@@ -84,6 +84,11 @@ class Validations:
         self._counts_before: Counts | None = None  # How far the shuffles were before the last validation.
 
     @property
+    def dataset(self) -> Any:
+        """What Keras iterates over in the validations; None if there was none yet."""
+        return None if self._feed is None else self._feed.dataset
+
+    @property
     def iterators(self) -> int:
         """How many iterators over the data were made before the restored checkpoint."""
         return len(self._restored_draws)

@@ -131,6 +131,10 @@ class Fit:
         if runtime.attention:
             self._boundary("validation", batch)
 
+    def validation_ends(self) -> None:
+        """All batches of the validation have been gone through."""
+        self._session.validation_ended()
+
     def epoch_ends(self) -> None:
         """The other callbacks end the epoch after this: the time that they take is part of the grace period."""
         self._snapshots.pauses()

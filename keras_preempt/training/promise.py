@@ -23,6 +23,16 @@ _UNSEEN = (
     "from generators that are attributes of the model"
 )
 
+_BOTH_UNSEEN = (
+    "the training step and the validation step, which cannot be looked at before they run, draw random numbers from "
+    "keras.random alone, or from generators that are attributes of the model"
+)
+
+_VALIDATION_UNSEEN = (
+    "the validation step, a test_step of its own that is looked at as soon as it has run, draws random numbers from "
+    "keras.random alone, or from generators that are attributes of the model"
+)
+
 
 class RandomOperation(Protocol):
     """An operation of the training step that draws from a state of its own, or runs Python code."""
@@ -93,6 +103,8 @@ def promise(
     operations: Iterable[RandomOperation] | None = (),
     held: Callable[[Any], bool] = lambda resource: False,
     callbacks: Sequence[str] = (),
+    *,
+    own_validation_step: bool = False,
 ) -> Promise:
     """Returns how exactly a run continues.
 
@@ -103,11 +115,12 @@ def promise(
             looked at, as in an eager fit.
         held: Whether a checkpoint holds the variable that a resource names.
         callbacks: Names of those whose state is not kept.
+        own_validation_step: Whether there will be validations by a step that the training step does not show.
     """
     doubts = [Doubt(what, cure) for what, cure in data.doubts]
     if shuffles is not None:
         doubts += _doubts_of_shuffles(shuffles)
-    doubts += _doubts_of_step(operations or (), held)
+    doubts += _doubts_of_step(operations or (), held, "training step")
     if callbacks:
         doubts.append(
             Doubt(
@@ -117,8 +130,29 @@ def promise(
                 certain=False,
             )
         )
-    conditions = [data.condition, _UNSEEN if operations is None else ""]
+    if operations is None:
+        unseen = _BOTH_UNSEEN if own_validation_step else _UNSEEN
+    else:
+        unseen = _VALIDATION_UNSEEN if own_validation_step else ""
+    conditions = [data.condition, unseen]
     return Promise(tuple(doubts), " and ".join(filter(None, conditions)), data.how)
+
+
+def doubts_of_validation_step(
+    operations: Iterable[RandomOperation],
+    of_training: Iterable[RandomOperation],
+    held: Callable[[Any], bool],
+) -> list[Doubt]:
+    """Returns what a restart does not repeat of the validation step, or may not.
+
+    Args:
+        operations: Its random operations, and those that run Python code.
+        of_training: Those of the training step, of which the promise has told.
+        held: See `promise`.
+    """
+    told = {(each.kind, each.where) for each in of_training}
+    new = [each for each in operations if (each.kind, each.where) not in told]
+    return _doubts_of_step(new, held, "validation step")
 
 
 def _doubts_of_shuffles(shuffles: Shuffles) -> list[Doubt]:
@@ -140,7 +174,9 @@ def _doubts_of_shuffles(shuffles: Shuffles) -> list[Doubt]:
     return []
 
 
-def _doubts_of_step(operations: Iterable[RandomOperation], held: Callable[[Any], bool]) -> list[Doubt]:
+def _doubts_of_step(
+    operations: Iterable[RandomOperation], held: Callable[[Any], bool], step: str
+) -> list[Doubt]:
     draws: set[str] = set()
     python: set[str] = set()
     generators: set[str] = set()
@@ -155,7 +191,7 @@ def _doubts_of_step(operations: Iterable[RandomOperation], held: Callable[[Any],
     if draws:
         doubts.append(
             Doubt(
-                "the training step draws random numbers whose sequence begins anew in each process (such as "
+                f"the {step} draws random numbers whose sequence begins anew in each process (such as "
                 f"tf.random.*: {', '.join(sorted(draws))})",
                 _ITS_OWN_RANDOM_NUMBERS,
             )
@@ -163,7 +199,7 @@ def _doubts_of_step(operations: Iterable[RandomOperation], held: Callable[[Any],
     if generators:
         doubts.append(
             Doubt(
-                "the training step uses a random generator that no checkpoint holds "
+                f"the {step} uses a random generator that no checkpoint holds "
                 f"(in {', '.join(sorted(generators))})",
                 "Make the tf.random.Generator an attribute of the model. Or: "
                 f"{_ITS_OWN_RANDOM_NUMBERS[0].lower()}{_ITS_OWN_RANDOM_NUMBERS[1:]}",
@@ -172,7 +208,7 @@ def _doubts_of_step(operations: Iterable[RandomOperation], held: Callable[[Any],
     if python:
         doubts.append(
             Doubt(
-                f"the training step runs Python code ({', '.join(sorted(python))}), if that draws random numbers or "
+                f"the {step} runs Python code ({', '.join(sorted(python))}), if that draws random numbers or "
                 "remembers anything",
                 "Let it depend on its arguments alone",
                 certain=False,

@@ -26,7 +26,7 @@ from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validations import Validations
-from keras_preempt.training.promise import Promise, promise
+from keras_preempt.training.promise import Promise, doubts_of_validation_step, promise
 from keras_preempt.training.resuming import FitState, Resumed, take_over
 from keras_preempt.training.saver import Content, size_of
 from keras_preempt.training.snapshots import SnapshotTaker
@@ -72,7 +72,7 @@ class Session:
         self.callbacks = callbacks
         self.shuffles = Shuffles(fit.feed.dataset, fit.validation_data)
         inputs.watch(fit.feed, self.shuffles, input_state)
-        self._told_of_iterators = self._over = False
+        self._told_of_iterators = self._over = self._validation_seen = False
         fragile = self.shuffles.fragile
         self._unwatch = (
             backend().reshuffling.watch_iterators(fragile, self._iterator_made) if fragile else None
@@ -136,7 +136,30 @@ class Session:
             None if traced is None else backend().stateful_random_operations(traced),
             self._model_state.holds,
             unsaved,
+            own_validation_step=self._fit.validation_data is not None
+            and backend().has_own_validation_step(self._model),
         )
+
+    def validation_ended(self) -> None:
+        """A validation has ended; of the first one it is looked at what its step draws.
+
+        Only then does Keras have a trace of it, and to trace it earlier would make what Keras makes later.
+        """
+        if self._validation_seen or self._state.member != 0:
+            return
+        self._validation_seen = True
+        data, trained = self._validations.dataset, self._fit.traced
+        validated = None if data is None else backend().traced_validation(self._model, data)
+        if validated is None or trained is None:
+            return
+        look = backend().stateful_random_operations
+        for doubt in doubts_of_validation_step(look(validated), look(trained), self._model_state.holds):
+            logger.warning(
+                "%s after a preemption: %s. Otherwise the logs of validations differ after a restart, and with them "
+                "what callbacks do.",
+                "NOT exact" if doubt.certain else "Perhaps not exact",
+                doubt,
+            )
 
     @property
     def size(self) -> int:

@@ -6,8 +6,10 @@ import re
 from types import SimpleNamespace
 from typing import Any, cast
 
+import grain
 import keras
 import numpy as np
+import pandas
 import pytest
 import tensorflow as tf
 
@@ -134,6 +136,11 @@ class _Dataset(keras.utils.PyDataset):
         return (self._draw(index),)
 
 
+class _Reshuffled(_Dataset):
+    def on_epoch_end(self) -> None:
+        """Would change the order of the next epoch."""
+
+
 def test_a_py_dataset_that_gives_another_batch_the_second_time_is_found_and_leaves_no_trace() -> None:
     noisy = feed(DATA, distributed=False, batches=8)
     np.random.seed(1)
@@ -156,6 +163,9 @@ def test_a_py_dataset_that_gives_another_batch_the_second_time_is_found_and_leav
         (lambda: DATA.shuffle(8, seed=1).batch(2), None),
         (lambda: (each for each in [1, 2]), "Python generator"),
         (lambda: (np.zeros(4), np.zeros(4)), None),
+        (lambda: _Dataset(lambda index: np.random.normal(size=3)), "_Dataset gave two different batches"),
+        (lambda: _Reshuffled(lambda index: np.zeros(3)), "_Reshuffled has on_epoch_begin or on_epoch_end"),
+        (lambda: _Dataset(lambda index: np.zeros(3)), None),
         (lambda: None, None),
     ],
 )
@@ -163,3 +173,24 @@ def test_validation_data_that_a_restart_cannot_repeat_is_named(make: Any, found:
     exact, why = told(promise(feed(DATA.batch(2), distributed=False, batches=4), make()))
     assert exact == (found is None), why
     assert found is None or re.search(found, why)
+
+
+@pytest.mark.parametrize(
+    ("make", "is_code"),
+    [
+        (lambda: _Dataset(lambda index: np.zeros(3)), True),
+        (lambda: grain.MapDataset.source(np.arange(4)).batch(2), True),
+        (lambda: (np.zeros(4), np.zeros(4)), False),
+        (lambda: (pandas.DataFrame({"x": [1.0]}), pandas.Series([1.0])), False),
+        (lambda: {"x": np.zeros(4)}, False),
+        (lambda: tf.zeros(4), False),
+        (lambda: DATA.batch(2), False),
+        (lambda: None, False),
+    ],
+)
+def test_validation_data_that_python_code_makes_is_exact_if_that_repeats_itself(
+    make: Any, is_code: bool
+) -> None:
+    promised = promise(feed(DATA.batch(2), distributed=False, batches=4), make())
+    condition = "the Python code of the validation data gives the same again when it is asked again"
+    assert promised.condition == (condition if is_code else "")

@@ -251,12 +251,7 @@ class InputFeed(abc.ABC):
     @property
     def changes_itself(self) -> str:
         """The class of a `keras.utils.PyDataset` with hooks of its own for the ends of an epoch; empty if none."""
-        kind = type(getattr(self._source.data_adapter, "py_dataset", None))
-        own = any(
-            getattr(kind, name, None) not in (None, getattr(keras.utils.PyDataset, name, None))
-            for name in ("on_epoch_begin", "on_epoch_end")
-        )
-        return kind.__name__ if own else ""
+        return changes_itself(getattr(self._source.data_adapter, "py_dataset", None))
 
     def begin_epoch_once(self, batch: int = 0) -> bool:
         """Begins an epoch of the input now, and not again when Keras begins it.
@@ -379,3 +374,13 @@ class InputFeed(abc.ABC):
             yield from steps
 
         source._enumerate_iterator = once
+
+
+def changes_itself(dataset: Any) -> str:
+    """Returns the class of a `keras.utils.PyDataset` with hooks of its own for the ends of an epoch; empty if none."""
+    kind = type(dataset)
+    own = any(
+        getattr(kind, name, None) not in (None, getattr(keras.utils.PyDataset, name, None))
+        for name in ("on_epoch_begin", "on_epoch_end")
+    )
+    return kind.__name__ if own else ""

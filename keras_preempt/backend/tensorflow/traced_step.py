@@ -160,6 +160,29 @@ def trace(model: Any, dataset: Any) -> TracedStep | None:
         return None
 
 
+def traced_validation(model: Any, dataset: Any) -> TracedStep | None:
+    """Returns the trace that the validation steps of a running fit have used.
+
+    Args:
+        model: The model.
+        dataset: What Keras iterates over in the validation.
+
+    Returns:
+        The trace; None if there is none, as in an eager fit.
+    """
+    function, spec = _step_of(getattr(model, "test_function", None)), iterator_spec(dataset)
+    if function is None or spec is None or tf.config.functions_run_eagerly():
+        return None
+    if not function.experimental_get_tracing_count():
+        return None
+    return TracedStep(model, function.get_concrete_function(spec), fresh=False)
+
+
+def has_own_validation_step(model: Any) -> bool:
+    """Whether the model does not validate by Keras' own `test_step`, which draws nothing that training does not."""
+    return not str(getattr(type(model).test_step, "__module__", "")).startswith("keras.")
+
+
 def _python_values(model: Any) -> dict[tuple[int, str], Any]:
     """Returns the plain values in public attributes of the model and its layers, constants to a trace."""
     return {
