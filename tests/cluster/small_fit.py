@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
 from tests import fits
 
 STEPS, BATCH = 4, 4
+
+_STRUCK_STEP = 0.2
+"""Seconds that the step lasts in which the signal comes. One of a millisecond, as the others, may be over before the
+notice is answered; then it costs one more."""
 
 
 def contents(directory: Path) -> dict[str, bytes | None]:
@@ -41,6 +46,7 @@ class Steps(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if (self._epoch, batch) == self._strike:
             os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(_STRUCK_STEP)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.run.append((self._epoch, batch))

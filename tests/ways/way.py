@@ -45,11 +45,14 @@ class Warned:
         reason: Why, as the end of "not exact: ...".
         match: A regular expression that a line of the log has.
         at_restart: Whether the log says so only when the run continues.
+        at_once: Whether the log says so only when that which speaks against it happens. Otherwise "bit-identical" is
+            never said.
     """
 
     reason: str
     match: str
     at_restart: bool = False
+    at_once: bool = False
 
 
 @dataclass(frozen=True)

@@ -239,6 +239,7 @@ WAYS = (
             Warned(
                 "a repetition reshuffles ahead of training, at a moment left to chance. Leave out `.repeat()`",
                 "NOT exact.*something else than this fit makes an iterator",
+                at_once=True,
             ),
         ),
     ),
