@@ -81,7 +81,8 @@ def too_much(feed: InputFeed, *, caches: bool = False) -> str | None:
     if elements == math.inf:
         return "it has a cache of unknown length"
     kind = "shuffles and caches" if caches else "shuffles"
-    return f"its {kind} hold up to {elements:.0f} elements, about {size_in_words(size)}, which takes too long to save (see input_state)"
+    held = f"{elements:.0f} elements, about {size_in_words(size)}"
+    return f"its {kind} hold up to {held}, which takes too long to save (see input_state)"
 
 
 def _held(feed: InputFeed, *, caches: bool) -> tuple[float, float]:

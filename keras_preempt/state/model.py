@@ -10,6 +10,7 @@ is never a collective; reading the variable through the strategy can be.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ from keras_preempt.backend.keras.model_parts import (
 from keras_preempt.backend.seam import Runs, backend
 from keras_preempt.checkpoint.partition import NAMES, dtype_of
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state.handover import Handover, Waiting
+from keras_preempt.state.handover import Handover, Waiting, base
 from keras_preempt.state.regroup import Rule, rule_of
 
 _GLOBAL_SEED = "keras/global_seed"
@@ -71,6 +72,7 @@ class ModelState:
         self._small: set[str] = set()
         self._handover = Handover(self._components)
         self._find()
+        self._at_first_use: dict[str, int] = {}
 
     def _find(self) -> None:
         model, strategy = self._model, self._strategy
@@ -208,6 +210,30 @@ class ModelState:
         for key, part in self._by_replica(real).items():
             if key in local:
                 self._variables.assign([part], local[key])
+
+    def watch_names(self) -> None:
+        """Notes, until `ambiguous` is asked for, how many variables of its name there are when one is first used."""
+        self._handover.watch(list(self._real.values()), self._note)
+
+    def _note(self, used: Any) -> bool:
+        self._find()
+        names = [base(name) for name, variable in self._real.items() if variable is used]
+        for name in names:
+            self._at_first_use.setdefault(name, self._counted()[name])
+        return bool(names)
+
+    def ambiguous(self) -> list[str]:
+        """Returns the names of variables of which one was used before others of the same name existed.
+
+        A restart cannot tell their values apart, as it would have to when the first one is used.
+        """
+        self._handover.end()
+        self._find()
+        counted = self._counted()
+        return sorted(name for name, count in self._at_first_use.items() if counted[name] > count)
+
+    def _counted(self) -> Counter[str]:
+        return Counter(map(base, self._real))
 
     @property
     def waiting(self) -> list[str]:

@@ -72,7 +72,7 @@ class Session:
         self.callbacks = callbacks
         self.shuffles = Shuffles(fit.feed.dataset, fit.validation_data)
         inputs.watch(fit.feed, self.shuffles, input_state)
-        self._told_of_iterators = self._over = self._validation_seen = False
+        self._told_of_iterators = self._over = self._validation_seen = self._names_watched = False
         fragile = self.shuffles.fragile
         self._unwatch = (
             backend().reshuffling.watch_iterators(fragile, self._iterator_made) if fragile else None
@@ -101,6 +101,7 @@ class Session:
         """
         position = self.position(epoch, phase, batch)
         self._check_handed_over()
+        self._check_names()
         return position
 
     def position(self, epoch: int, phase: str, batch: int) -> Position:
@@ -209,6 +210,19 @@ class Session:
             )
             self.callbacks.change_weights = True
 
+    def _check_names(self) -> None:
+        """Says after the first step of an eager fit if a restart could not tell which restored value is whose."""
+        if not self._names_watched or not self._fit.step_logs():
+            return
+        self._names_watched = False
+        if (ambiguous := self._model_state.ambiguous()) and self._state.member == 0:
+            logger.warning(
+                "NOT resumable: several variables called %s are made while the model trains eagerly, and one is used "
+                "before the others are there. A restart could not tell which saved value is its own, and ends with an "
+                "error. Give their layers or metrics different names, or build the model before fit.",
+                ", ".join(ambiguous),
+            )
+
     def _check_handed_over(self) -> None:
         """Makes sure that every restored value has found its variable, once a step has run.
 
@@ -290,6 +304,9 @@ class Session:
         if self._resume is not None:
             with explained(RESTORING):
                 self._resume.hand_over(self._state, variables=False)
+        elif not self._model_state.complete and not self._fit.step_logs():
+            self._names_watched = True
+            self._model_state.watch_names()
 
     def after_epoch_begin(self) -> None:
         """Last thing in on_epoch_begin: a resumed epoch has begun before, so it must leave no trace."""

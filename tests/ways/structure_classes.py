@@ -263,14 +263,3 @@ class NestedLogs(keras.Model):
         if self.by_metric:
             return {m.name: m.result() for m in self.metrics}
         return {"loss": loss, "more": {"accuracy": results["accuracy"], "least": tf.reduce_min(said)}}
-
-
-class Twins(keras.Model):
-    """Two layers of one name, which an eager model makes one after the other, and uses the first before the second."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = layers.Dense(4, name="same"), layers.Dense(4, name="same")
-
-    def call(self, inputs: Any) -> Any:
-        return self.two(self.one(inputs))
