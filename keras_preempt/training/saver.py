@@ -55,6 +55,7 @@ class Saved:
         missing: Workers whose local part is missing.
         uncertain: Whether it may be committed nevertheless: the storage has not answered, and may still carry it out.
         late: Writers because of which the save failed: they are gone, or too slow.
+        cut: Whether it failed only because this worker has no time to wait longer: its machine goes soon.
     """
 
     name: str | None
@@ -62,6 +63,7 @@ class Saved:
     missing: tuple[int, ...] = ()
     uncertain: bool = False
     late: tuple[int, ...] = ()
+    cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,9 @@ class Saver:
         events: Where to write what happened.
         on_commit: Called with the step of each checkpoint, and with the seconds from when training stopped for it.
         peers: Knows which workers are gone; None where there are no others.
-        patience: Returns the seconds for which a save that begins now may wait for other workers at most, so that this
-            one can still write everything by itself before its machine goes; None if that time is not known.
+        patience: Returns the seconds from now for which a save may wait for other workers at most, so that this one can
+            still write everything by itself before its machine goes; None if that time is not known. Asked again and
+            again while a save waits, since a notice may come meanwhile.
 
     Attributes:
         member: The index of this process.
@@ -196,8 +199,19 @@ class Saver:
         local.update(content.arrays)
         return Prepared(attempt, mirrored, local, content.state, began_at, time.time(), copy)
 
+    def skip(self) -> None:
+        """Leaves out the name of one save, which the other workers may be making without this one."""
+        self._count += 1
+
     def write(
-        self, save: Prepared, cancelled: Callable[[], bool] = lambda: False, shown: Shown | None = None
+        self,
+        save: Prepared,
+        cancelled: Callable[[], bool] = lambda: False,
+        shown: Shown | None = None,
+        *,
+        awaited: Callable[[], bool] = lambda: True,
+        on_written: Callable[[float], None] = lambda seconds: None,
+        alone: bool = False,
     ) -> Saved:
         """Writes and commits; returns when the checkpoint is committed or cannot be.
 
@@ -205,9 +219,12 @@ class Saver:
             save: From `prepare`.
             cancelled: Whether to give up: asked between two files and while others are waited for.
             shown: Shows how much is written. None: only what training waits for, no bar in the middle of Keras'.
+            awaited: Whether training waits for this save. Until it does, a notice that comes does not cut the save.
+            on_written: Called with the seconds that it took to write this worker's part, before others are waited for.
+            alone: Whether to wait for nobody: the time for that is used up.
         """
         began = time.monotonic()
-        cut = self._patience()
+        wait = _Wait((lambda: 0.0) if alone else self._patience, awaited)
         attempt, step, directory = save.attempt, save.attempt.step, save.attempt.directory
         if self._fenced:  # The user knows already that the directory belongs to another start, and why.
             logger.info("Step %d is NOT saved: a newer start of this job has the directory.", step)
@@ -237,8 +254,10 @@ class Saver:
             )
             written = time.monotonic()
             emit("save", seconds=written - began, **save.times)
+            on_written(written - began)
+            wait.begin()
             with self._peers.watched():
-                missing = self._commit(attempt, check, cut)
+                missing = self._commit(attempt, check, wait)
         except SaveCancelled as error:
             logger.info("%s", error)
             self._discard(directory)
@@ -253,7 +272,8 @@ class Saver:
             logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
             self._discard(directory)
             late = error.late if isinstance(error, PartsMissing) else ()
-            return Saved(None, time.monotonic() - began, late=late)
+            cut = bool(late) and wait.over() and self._peers.gone.isdisjoint(late)
+            return Saved(None, time.monotonic() - began, late=late, cut=cut)
         seconds = time.monotonic() - began
         emit("commit", seconds=time.monotonic() - written, missing=list(missing))
         self._on_commit(step, seconds if save.began_at is None else time.time() - save.began_at)
@@ -273,22 +293,22 @@ class Saver:
             TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
         ]
 
-    def _commit(self, attempt: Attempt, check: Callable[[], None], cut: float | None) -> tuple[int, ...]:
+    def _commit(self, attempt: Attempt, check: Callable[[], None], wait: _Wait) -> tuple[int, ...]:
         share = sum(spec.nbytes for spec in attempt.specs or ()) / len(attempt.writers)
         patience = COMMIT_PATIENCE + share / SLOWEST_WRITE
-        if cut is not None:
-            patience = min(patience, cut)
+        everyone = frozenset(range(self._members))
 
         def pause(seconds: float) -> None:
             check()
-            time.sleep(seconds)  # Other machines' files cannot be waited for, only looked for.
+            # Other machines' files cannot be waited for, only looked for.
+            time.sleep(min(seconds, wait.left()))
 
         if self.member != attempt.writers[0]:
             manifest = wait_for_commit(
                 self._store,
                 attempt.directory,
                 patience,
-                given_up=lambda: self._lacks_a_writer(attempt),
+                given_up=lambda: wait.over() or self._lacks_a_writer(attempt),
                 wait=pause,
             )
             if manifest is not None:
@@ -301,7 +321,7 @@ class Saver:
             attempt,
             timeout=patience,
             optional_timeout=min(DOOMED_TIMEOUT, patience),
-            gone=lambda: self._peers.gone,
+            gone=lambda: everyone if wait.over() else self._peers.gone,
             wait=pause,
         )
         self._remove_superseded()
@@ -324,6 +344,38 @@ class Saver:
             return
         for name in removed:
             logger.info("Removed %s: superseded, or never committed (%s).", name, self._retention)
+
+
+class _Wait:
+    """How long one save waits for other workers: a notice may limit it, also one that comes meanwhile.
+
+    Args:
+        patience: Returns the seconds from now on; None for no limit.
+        awaited: Whether training waits for the save.
+    """
+
+    def __init__(self, patience: Callable[[], float | None], awaited: Callable[[], bool]) -> None:
+        self._patience = patience
+        self._awaited = awaited
+        self._at_first = patience()
+        self._until = math.inf
+
+    def begin(self) -> None:
+        """This worker's part is written; what it knew of its deadline before that counts from now on."""
+        if self._at_first is not None:
+            self._until = time.monotonic() + self._at_first
+
+    def left(self) -> float:
+        """Seconds; infinite without a limit. The earliest limit that was ever known counts."""
+        now = time.monotonic()
+        patience = self._patience() if self._awaited() else None
+        if patience is not None:
+            self._until = min(self._until, now + patience)
+        return max(0.0, self._until - now)
+
+    def over(self) -> bool:
+        """Whether there is no time left to wait."""
+        return self.left() <= 0
 
 
 def check_space(store: Store, model_state: ModelState, members: int, replicas: int) -> None:

@@ -55,6 +55,7 @@ class Saves:
         self._everyone = tuple(range(members))
         self._background = BackgroundSave()
         self._watch = InBackground()
+        self._awaited = threading.Event()  # Training waits for the save in flight.
         self._started: Position | None = None
         self.committed: str | None = None
         self.on_capture: Callable[[], None] = lambda: None
@@ -82,35 +83,52 @@ class Saves:
             logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
             self.on_saved(time.monotonic(), self._session.restored_name)
             return Saved(self._session.restored_name, 0.0)
+        busy = self._background.busy
+        before: Saved | None = None
         if finishing:
-            self.wait()
+            before = self.wait()
         elif (in_flight := self._background.position) is not None and in_flight.step == position.step:
-            saved = self.wait()
-            if saved is not None and saved.name is not None:
-                self.on_saved(time.monotonic(), saved.name)
-                return Saved(saved.name, time.time() - began, saved.missing)
+            before = self.wait()
+            if before is not None and before.name is not None:
+                self.on_saved(time.monotonic(), before.name)
+                return Saved(before.name, time.time() - began, before.missing)
         elif plan.kind is Kind.DEADLINE and self._owed:
-            self.wait()  # A checkpoint of some steps ago is better than none of now.
+            before = self.wait()  # A checkpoint of some steps ago is better than none of now.
         else:
             self._background.cancel()
         self._pace.save_began()
         captured_at = self._captures()
         content = self._session.capture(position)
         gone: set[int] = set()
+        alone = busy and before is not None and before.cut
+        if before is not None and alone:
+            # All the time to wait for others is used up: what is left is for writing. The others may be making the save
+            # that was planned.
+            self._saver.skip()
+            plan = self._without(before.late, gone, plan, position)
         while True:
             prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began)
-            saved = self._ended(self._saver.write(prepared, given_up))
+            # What it waits for others says nothing about how long it takes to write everything: pace forgets it.
+            saved = self._ended(
+                self._saver.write(prepared, given_up, on_written=self._pace.saved, alone=alone)
+            )
             if not saved.late:
                 self.on_saved(captured_at, saved.name)
                 return saved
-            gone.update(saved.late)
-            plan = without(plan, sorted(gone), self._everyone, self._saver.member)
-            logger.warning(
-                "Worker(s) %s are gone, or too late: worker(s) %s write the checkpoint at step %s instead.",
-                ", ".join(map(str, saved.late)),
-                ", ".join(map(str, plan.writers)),
-                position.step,
-            )
+            alone = alone or saved.cut
+            plan = self._without(saved.late, gone, plan, position)
+
+    def _without(self, late: tuple[int, ...], gone: set[int], plan: Plan, position: Position) -> Plan:
+        """The plan for those who are left, when `late` of its writers have turned out to be missing, too."""
+        gone.update(late)
+        plan = without(plan, sorted(gone), self._everyone, self._saver.member)
+        logger.warning(
+            "Worker(s) %s are gone, or too late: worker(s) %s write the checkpoint at step %s instead.",
+            ", ".join(map(str, late)),
+            ", ".join(map(str, plan.writers)),
+            position.step,
+        )
+        return plan
 
     def in_background(self, plan: Plan, position: Position) -> float:
         """Copies the state to host memory, and writes it while training goes on; unless it is there already.
@@ -124,16 +142,29 @@ class Saves:
             self.on_saved(time.monotonic(), self._session.restored_name)
             return 0.0
         began = time.time()
+        self._awaited.set()
         self._background.wait()  # At most one: memory for one copy, and the order of saves.
         self._pace.save_began()
         self._owed = plan.kind is Kind.PREEMPTED
         captured_at = self._captures()
         content = self._session.capture(position)
         prepared = self._saver.prepare(plan, position, content, copy=True, began_at=began)
-        watch = self._watch = InBackground()
+        watch, waits = InBackground(), threading.Event()
+        self._watch, self._awaited = watch, waits
+        written: list[float] = []
+
+        def awaited() -> bool:
+            if waits.is_set() and written:
+                # What it has waited for others says nothing about how long it takes to write everything.
+                self._pace.saved(written.pop())
+            return waits.is_set()
 
         def write(cancelled: Callable[[], bool]) -> Saved:
-            saved = self._ended(self._saver.write(prepared, cancelled, watch.transfer))
+            saved = self._ended(
+                self._saver.write(
+                    prepared, cancelled, watch.transfer, awaited=awaited, on_written=written.append
+                )
+            )
             self.on_saved(captured_at, saved.name)
             return saved
 
@@ -219,6 +250,7 @@ class Saves:
         Raises:
             BaseException: The error of the save.
         """
+        self._awaited.set()
         with self._watch.waited_for():
             return self._background.wait()
 
