@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.backend.keras.model_parts import own_optimizers, steps_done, steps_of_parts
-from keras_preempt.backend.tensorflow import repairs
+from keras_preempt.backend.tensorflow import graph_operations, repairs
 from keras_preempt.backend.tensorflow.feed import running_fit
 from keras_preempt.backend.tensorflow.traced_step import (
     STEPS,
@@ -264,3 +264,54 @@ def test_variables_of_a_step_come_in_the_order_of_their_use() -> None:
 
     found = [each for each in _traced(Model(noise)).changed_variables if each.name == "same:0"]
     assert [id(each) for each in found] == [id(each) for each in outside]
+
+
+class Noisy(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return x + tf.random.normal(tf.shape(x))
+
+
+class NoisyLoss(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.layer(x)
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *rest: Any, **more: Any) -> Any:
+        return tf.reduce_mean((y - y_pred) ** 2) * tf.random.uniform(())
+
+
+class NoisyMetric(keras.metrics.Mean):
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        super().update_state(y_pred + tf.random.normal(tf.shape(y_pred)))
+
+
+@pytest.mark.parametrize(
+    ("make", "metrics", "where"),
+    [
+        (lambda: keras.Sequential([Noisy(name="noisy"), keras.layers.Dense(1)]), [], "call"),
+        (NoisyLoss, [], "compute_loss"),
+        (lambda: keras.Sequential([keras.layers.Dense(1)]), [NoisyMetric()], "update_state"),
+    ],
+    ids=["layer", "loss", "metric"],
+)
+def test_a_random_operation_is_found_wherever_keras_calls_it(make: Any, metrics: Any, where: str) -> None:
+    model = make()
+    data = tf.data.Dataset.from_tensor_slices((np.ones((8, 4), "float32"), np.ones((8, 1), "float32")))
+    with _no_global_seed():
+        (found,) = stateful_random_operations(
+            _traced(model, data.batch(4), optimizer="sgd", loss="mse", metrics=metrics)
+        )
+    assert found.where.startswith(f"{where} (test_traced_step.py:")
+
+
+def test_a_random_operation_of_a_library_is_named_by_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_operations, "_is_installed", lambda file: True)
+    model = keras.Sequential([Noisy(name="noisy"), keras.layers.Dense(1)], name="whole")
+    data = tf.data.Dataset.from_tensor_slices((np.ones((8, 4), "float32"), np.ones((8, 1), "float32")))
+    with _no_global_seed():
+        (found,) = stateful_random_operations(_traced(model, data.batch(4), optimizer="sgd", loss="mse"))
+    assert found.where.startswith("the layers ")
+    assert "whole_1/noisy_1" in found.where
