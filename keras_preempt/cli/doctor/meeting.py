@@ -22,6 +22,7 @@ from typing import Any
 from keras_preempt.checkpoint.errors import AlreadyExists, CheckpointError, NotFound, StoreUnavailable
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Findings
+from keras_preempt.cluster import tf_config_from_jobset
 from keras_preempt.process.environment import TF_CONFIG
 
 _HELLO = re.compile(r"hello-(\d+)-([0-9a-f]{16})")
@@ -31,6 +32,7 @@ _GREETING = b"keras-preempt doctor, worker "
 _CONNECT = 1.0  # seconds
 _LEAVE = 10.0  # seconds for the others to see the last answers
 _CLOCKS = 2.0  # seconds by which clocks may differ
+_JOBSET = "JOBSET_NAME"
 
 
 @dataclass
@@ -160,7 +162,7 @@ class Meeting:
                 "ports",
                 f"This worker cannot listen on its own address {address}: "
                 f"{'another program has the port' if taken else error}.",
-                "End that program, or give the job other ports in TF_CONFIG.",
+                f"End that program, or give the job other ports ({self.job.said_by} says these).",
             )
             yield
             return
@@ -216,14 +218,13 @@ class Meeting:
     def _say_ports(self, findings: Findings) -> None:
         missing = sorted(self._others() - self._reached)
         if not missing:
-            findings.ok("ports", "All other workers answer on their addresses in TF_CONFIG.")
+            findings.ok("ports", f"All other workers answer on their addresses of {self.job.said_by}.")
             return
         names = ", ".join(f"worker {number} ({self.job.addresses[number]})" for number in missing)
         findings.problem(
             "ports",
             f"No answer from {names}, after {self.patience:g} s.",
-            "Open these ports between the machines (firewall, network policy), and check that "
-            "the names in TF_CONFIG "
+            "Open these ports between the machines (firewall, network policy), and check that these names "
             "resolve to the workers.",
         )
 
@@ -259,18 +260,23 @@ class Job:
 def job_of(variables: Mapping[str, str]) -> Job | None:
     """Returns the job that this process belongs to; None if no variable names more than one worker.
 
+    TF_CONFIG comes first: the script has made it of the others, or does not look at them.
+
     Raises:
-        ValueError: TensorFlow cannot read TF_CONFIG, or this process is not a worker in it.
+        ValueError: TensorFlow cannot read TF_CONFIG, or this process is not a worker in it; or a variable of JobSet is
+            missing or wrong.
     """
     if text := variables.get(TF_CONFIG):
         return _of_tf_config(text)
+    if variables.get(_JOBSET):
+        return _of_tf_config(json.dumps(tf_config_from_jobset(variables)), _JOBSET)
     tasks, number = variables.get("SLURM_STEP_NUM_TASKS", ""), variables.get("SLURM_PROCID", "")
     if tasks.isdecimal() and number.isdecimal() and int(tasks) > 1:
         return Job(int(number), int(tasks), (), "SLURM_PROCID")
     return None
 
 
-def _of_tf_config(text: str) -> Job | None:
+def _of_tf_config(text: str, said_by: str = TF_CONFIG) -> Job | None:
     try:
         config = json.loads(text)
         cluster = config.get("cluster") or {}
@@ -279,7 +285,7 @@ def _of_tf_config(text: str) -> Job | None:
             return None
         here = (config["task"]["type"], int(config["task"]["index"]))
         addresses = tuple(str(cluster[job][task]) for job, task in order)
-        return Job(order.index(here), len(order), addresses, TF_CONFIG)
+        return Job(order.index(here), len(order), addresses, said_by)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"Expected {TF_CONFIG} to be JSON with a cluster and this process' task in it. Received: {text!r} "

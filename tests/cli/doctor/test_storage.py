@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from keras_preempt.cli.main import main
 from keras_preempt.cluster.local import find_free_ports
+from keras_preempt.process.environment import DRILL_DIRECTORY
 from keras_preempt.testing import FakeGcs
-from tests.cli.doctor.doctored import Report, doctor, report_of, start
+from tests.cli.doctor.doctored import ENV, Report, doctor, report_of, start
+from tests.test_jobset import pod
 
 
 def test_a_good_directory_passes_and_nothing_stays_in_it(tmp_path: Path) -> None:
@@ -83,34 +89,70 @@ def test_a_save_that_does_not_fit_the_grace_is_found() -> None:
         assert gcs.objects("bucket") == {}
 
 
-def as_cluster(directories: list[str], *more: str, addresses: list[str] | None = None) -> list[Report]:
+def variables_of(kind: str, workers: int, addresses: list[str] | None = None) -> list[dict[str, str]]:
+    """The variables by which each worker of one job knows its place among the others."""
+    if kind == "TF_CONFIG":
+        addresses = addresses or [f"127.0.0.1:{port}" for port in find_free_ports(workers)]
+        cluster = {"cluster": {"worker": addresses}}
+        return [
+            {"TF_CONFIG": json.dumps({**cluster, "task": {"type": "worker", "index": index}})}
+            for index in range(workers)
+        ]
+    if kind == "Slurm":
+        return [
+            {"SLURM_PROCID": str(index), "SLURM_STEP_NUM_TASKS": str(workers)} for index in range(workers)
+        ]
+    network = {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "pod_network"), ENV["PYTHONPATH"]]),
+        # All pods listen on one port; another run of this test beside this one has addresses of its own.
+        "POD_NETWORK": f"127.{random.randrange(1, 255)}.{random.randrange(255)}",
+    }
+    return [{**pod(0, index, pods=workers), **network} for index in range(workers)]
+
+
+def as_cluster(
+    directories: list[str], *more: str, kind: str = "TF_CONFIG", addresses: list[str] | None = None
+) -> list[Report]:
     """A doctor for each directory, started as the workers of one job are, each with its own."""
-    addresses = addresses or [f"127.0.0.1:{port}" for port in find_free_ports(len(directories))]
-    config = {"cluster": {"worker": addresses}}
+    variables = variables_of(kind, len(directories), addresses)
     processes = [
-        start(
-            directory,
-            *more,
-            env={"TF_CONFIG": json.dumps({**config, "task": {"type": "worker", "index": index}})},
-        )
-        for index, directory in enumerate(directories)
+        start(directory, *more, env=env) for directory, env in zip(directories, variables, strict=True)
     ]
     return [report_of(process) for process in processes]
 
 
-def test_a_directory_that_workers_do_not_share_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["TF_CONFIG", "Slurm", "JobSet"])
+def test_a_directory_that_workers_do_not_share_is_found(kind: str, tmp_path: Path) -> None:
     own = [str(tmp_path / name) for name in ("disk-of-0", "disk-of-1")]
-    for report in as_cluster(own, "--wait", "8"):
+    for report in as_cluster(own, "--wait", "8", kind=kind):
         assert "gs://bucket/prefix" in report.cure("shared")
         assert report.problems == {"shared"}
-    for report in as_cluster([str(tmp_path / "shared")] * 2):
+    for report in as_cluster([str(tmp_path / "shared")] * 2, kind=kind):
         report.assert_passes()
-        assert {name: report.findings[name]["level"] for name in ("shared", "ports", "clocks")} == {
-            "shared": "ok",
-            "ports": "ok",
-            "clocks": "ok",
-        }
+        levels = {name: report.findings.get(name, {}).get("level") for name in ("shared", "ports", "clocks")}
+        # Slurm's variables do not say where a task listens.
+        assert levels == {"shared": "ok", "ports": None if kind == "Slurm" else "ok", "clocks": "ok"}
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["TF_CONFIG", "Slurm", "JobSet"])
+def test_the_workers_of_a_job_try_it_in_one_place(kind: str, tmp_path: Path) -> None:
+    says_where = f"import os; print('place:', os.environ['{DRILL_DIRECTORY}'])"
+    command = ("--", sys.executable, "-c", says_where)
+    reports = as_cluster([str(tmp_path / "shared")] * 2, *command, kind=kind)
+    places = {line.partition("place: ")[2] for report in reports for line in report.errors.splitlines()} - {
+        ""
+    }
+    assert len(places) == 1, places
+    assert places.pop().startswith(str(tmp_path / "shared"))
+
+
+def test_a_variable_of_jobset_that_is_missing_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JOBSET_NAME", "digits")
+    assert main(["doctor"]) == 2
+    assert "Expected REPLICATED_JOB_NAME to be set" in capsys.readouterr().err
 
 
 def test_a_port_that_another_program_has_is_found(tmp_path: Path) -> None:
