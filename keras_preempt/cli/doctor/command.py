@@ -18,6 +18,7 @@ from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Findings, Printer
+from keras_preempt.cli.doctor.loops import uses_handler
 from keras_preempt.cli.doctor.meeting import Job, Meeting, job_of
 from keras_preempt.cli.doctor.reasons import explain
 from keras_preempt.cli.doctor.software import check_determinism, check_versions
@@ -112,7 +113,7 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
     Looks at the platform, the versions, DIR (writable, shared, durable, fast, with room), and says how to correct
     each thing that is wrong. With COMMAND it starts the job's own command, waits until it trains, sends SIGTERM to the
     process that it has started, as the machine will, and checks whether it saves and leaves in time. COMMAND's
-    checkpoints go to a place of the doctor in DIR, which is removed.
+    checkpoints go to a place of the doctor in DIR, which is removed; those of a custom loop go where it puts them.
 
     \b
     Examples:
@@ -123,7 +124,7 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
       keras-preempt doctor gs://bucket/run --json -- sh -c 'exec python train.py'
 
     DIR is what the callback is given: a path, or gs://bucket/prefix. On a cluster, start this instead of the job,
-    on all workers: by TF_CONFIG or Slurm's variables they look for each other.
+    on all workers: by TF_CONFIG, Slurm's variables or JobSet's they look for each other.
 
     \b
     Exit codes:
@@ -248,6 +249,7 @@ class _Examination:
                 variables={} if job is None else {TF_CONFIG: os.environ.get(TF_CONFIG)},
                 as_pid_1=wanted.as_pid_1 or os.getpid() == 1,
                 sends=job is None or job.index == job.workers - 1,
+                uses_handler=uses_handler(wanted.command),
             )
             trial.run()
             size = trial.watched.size()

@@ -17,11 +17,15 @@ _EXEC = "Let the shell become the command: `exec python train.py` as its last li
 def explain(seen: Trial, findings: Findings) -> None:
     """Adds the findings of a trial: what was wrong, the cause first."""
     before = len(findings.all)
+    loop_ended_well = seen.is_loop and seen.in_time and seen.good_status and not seen.left
     ended_well = bool(seen.exits) and not any(seen.exits.values()) and not seen.left
     if not seen.trains:
         _no_training(seen, findings)
     elif seen.in_time and seen.good_status and seen.saved and not seen.left:
         _passed(seen, findings)
+        _ignored_outside_of_fit(seen, findings)
+    elif loop_ended_well:
+        _loop_ended_well(seen, findings)
         _ignored_outside_of_fit(seen, findings)
     elif ended_well and seen.watched.has("finish"):
         _over(seen, findings)
@@ -48,6 +52,15 @@ def _no_training(seen: Trial, findings: Findings) -> None:
             "training",
             f"fit began, and no worker's first step was over after {seen.patience:g} s.",
             "Pass a longer --start-timeout if the first step takes that long.",
+        )
+    elif seen.is_loop:
+        how = f"ended with {status}" if seen.exits else f"ran for {seen.began_after:.0f} s"
+        findings.warning(
+            "callback",
+            f"The command {how}, and no PreemptionCheckpointHandler of keras_preempt began to listen in it, as far as "
+            "the doctor can follow a custom loop. Expected: one in each worker, in the main thread.",
+            "Make the handler before the loop; pass a longer --start-timeout if that takes longer, and more epochs if "
+            "the loop was over. Behind a launcher, try the script itself: -- python train.py.",
         )
     else:
         how = f"ended with {status}" if seen.exits else f"ran for {seen.began_after:.0f} s"
@@ -88,6 +101,17 @@ def _passed(seen: Trial, findings: Findings) -> None:
         )
 
 
+def _loop_ended_well(seen: Trial, findings: Findings) -> None:
+    statuses = ", ".join(sorted({str(code) for code in seen.exits.values()}))
+    findings.not_checked(
+        _PATH,
+        f"Which step a PreemptionCheckpointHandler has saved: it reports no events. SIGTERM to the process that was "
+        f"started ({seen.chain[0] if seen.chain else shlex.join(seen.command)}) ended the loop with {statuses}, which "
+        f"says that it saved, after {seen.seconds:.1f} s of the {seen.grace.seconds:g} s of grace, and nothing was "
+        "left behind. Start it again, and look whether it continues.",
+    )
+
+
 def _causes(seen: Trial, findings: Findings) -> None:
     """Adds the most specific cause that explains the end, and then what else is wrong."""
     first = seen.chain[0] if seen.chain else None
@@ -120,7 +144,7 @@ def _causes(seen: Trial, findings: Findings) -> None:
             "Python can hear signals, or TerminationConfig(signals=()) says not to listen.",
             "Call fit from the main thread (and what else has to run from another one), with signals=('SIGTERM',).",
         )
-    elif between and not seen.heard:
+    elif between and not seen.heard and not seen.is_loop:
         findings.problem(
             _PATH,
             f"SIGTERM went to {between[0]}, which did not hand it on to {last}, which trains.",
@@ -169,6 +193,17 @@ def _ignored_outside_of_fit(seen: Trial, findings: Findings) -> None:
 def _without_a_cause(seen: Trial, findings: Findings) -> None:
     saved = f"saved step {max(m.step for m in seen.saved)}" if seen.saved else "saved nothing"
     when = f"ended with {_statuses(seen)} after {seen.seconds:.1f} s" if seen.exits else "did not end"
+    if seen.is_loop:
+        findings.warning(
+            _PATH,
+            f"After SIGTERM to the process that was started, the loop {when}. A status of "
+            f"{', '.join(map(str, seen.codes))} within {seen.grace.seconds:g} s is expected; a "
+            "PreemptionCheckpointHandler reports no events, so whether it saved is not known. Its last lines: "
+            f"{' | '.join(seen.last_lines)}",
+            "Start it again, and look whether it continues where it was. If a shell or a wrapper stands before it: "
+            f"{_EXEC} If the script has a status of its own, pass --restart-code.",
+        )
+        return
     findings.problem(
         _PATH,
         f"After SIGTERM to the process that was started, the job {saved} and {when}. A status of "

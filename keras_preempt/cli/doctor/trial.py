@@ -12,11 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keras_preempt.checkpoint.manifest import Manifest
+from keras_preempt.cli.doctor.loops import Loops
 from keras_preempt.cli.doctor.processes import Process, chain, look, training_process
 from keras_preempt.cli.doctor.surroundings import Grace, is_ignored
 from keras_preempt.cli.doctor.watched import Watched
 from keras_preempt.cluster import LocalCluster
 from keras_preempt.cluster.leash import descendants
+from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.worker import LEFT_BEHIND
 from keras_preempt.process.environment import DRILL_DIRECTORY, STATUS_DIR
 
@@ -53,6 +55,7 @@ class Trial:
         variables: More variables for the command.
         as_pid_1: Whether the command is to be process 1 of a container.
         sends: Whether this worker of a cluster gets the signal; the others then hear of it.
+        uses_handler: Whether the command may be a custom loop with a `PreemptionCheckpointHandler`.
 
     Attributes:
         watched: What the fits have reported.
@@ -81,6 +84,7 @@ class Trial:
     variables: Mapping[str, str | None] = field(default_factory=dict)
     as_pid_1: bool = False
     sends: bool = True
+    uses_handler: bool = False
     watched: Watched = field(init=False)
     began_after: float = field(default=0.0, init=False)
     trains: bool = field(default=False, init=False)
@@ -95,6 +99,7 @@ class Trial:
     left: list[str] = field(default_factory=list, init=False)
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES), init=False)
     ever_ignored: Process | None = field(default=None, init=False)
+    _loops: Loops | None = field(default=None, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _ignoring: dict[int, Process] = field(default_factory=dict, init=False)
     _ignoring_since: dict[int, float] = field(default_factory=dict, init=False)
@@ -107,11 +112,25 @@ class Trial:
         """Whether every worker has ended with a status that asks for a restart."""
         return bool(self.exits) and all(code in self.codes for code in self.exits.values())
 
+    @property
+    def is_loop(self) -> bool:
+        """Whether a custom loop was tried: its script uses a handler, and no fit has begun."""
+        return self.uses_handler and not self.watched.has("start")
+
     def run(self) -> None:
         """Runs the command to its end."""
-        command = list(self.command)
-        if is_ignored():
-            command = [sys.executable, "-I", "-S", "-c", _IGNORING, *command]
+        with contextlib.ExitStack() as stack:
+            command = list(self.command)
+            if self.uses_handler:
+                folder = stack.enter_context(scratch_directory("doctor"))
+                self._loops = Loops(folder, self.workers)
+                # Told to the command alone: the keeper would pass the signal on to the process that says it listens.
+                command = ["env", f"{STATUS_DIR}={folder}", *command]
+            if is_ignored():
+                command = [sys.executable, "-I", "-S", "-c", _IGNORING, *command]
+            self._run(command)
+
+    def _run(self, command: list[str]) -> None:
         cluster = LocalCluster(
             self.workers,
             command,
@@ -141,6 +160,8 @@ class Trial:
                 return False
             if self.watched.trains():
                 return not self.watched.has("finish")
+            if self._loops is not None and self.is_loop and self._loops.run():
+                return True
         return False
 
     def _note_ignoring(self, cluster: LocalCluster) -> None:
@@ -158,7 +179,9 @@ class Trial:
     def _end(self, cluster: LocalCluster) -> None:
         index = self.workers - 1
         started = cluster.pids[index]
-        named = self.watched.processes()
+        named = (
+            self._loops.processes() if self._loops is not None and self.is_loop else self.watched.processes()
+        )
         for member in sorted(named, reverse=True):
             if trains := training_process(named[member], started):
                 break

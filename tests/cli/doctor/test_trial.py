@@ -52,6 +52,31 @@ def test_a_script_without_the_callback_is_found(tmp_path: Path) -> None:
     assert "callbacks=[PreemptionCallback(DIR)]" in report.cure("callback")  # The cure is `script(tmp_path)`.
 
 
+_LOOP = """
+import sys, time
+import tensorflow as tf
+from keras_preempt import PreemptionCheckpointHandler
+step = tf.Variable(0, dtype=tf.int64)
+with PreemptionCheckpointHandler(None, tf.train.Checkpoint(step=step), sys.argv[1]) as handler:
+    while True:
+        handler.run(time.sleep, 0.1)
+        step.assign_add(1)
+"""
+
+
+def test_a_custom_loop_is_not_blamed_for_reporting_no_events(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(_LOOP)
+    saved = tmp_path / "saved"
+    report = doctor(str(tmp_path / "run"), *LONG, "--", PYTHON, str(tmp_path / "loop.py"), str(saved))
+    report.assert_passes()
+    finding = report.findings["signal path"]
+    assert finding["level"] == "not checked"
+    assert "ended the loop with 75" in finding["what"]
+    assert "reports no events" in finding["what"]
+    assert list(saved.glob("*.index")), "in the loop's own directory"
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_script_that_fails_by_itself_is_not_blamed_on_signals(tmp_path: Path) -> None:
     train = tmp_path / "train.py"
     train.write_text("raise SystemExit('no such data set')")

@@ -1,0 +1,241 @@
+"""What single checks of the doctor find, without a trial. No test here needs TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.cli.doctor import meeting, storage
+from keras_preempt.cli.doctor.finding import Finding, Findings
+from keras_preempt.cli.doctor.meeting import Job, Meeting
+from keras_preempt.cli.doctor.software import check_versions
+from keras_preempt.cli.doctor.storage import check_place
+from keras_preempt.cli.doctor.surroundings import check_platform
+from keras_preempt.cli.main import main
+from keras_preempt.cli.terminal import shown_size
+from keras_preempt.notices.platform import MACHINES, SCHEDULERS, Platform
+from keras_preempt.process.environment import GRACE_PERIOD, PLATFORM
+from keras_preempt.testing import FakeGcs
+from tests.cli.doctor.doctored import doctor
+
+RUN = Path(__file__).parents[2] / "formats" / "format-1"
+NOTICES = {
+    "generic": "SIGTERM, coordination key",
+    "slurm": "SIGTERM, coordination key",
+    "gce-gpu": "SIGTERM, gce, coordination key",
+    "aws": "SIGTERM, aws, coordination key",
+    "azure": "SIGTERM, azure, coordination key",
+    "kubernetes+gce-tpu": "SIGTERM, gce, coordination key",
+}
+
+
+def of(check: str, findings: Findings) -> Finding:
+    """The only finding of a check."""
+    (finding,) = [finding for finding in findings.all if finding.check == check]
+    return finding
+
+
+# -- The size of a checkpoint, and where it is staged --------------------------------------------------------
+
+
+def test_a_run_that_is_there_says_how_large_a_checkpoint_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(RUN, tmp_path / "run")
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    size = shown_size(sum(len(data) for path, data in files.items() if "step-" in str(path)))
+    assert main(["doctor", str(run), "--json"]) == 0
+    found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["save"]["level"] == "ok"
+    assert found["save"]["what"].startswith(f"A save of {size} (the largest checkpoint in DIR) took ")
+    assert found["room"]["what"].startswith(f"2 checkpoints of {size} ")
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
+
+
+def test_a_staging_disk_without_room_is_found(tmp_path: Path) -> None:
+    with FakeGcs() as gcs:
+        asked = ("gs://bucket/run", "--staging-dir", str(tmp_path), "--state-size")
+        report = doctor(*asked, "900000GB", env=gcs.environment())
+        assert f"are staged in {tmp_path} on their way to the bucket" in report.cure("staging")
+        assert "a save would fail" in report.cure("staging")
+        assert "on a larger local disk" in report.cure("staging")
+        assert report.problems == {"staging"}
+        assert report.findings["save"]["level"] == "not checked"
+        cured = doctor(*asked, "1MB", env=gcs.environment())
+        cured.assert_passes()
+        assert cured.findings["staging"]["level"] == cured.findings["save"]["level"] == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_staging_disk_that_cannot_be_used_is_found(tmp_path: Path) -> None:
+    with FakeGcs() as gcs:
+        asked = ("gs://bucket/run", "--state-size", "1MB", "--staging-dir")
+        report = doctor(*asked, str(tmp_path / "gone"), env=gcs.environment())
+        assert str(tmp_path / "gone") in report.cure("staging")
+        assert "a directory on a local disk" in report.cure("staging")
+        assert report.problems == {"staging"}
+
+
+def test_a_staging_disk_in_memory_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_file_system", lambda path: ("tmpfs", "/dev/shm"))
+    findings = Findings()
+    assert storage.check_room(findings, SimpleNamespace(), 1, 2, 1, str(tmp_path))  # type: ignore[arg-type]
+    assert of("staging", findings).level == "warning"
+    assert "it is memory (tmpfs)" in of("staging", findings).what
+
+
+# -- The file system -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("platform", "level"),
+    [
+        ("kubernetes", "problem"),
+        ("kubernetes+gce-gpu", "problem"),
+        ("generic", "warning"),
+        ("slurm", "warning"),
+    ],
+)
+def test_a_container_s_own_layer_is_a_problem_where_containers_are_replaced(
+    platform: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_file_system", lambda path: ("overlay", "/"))
+    findings = Findings()
+    assert check_place(findings, LocalStore(tmp_path / "run"), Platform(name=platform))
+    found = of("durable", findings)
+    assert found.level == level
+    assert "the container's own layer: it goes with the container" in found.what
+    assert ("mount a volume" in found.cure) == (level == "problem")
+
+
+# -- The workers' clocks -------------------------------------------------------------------------------------
+
+
+class Clocks:
+    """Stands in for the module `time`: in some threads, it is later."""
+
+    monotonic, sleep = staticmethod(time.monotonic), staticmethod(time.sleep)
+
+    def __init__(self, ahead: dict[str, float]) -> None:
+        self._ahead = ahead
+
+    def time(self) -> float:
+        return time.time() + self._ahead.get(threading.current_thread().name, 0.0)
+
+
+@pytest.mark.parametrize(("ahead", "level"), [(60.0, "warning"), (-60.0, "warning"), (0.5, "ok")])
+def test_clocks_of_workers_that_differ_are_found(
+    ahead: float, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "time", Clocks({"worker 1": ahead}))
+    found = [Findings(), Findings()]
+    workers = [
+        threading.Thread(
+            target=Meeting(LocalStore(tmp_path), "the directory", Job(index, 2, (), "test"), 60.0).hold,
+            args=(found[index],),
+            name=f"worker {index}",
+        )
+        for index in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    for findings in found:
+        assert of("shared", findings).level == "ok"
+        assert of("clocks", findings).level == level
+        if level == "warning":
+            # Less is known for sure: the files took a moment.
+            assert "differs from this one's by at least" in of("clocks", findings).what
+            assert 30 < float(of("clocks", findings).what.partition("at least ")[2].partition(" s.")[0]) <= 60
+            assert "chrony" in of("clocks", findings).cure
+
+
+# -- The backend, and the platform ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keras_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    return tmp_path / "keras.json"
+
+
+def backend() -> list[Finding]:
+    findings = Findings()
+    check_versions(findings)
+    return [finding for finding in findings.all if finding.check == "backend"]
+
+
+def test_another_backend_in_the_environment_is_found(
+    keras_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keras_home.write_text('{"backend": "tensorflow"}')
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    (finding,) = backend()
+    assert finding.level == "problem"
+    assert "Received: 'jax'" in finding.what
+    assert "KERAS_BACKEND=tensorflow" in finding.cure
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    assert backend() == []
+
+
+def test_another_backend_in_keras_json_is_found(keras_home: Path) -> None:
+    keras_home.write_text('{"backend": "torch", "floatx": "float32"}')
+    (finding,) = backend()
+    assert finding.level == "problem"
+    assert "Received: 'torch'" in finding.what
+    assert "keras.json" in finding.cure
+
+
+@pytest.mark.parametrize("text", ['{"backend": "tensorflow"}', "{}", "[]", "no JSON", None])
+def test_keras_json_without_another_backend_is_good(text: str | None, keras_home: Path) -> None:
+    if text is not None:
+        keras_home.write_text(text)
+    assert backend() == []
+
+
+def platform(monkeypatch: pytest.MonkeyPatch, given: float | None = None, **variables: Any) -> Findings:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    findings = Findings()
+    check_platform(findings, given)
+    return findings
+
+
+@pytest.mark.parametrize("name", NOTICES)
+def test_the_notices_that_are_heard_are_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = platform(monkeypatch, **{PLATFORM: name})
+    assert f"Notices from {NOTICES[name]}; " in of("platform", findings).what
+    only_signals = [finding.what for finding in findings.all if finding.check == "notices"]
+    assert any("SIGTERM is the only notice" in what for what in only_signals) == (name == "generic")
+
+
+def test_the_grace_of_the_environment_is_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {PLATFORM: "aws", GRACE_PERIOD: "45"}
+    found = of("grace", platform(monkeypatch, **variables))
+    assert found.what.startswith(f"45 s from a notice to the end are counted on: {GRACE_PERIOD}.")
+    found = of("grace", platform(monkeypatch, 20.0, **variables))
+    assert found.what == "20 s from a notice to the end, as --grace says."
+
+
+def test_a_grace_of_the_environment_that_is_no_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = platform(monkeypatch, **{PLATFORM: "aws", GRACE_PERIOD: "soon"}).all
+    assert (found.check, found.level) == ("platform", "problem")
+    assert GRACE_PERIOD in found.what
+    assert "'soon'" in found.what
+
+
+def test_of_a_scheduler_on_a_machine_the_shorter_grace_is_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler, machine = SCHEDULERS["sagemaker"].grace, MACHINES["gce-gpu"].grace
+    assert scheduler.seconds > machine.seconds
+    found = of("grace", platform(monkeypatch, **{PLATFORM: "sagemaker+gce-gpu"}))
+    assert found.what.startswith(f"{machine.seconds:g} s")
