@@ -13,7 +13,7 @@ from keras_preempt.cli.options import (
     workers_option,
 )
 from keras_preempt.cli.terminal import Terminal
-from keras_preempt.cluster import Supervisor
+from keras_preempt.cluster import RestartPolicy, Supervisor
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -37,7 +37,7 @@ from keras_preempt.cluster import Supervisor
 )
 @seconds_option(
     "--failure-grace",
-    default=10.0,
+    default=RestartPolicy.failure_grace,
     zero=True,
     help="Time for the other workers to end by themselves once one has crashed.",
 )

@@ -137,14 +137,15 @@ class RestartPolicy:
             it was told to stop.
         max_restarts_without_progress: Restarts in a row that may save no later step.
         max_failures: Crashes after which the cluster is still started again.
-        failure_grace: Seconds that the others have to end by themselves once a worker has failed.
+        failure_grace: Seconds that the others have to end by themselves once a worker has failed. TensorFlow tells them
+            of a loss only after 10 s; with less time they would be ended before they can say so (69).
         incarnation_timeout: Seconds that one incarnation may take; None for no limit.
     """
 
     restart_codes: tuple[int, ...] = RESTART_CODES
     max_restarts_without_progress: int = 3
     max_failures: int = 0
-    failure_grace: float = 10.0
+    failure_grace: float = 30.0
     incarnation_timeout: float | None = None
 
     def __post_init__(self) -> None:

@@ -230,8 +230,10 @@ class Supervisor:
         if incarnation.verdict.outcome is Outcome.PREEMPTED:
             cause = incarnation.verdict.cause
             asked = cause is not None and cause.code in self._policy.restart_codes
-            # A shell says 143 for a process that SIGTERM has killed, and Compute Engine's status is the same.
-            if cause is not None and asked and (incarnation.saved or cause.code not in KILLED_BY_TERM):
+            # Who has never listened says it by itself, and is believed. But a shell says 143 for a process that SIGTERM
+            # has killed, and Compute Engine's status is the same.
+            believed = not incarnation.listened and (cause is None or cause.code not in KILLED_BY_TERM)
+            if cause is not None and asked and (incarnation.saved or believed):
                 return cause.code
             # The signal killed them, before they listened or after they had saved.
             if incarnation.saved or (best_step > 0 and not incarnation.listened):

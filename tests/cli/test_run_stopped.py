@@ -152,6 +152,8 @@ def test_a_job_that_a_shell_ends_with_0_after_a_preemption_is_started_again(laun
         ),
         # It says itself that it could not save.
         ("listen(); until_signal(); saved(74); sys.exit(74)", 74),
+        # Its status says that it is saved, and nobody has said that a checkpoint is committed.
+        ("listen(); until_signal(); sys.exit(75)", 74),
     ],
 )
 @pytest.mark.parametrize("shell", [False, True])
@@ -165,6 +167,15 @@ def test_75_is_not_said_of_a_job_that_was_not_saved(
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == status, output
+
+
+def test_a_command_without_training_of_this_package_is_believed(launched: Launched) -> None:
+    script = launched.script("(here / 'listening-0').write_text('1'); until_signal(); sys.exit(75)")
+    process = launched.run(sys.executable, script)
+    launched.trace("listening-0", process)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output
 
 
 def test_a_job_stopped_while_it_starts_again_is_saved_already(launched: Launched) -> None:

@@ -36,8 +36,6 @@ def launch(folder: Path, way: str) -> str:
                 "run",
                 "--workers",
                 "2",
-                "--failure-grace",
-                "30",
             ),
             *("--", sys.executable, str(SCRIPT), str(folder / "run"), way),
         ],

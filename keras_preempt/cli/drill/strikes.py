@@ -122,7 +122,7 @@ class Strikes:
         elif "lost" in told:
             self._give_up(str(told["lost"]))
         else:
-            self._struck(str(told["signal"]), float(told["time"]), int(told["pid"]), bool(told.get("wanted")))
+            self._struck(str(told["signal"]), int(told["pid"]), bool(told.get("wanted")))
 
     def _arrived(self, incarnation: int) -> None:
         lost = self.lost.get(incarnation)
@@ -131,7 +131,8 @@ class Strikes:
         if lost is not None and (lost.started == lost.training or _lives(lost.started)):
             del self.lost[incarnation]
 
-    def _struck(self, name: str, at: float, training: int, wanted: bool) -> None:
+    def _struck(self, name: str, training: int, wanted: bool) -> None:
+        at = time.monotonic()  # Not what the worker's wall clock says, which somebody may set.
         with self._lock:
             if self._expected is None:
                 return
@@ -139,13 +140,13 @@ class Strikes:
             self.struck.add(incarnation)
             self._say(f"w{member} gets {name} now, {'from outside' if wanted else 'by its own hand'}")
             if wanted:
-                at = time.time()
+                at = time.monotonic()
                 started = send(member, signal.Signals[name])
                 if name != "SIGKILL":
                     self.lost[incarnation] = Lost(member, name, started, training)
             if self._grace is None or self._timer is not None or name == "SIGKILL":
                 return
-            left = max(0.0, at + self._grace - time.time())
+            left = max(0.0, at + self._grace - time.monotonic())
             self._timer = threading.Timer(left, self._over, (incarnation, member, send))
             self._timer.daemon = True
             self._timer.start()

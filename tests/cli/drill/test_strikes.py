@@ -22,7 +22,7 @@ def tell(path: str, **what: object) -> None:
 
 
 def strike(path: str, name: str, **what: object) -> None:
-    tell(path, signal=name, time=time.time(), **what)
+    tell(path, **{"signal": name, "time": time.time(), **what})
 
 
 def test_a_worker_is_killed_when_its_grace_is_over_unless_it_is_gone() -> None:
@@ -42,6 +42,19 @@ def test_a_worker_is_killed_when_its_grace_is_over_unless_it_is_gone() -> None:
         assert listening.killed == ({3: 1} if still_there else {})
     assert [line for line in said if "gets" in line] == ["w1 gets SIGTERM now, by its own hand"] * 2
     assert [line for line in said if "its 0.01 s of grace were over: killed" in line]
+
+
+def test_a_grace_period_does_not_follow_a_wall_clock_that_is_set_back() -> None:
+    asked = threading.Event()
+
+    def send(member: int, number: int) -> int:
+        asked.set()
+        return STARTED
+
+    with strikes(0.01, lambda line: None) as listening:
+        listening.expect(0, 0, send)
+        strike(listening.path, "SIGTERM", time=time.time() + 3600)
+        assert asked.wait(20)
 
 
 @pytest.mark.parametrize("struck_too", [True, False])
