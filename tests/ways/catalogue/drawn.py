@@ -18,8 +18,6 @@ COUNT = 2000
 
 MODELS = ("dense", "convolution", "recurrent", "subclass", "two outputs")
 OPTIMIZERS = ("adam", "momentum", "averaged", "accumulating", "scaled")
-OPTIMIZERS_ANYWHERE = ("adam", "momentum", "scaled")
-"""Keras cannot run the others under a strategy: see the ways."""
 
 INPUTS = ("finite", "repeated", "cached", "interleaved", "numpy", "py dataset", "generator")
 INPUTS_ANYWHERE = INPUTS[:-1]
@@ -51,7 +49,7 @@ def draw(seed: int) -> Draw:
     """Draws a job, and where its starts are ended."""
     rng = random.Random(seed)
     strategy = rng.choices((ONE, MIRRORED, WORKERS), (6, 2, 2))[0]
-    optimizer = rng.choice(OPTIMIZERS if strategy == ONE else OPTIMIZERS_ANYWHERE)
+    optimizer = rng.choice(OPTIMIZERS)
     callbacks = [
         name for name in CALLBACKS if rng.random() < 0.3 and (name != "swap" or optimizer == "averaged")
     ]

@@ -15,9 +15,6 @@ ALONE = {ONE: Exact()}
 _NO_CALL = KerasFails(
     "it builds every model by a call() under a strategy", "does not have a `call|automatically build"
 )
-_OWN_OPTIMIZER = KerasFails(
-    "it makes an optimizer's variables in a branch", "must feed a value for placeholder|automatically build"
-)
 
 
 def _kept(run: Run, model: Any, optimizers: Any = ()) -> None:
