@@ -5,7 +5,7 @@
 | preempted and started again | test_a_fit_preempted_..., test_events_... |
 | however it ends | test_no_thread_and_no_staged_file_is_left_... |
 | it cannot work | test_what_cannot_work_... |
-| the bucket fails later | test_training_goes_on_..., test_a_preemption_that_cannot_be_saved_... |
+| the bucket fails later | test_training_goes_on_..., test_a_preemption_that_cannot_be_saved_..., test_a_commit_that_stalls_... |
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs
 from tests.cluster.bucket import URL, bucket_of_this_process, own_threads
 from tests.cluster.small_fit import STEPS, Steps, fit, make_data, make_model
+
+SHORT = 2.5
+"""Seconds of a grace period that leaves no time to train on."""
 
 
 @pytest.fixture
@@ -264,3 +267,15 @@ def test_a_preemption_with_nothing_saved_at_all_says_that_everything_is_lost(
     assert left.value.code == 74
     assert "Preempted, and NOT saved at step 4" in caplog.text
     assert "begins anew: everything that was trained is lost" in caplog.text
+
+
+def test_a_commit_that_stalls_beyond_the_deadline_exits_with_74_and_is_not_said_to_be_lost(
+    gcs: FakeGcs, caplog: pytest.LogCaptureFixture
+) -> None:
+    gcs.fail_next("stall", times=10_000, match="MANIFEST.json", stall_seconds=2 * SHORT)
+    with caplog.at_level(logging.WARNING, "keras_preempt"), pytest.raises(SystemExit) as left:
+        fit(URL, strike=(0, 2), termination=TerminationConfig(grace_period=SHORT))
+    assert left.value.code == 74
+    assert "It is NOT KNOWN whether the checkpoint at step 3 was saved" in caplog.text
+    assert "Preempted, and NOT KNOWN whether saved at step 3" in caplog.text
+    assert "NOT saved" not in caplog.text

@@ -226,11 +226,11 @@ def drill(
         print_findings(terminal, findings, "" if bucket is None else bucket.summary(), keep)
     except click.ClickException as error:
         if as_json and not isinstance(error, click.UsageError):
-            click.echo(findings.to_json(error.exit_code, why_none=error.message))
+            Terminal().line(findings.to_json(error.exit_code, why_none=error.message))
         raise
     status = _IDENTICAL if findings.identical else _DIFFERENT
     if as_json:
-        click.echo(findings.to_json(status))
+        Terminal().line(findings.to_json(status))
     return status
 
 

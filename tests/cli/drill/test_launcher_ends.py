@@ -1,0 +1,82 @@
+"""Whatever becomes of the drill's own output, its terminal or itself: as with ``keras-preempt run``."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.drill.test_command import ENVIRONMENT
+
+SCRIPT = Path(__file__).with_name("fake_training.py")
+
+
+def start(tmp: Path, *options: str, before: str = 'exec "$@"', fault: str = "") -> subprocess.Popen[str]:
+    """Starts a drill; `before` is a shell command that becomes it."""
+    command = [sys.executable, "-m", "keras_preempt.cli.main", "drill", *options, "--at", "step:4"]
+    return subprocess.Popen(
+        ["sh", "-c", before, "sh", *command, "--", sys.executable, str(SCRIPT)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, "FAKE_FAULT": fault, "TMPDIR": str(tmp)},
+        start_new_session=True,
+    )
+
+
+@pytest.fixture
+def stays(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A drill whose worker has got its signal, and stays."""
+    process = start(tmp_path, fault="stays")
+    assert process.stdout is not None
+    assert any("gets SIGTERM now" in line for line in process.stdout)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_drill_whose_output_is_closed_goes_on_to_its_verdict(tmp_path: Path) -> None:
+    process = start(tmp_path, before='exec "$@" >&-')
+    output, error = process.communicate(timeout=120)
+    assert (process.returncode, output) == (0, ""), error
+    assert error.count("it is closed") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_drill_whose_terminal_is_closed_ends_its_workers_and_has_no_verdict(tmp_path: Path) -> None:
+    process = start(tmp_path, fault="starts slowly")
+    assert process.stdout is not None
+    try:
+        assert any("starting again" in line for line in process.stdout)
+        process.send_signal(signal.SIGHUP)
+        output, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 3, output + error
+    assert "stopped by SIGHUP" in output + error
+    assert "VERDICT" not in output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_files_of_a_killed_drill_are_removed_at_the_next_start(
+    stays: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    stays.kill()
+    stays.communicate(timeout=120)  # Its workers hold the other end of its output, and end with it.
+    assert list(tmp_path.iterdir()) != []
+    again = start(tmp_path)
+    output, error = again.communicate(timeout=120)
+    assert again.returncode == 0, output + error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_verdict_in_json_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    process = start(tmp_path, "--json", before='exec "$@" >/dev/full')
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 1, error
+    assert "Expected to write to standard output. Received: No space left on device." in error
+    assert list(tmp_path.iterdir()) == []
