@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from types import ModuleType
 
+import keras
 import pytest
 
 import keras_preempt
 from keras_preempt.backend import requirements
-from keras_preempt.backend.keras import callbacks, names
-from keras_preempt.backend.keras.names import PrivateName
+from keras_preempt.backend.keras import callbacks, model_parts, names
+from keras_preempt.backend.keras.names import KerasInternalsError, PrivateName
 from keras_preempt.backend.tensorflow import repairs
+from keras_preempt.backend.tensorflow.first_use import FirstUse
 
 PACKAGE = Path(keras_preempt.__file__).parent
 MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
@@ -103,9 +106,84 @@ def test_every_private_attribute_of_keras_is_in_the_table(module: str) -> None:
     assert {line.rpartition(".")[2] for line in borrowed} <= TABLE
 
 
-def test_every_private_function_of_keras_is_looked_for() -> None:
-    defined = [value for value in vars(repairs).values() if isinstance(value, PrivateName)]
-    assert sorted(map(str, defined)) == sorted(map(str, repairs.FUNCTIONS))
+@pytest.mark.parametrize("table", [names, repairs])
+def test_every_private_function_of_keras_is_looked_for(table: ModuleType) -> None:
+    defined = [value for value in vars(table).values() if isinstance(value, PrivateName)]
+    assert defined
+    assert sorted(map(str, defined)) == sorted(map(str, table.FUNCTIONS))
+
+
+BACKEND = [module for module in MODULES if module.startswith("backend/")]
+FUNCTIONS = (*names.FUNCTIONS, *repairs.FUNCTIONS)
+_OF_KERAS = re.compile(r"keras\.src\b")
+
+
+def _imported(tree: ast.Module) -> list[str]:
+    """What import statements take of `keras.src`."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return [path for path in found if _OF_KERAS.match(path)]
+
+
+def _spelled(tree: ast.Module) -> list[str]:
+    """What else a module names of `keras.src`: as text, or through the package."""
+    texts = [str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    reached = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    return [path for path in (*texts, *reached) if _OF_KERAS.match(path)]
+
+
+@pytest.mark.parametrize("module", BACKEND)
+def test_private_modules_of_keras_are_reached_by_the_tables_alone(module: str) -> None:
+    tree = ast.parse((PACKAGE / module).read_text())
+    assert _imported(tree) == [], "where Keras has moved it, that is a bare ImportError"
+    assert set(_spelled(tree)) <= {*names.ATTRIBUTES, *(function.module for function in FUNCTIONS)}
+
+
+@pytest.mark.parametrize(
+    "reaching",
+    [
+        "from keras.src.backend.common.stateless_scope import in_stateless_scope",
+        "from keras.src import tree",
+        "import keras.src.tree as t",
+        "from keras import src",
+        "import keras\nkeras.src.tree.map_structure(f, x)",
+        "importlib.import_module('keras.src.tree')",
+    ],
+)
+def test_the_search_for_private_modules_finds_what_it_is_for(reaching: str) -> None:
+    tree = ast.parse(reaching)
+    assert _imported(tree) or _spelled(tree)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.path)
+def test_a_function_that_has_changed_is_told(function: PrivateName, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_it_is = function.find()
+    # Keras goes on, and calls it in the meantime.
+    monkeypatch.setattr(
+        function.owner(), function.attribute, lambda *arguments, **named: as_it_is(*arguments, **named)
+    )
+    assert requirements.changed_names() == [function.path]
+
+
+def test_what_needs_a_name_that_has_changed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = {
+        names.GLOBAL_ATTRIBUTE: model_parts.global_seed_state,
+        names.IN_STATELESS_SCOPE: lambda: FirstUse([], lambda variable: True),
+        names.AUTOCAST_SCOPE: lambda: FirstUse([], lambda variable: True),
+    }
+    value = keras.Variable.value
+    for name, use in needs.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(name.owner(), name.attribute, lambda *arguments, **named: None)
+            with pytest.raises(
+                KerasInternalsError, match=rf"Expected {re.escape(str(name))}.*Install keras=="
+            ):
+                use()
+    assert keras.Variable.value is value, "nothing is watched"
 
 
 def test_every_private_attribute_that_is_state_of_a_callback_is_in_the_table() -> None:

@@ -71,7 +71,8 @@ def changed_names() -> list[str]:
     from keras_preempt.backend.keras import names, running_fit
     from keras_preempt.backend.tensorflow import repairs
 
-    return [*names.changed_functions(repairs.FUNCTIONS), *names.missing(), *running_fit.changed_variables()]
+    functions = names.changed_functions((*repairs.FUNCTIONS, *names.FUNCTIONS))
+    return [*functions, *names.missing(), *running_fit.changed_variables()]
 
 
 def _check_not_older(package: str, installed: str, oldest: str) -> None:

@@ -154,6 +154,24 @@ def test_what_has_changed_in_a_newer_keras_is_named(
     assert f"install keras=={requirements.NEWEST_KERAS}" in record.message
 
 
+MOVED = """
+import sys, keras
+keras.__version__ = "99.1.0"
+for name in ("common.stateless_scope", "common.variables"):
+    sys.modules["keras.src.backend." + name] = None  # As if it had moved: an import of it fails.
+import keras_preempt
+from keras_preempt.backend.seam import backend
+keras_preempt.PreemptionCallback, backend()
+"""
+
+
+def test_a_private_module_that_has_moved_is_named_and_the_package_is_used_all_the_same() -> None:
+    run = python(MOVED)
+    assert run.returncode == 0, run.stderr
+    (told,) = [line for line in run.stderr.splitlines() if "newest verified" in line]
+    assert "Changed in it: in_stateless_scope, AutocastScope.__init__. What needs these will say so" in told
+
+
 def test_a_newer_tensorflow_is_told_of_once(
     monkeypatch: pytest.MonkeyPatch, told_nothing: pytest.LogCaptureFixture
 ) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
-from keras.src.backend.common import global_state
-from keras.src.random import seed_generator
+
+from keras_preempt.backend.keras.names import GLOBAL_ATTRIBUTE, GLOBAL_SEED_GENERATOR
 
 
 def layers_of(model: Any) -> list[Any]:
@@ -21,10 +21,14 @@ def layers_of(model: Any) -> list[Any]:
 
 
 def global_seed_state(*, create: bool = False) -> Any:
-    """Returns the state of Keras' random numbers without a seed, a variable; None if there is none yet."""
-    generator = global_state.get_global_attribute("global_seed_generator")
+    """Returns the state of Keras' random numbers without a seed, a variable; None if there is none yet.
+
+    Raises:
+        KerasInternalsError: Keras keeps it in another way.
+    """
+    generator = GLOBAL_ATTRIBUTE.find()("global_seed_generator")
     if generator is None and create:
-        generator = seed_generator.global_seed_generator()
+        generator = GLOBAL_SEED_GENERATOR.find()()
     return None if generator is None else generator.state
 
 

@@ -85,6 +85,23 @@ class PrivateName:
         return function
 
 
+GLOBAL_ATTRIBUTE = PrivateName(
+    "keras.src.backend.common.global_state",
+    "get_global_attribute",
+    ("name", "default", "set_to_default"),
+)
+GLOBAL_SEED_GENERATOR = PrivateName("keras.src.random.seed_generator", "global_seed_generator", ())
+IN_STATELESS_SCOPE = PrivateName("keras.src.backend.common.stateless_scope", "in_stateless_scope", ())
+AUTOCAST_SCOPE = PrivateName(
+    "keras.src.backend.common.variables", "AutocastScope.__init__", ("self", "dtype")
+)
+
+FUNCTIONS = (GLOBAL_ATTRIBUTE, GLOBAL_SEED_GENERATOR, IN_STATELESS_SCOPE, AUTOCAST_SCOPE)
+"""Those that are called. An import statement would fail with a bare ImportError, whether or not they are needed.
+
+`repairs.FUNCTIONS` has those that are replaced.
+"""
+
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "keras.src.backend.tensorflow.trainer.TensorFlowTrainer": (
         "_distribute_strategy",

@@ -16,8 +16,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common.stateless_scope import in_stateless_scope
-from keras.src.backend.common.variables import AutocastScope
+
+from keras_preempt.backend.keras.names import AUTOCAST_SCOPE, IN_STATELESS_SCOPE
 
 _lock = threading.RLock()
 _watches: list[weakref.ref[FirstUse]] = []
@@ -30,9 +30,15 @@ class FirstUse:
         known: The variables that exist already.
         look: Called with the variable, outside of graphs; returns whether it need not be called with this one again.
             It reads variables as they are.
+
+    Raises:
+        KerasInternalsError: The scopes of variables in the installed Keras are not what they were.
     """
 
     def __init__(self, known: Iterable[Any], look: Callable[[Any], bool]) -> None:
+        AUTOCAST_SCOPE.find()
+        self._autocast_scope = AUTOCAST_SCOPE.owner()
+        self._in_stateless_scope = IN_STATELESS_SCOPE.find()
         # Held, so that no other variable gets the id of one of them.
         self._known = {id(variable): variable for variable in known}
         self._look = look
@@ -49,12 +55,14 @@ class FirstUse:
 
     def used(self, variable: Any) -> None:
         """Called when a variable is about to be used."""
-        if id(variable) in self._known or self._looking or in_stateless_scope() or variable._value is None:
+        if id(variable) in self._known or self._looking:
+            return
+        if self._in_stateless_scope() or variable._value is None:
             return
         with _lock:
             self._looking = True
             try:
-                with tf.init_scope(), AutocastScope(None):
+                with tf.init_scope(), self._autocast_scope(None):
                     if self._look(variable):
                         self._known[id(variable)] = variable
             finally:
