@@ -357,8 +357,8 @@ class Backend(Protocol):
             dataset: What Keras iterates over in the validation.
         """
 
-    def has_own_validation_step(self, model: Any) -> bool:
-        """Whether a validation step may draw random numbers that the training step does not show."""
+    def validation_may_draw(self, model: Any) -> bool:
+        """Whether the code of a validation step refers to random numbers that the training step does not show."""
 
     def stateful_random_operations(self, traced: Any) -> Sequence[Any]:
         """Names the operations of a traced step whose draws a restart may not repeat."""

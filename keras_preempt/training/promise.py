@@ -29,8 +29,8 @@ _BOTH_UNSEEN = (
 )
 
 _VALIDATION_UNSEEN = (
-    "the validation step, a test_step of its own that is looked at as soon as it has run, draws random numbers from "
-    "keras.random alone, or from generators that are attributes of the model"
+    "the validation step, whose code refers to random numbers or Python functions and which is looked at as soon as it "
+    "has run, draws from keras.random alone, or from generators that are attributes of the model"
 )
 
 
@@ -104,7 +104,7 @@ def promise(
     held: Callable[[Any], bool] = lambda resource: False,
     callbacks: Sequence[str] = (),
     *,
-    own_validation_step: bool = False,
+    validation_may_draw: bool = False,
 ) -> Promise:
     """Returns how exactly a run continues.
 
@@ -115,7 +115,7 @@ def promise(
             looked at, as in an eager fit.
         held: Whether a checkpoint holds the variable that a resource names.
         callbacks: Names of those whose state is not kept.
-        own_validation_step: Whether there will be validations by a step that the training step does not show.
+        validation_may_draw: Whether there will be validations by a step that refers to other random numbers.
     """
     doubts = [Doubt(what, cure) for what, cure in data.doubts]
     if shuffles is not None:
@@ -131,9 +131,9 @@ def promise(
             )
         )
     if operations is None:
-        unseen = _BOTH_UNSEEN if own_validation_step else _UNSEEN
+        unseen = _BOTH_UNSEEN if validation_may_draw else _UNSEEN
     else:
-        unseen = _VALIDATION_UNSEEN if own_validation_step else ""
+        unseen = _VALIDATION_UNSEEN if validation_may_draw else ""
     conditions = [data.condition, unseen]
     return Promise(tuple(doubts), " and ".join(filter(None, conditions)), data.how)
 

@@ -137,8 +137,8 @@ class Session:
             None if traced is None else backend().stateful_random_operations(traced),
             self._model_state.holds,
             unsaved,
-            own_validation_step=self._fit.validation_data is not None
-            and backend().has_own_validation_step(self._model),
+            validation_may_draw=self._fit.validation_data is not None
+            and backend().validation_may_draw(self._model),
         )
 
     def validation_ended(self) -> None:

@@ -42,9 +42,12 @@ class Said:
 
     Attributes:
         match: A regular expression that what it says has.
+        by_chance: Whether the bits may be the same all the same, such as where they depend on how far ahead of training
+            data was drawn.
     """
 
     match: str
+    by_chance: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ SCRIPTS = (
         "vision/metric_learning",
         "batches that the model cannot call, drawn by a PyDataset with random.choice",
         0,
-        Said("two different batches"),
+        Said("two different batches", by_chance=True),
     ),
     Script("vision/knowledge_distillation", "teacher, distilled student and student: three fits", 2),
     Script("vision/captcha_ocr", "CTC loss added by a layer, dictionaries of inputs, EarlyStopping", 3),

@@ -48,7 +48,7 @@ class TensorFlowBackend:
     tap = staticmethod(tap.tap_of)
     trace = staticmethod(traced_step.trace)
     traced_validation = staticmethod(traced_step.traced_validation)
-    has_own_validation_step = staticmethod(traced_step.has_own_validation_step)
+    validation_may_draw = staticmethod(traced_step.validation_may_draw)
     stateful_random_operations = staticmethod(traced_step.stateful_random_operations)
     watch_first_use = staticmethod(first_use.FirstUse)
 

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations, resource_of
+from keras_preempt.backend.tensorflow.random_code import may_draw
 
 logger = logging.getLogger("keras_preempt")
 
@@ -178,9 +179,9 @@ def traced_validation(model: Any, dataset: Any) -> TracedStep | None:
     return TracedStep(model, function.get_concrete_function(spec), fresh=False)
 
 
-def has_own_validation_step(model: Any) -> bool:
-    """Whether the model does not validate by Keras' own `test_step`, which draws nothing that training does not."""
-    return not str(getattr(type(model).test_step, "__module__", "")).startswith("keras.")
+def validation_may_draw(model: Any) -> bool:
+    """Whether the model validates by a `test_step` of its own whose code refers to random numbers outside of Keras."""
+    return may_draw(type(model).test_step, type(model))
 
 
 def _python_values(model: Any) -> dict[tuple[int, str], Any]:
