@@ -11,6 +11,10 @@ READY := $(VENV)/ready
 PYTEST_ARGS ?=
 VERSIONS_ARGS ?=
 
+# For what builds this package as well, which pip installs apart and without regard to its own -c: pip before 25.3 hands
+# the first of these on to it, later ones want the second.
+LOCKED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
+
 # Quiet TensorFlow, plain arithmetic. Two workers cannot share one GPU, so the demo trains on the CPU.
 DEMO_ENV := TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1
 
@@ -77,5 +81,5 @@ $(READY): pyproject.toml constraints.txt
 			"Name another one: make PYTHON=/path/to/python" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 	@echo "Installing TensorFlow and the development tools into $(VENV); this takes some minutes once."
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[tensorflow,examples,dev,docs]'
+	$(LOCKED) $(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[tensorflow,examples,dev,docs]'
 	@touch $(READY)

@@ -18,6 +18,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import keras_preempt
 
@@ -38,23 +41,37 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of an environment of its own that the wheel is installed in."""
-    environment = tmp_path_factory.mktemp("environment")
-    make = [sys.executable, "-m", "venv", "--without-pip", str(environment)]
+def environment_with(package: Path, folder: Path) -> Path:
+    """Installs a package into an environment of its own; returns the `bin` of that."""
+    make = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
     subprocess.run(make, check=True, timeout=3 * MINUTES)
-    python = environment / "bin" / "python"
-    (wheel,) = built.glob("*.whl")
-    install = ["install", "-qq", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)]
-    pip = [sys.executable, "-m", "pip", "--python", str(python), *install]
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=3 * MINUTES)
-    assert done.returncode == 0, done.stdout + done.stderr
-    packages = environment / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    packages = folder / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     # Only folders of packages: the running environment's own link to this repository is not followed.
     borrowed = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
-    return environment / "bin"
+    # Without a look at what is installed, since this package is among what is borrowed.
+    alone = ["--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed"]
+    install = ["install", "-qq", "--disable-pip-version-check", *alone, str(package)]
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), *install]
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=3 * MINUTES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    files = {str(path.relative_to(packages)) for path in packages.glob("keras_preempt/**/*.py")}
+    assert files == SOURCES
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of an environment of its own that the wheel is installed in."""
+    (wheel,) = built.glob("*.whl")
+    return environment_with(wheel, tmp_path_factory.mktemp("environment"))
+
+
+@pytest.fixture(scope="module")
+def installed_from_source(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with the source distribution, which pip then makes a wheel of by itself."""
+    (source,) = built.glob("*.tar.gz")
+    return environment_with(source, tmp_path_factory.mktemp("from-source"))
 
 
 def clean_environment(folder: Path) -> dict[str, str]:
@@ -125,7 +142,11 @@ def test_the_source_distribution_holds_what_its_two_commands_need(built: Path) -
     assert names >= SOURCES
 
 
-def test_the_installed_command_starts_in_both_ways(installed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["installed", "installed_from_source"])
+def test_the_installed_command_starts_in_both_ways(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    installed = request.getfixturevalue(kind)
     for command in ([f"{installed}/keras-preempt"], [f"{installed}/python", "-m", "keras_preempt"]):
         done = subprocess.run(
             [*command, "--version"],
@@ -139,6 +160,36 @@ def test_the_installed_command_starts_in_both_ways(installed: Path, tmp_path: Pa
             0,
             f"keras-preempt, version {keras_preempt.__version__}",
         )
+
+
+def extras() -> dict[str, list[Requirement]]:
+    """What pyproject.toml says of each extra."""
+    # tomllib came with Python 3.11; the extras are lists of quoted requirements.
+    text = (ROOT / "pyproject.toml").read_text()
+    table = text.partition("[project.optional-dependencies]\n")[2].partition("\n[project.")[0]
+    found = re.findall(r"^(\w+) = \[(.*?)\]$", table, re.MULTILINE | re.DOTALL)
+    return {name: [Requirement(each) for each in re.findall(r'"([^"]+)"', listed)] for name, listed in found}
+
+
+def locked() -> dict[str, set[Version]]:
+    """The versions of each package in constraints.txt; some differ between Pythons."""
+    found: dict[str, set[Version]] = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        name, separator, version = line.partition(";")[0].strip().partition("==")
+        if separator:
+            found.setdefault(canonicalize_name(name), set()).add(Version(version))
+    return found
+
+
+@pytest.mark.parametrize("extra", ["dev", "docs", "examples", "tensorflow"])
+def test_what_make_setup_installs_is_locked(extra: str) -> None:
+    asked = extras()
+    assert set(asked) == {"tensorflow", "tpu", "examples", "dev", "torch", "docs"}
+    assert asked[extra]
+    for requirement in asked[extra]:
+        versions = locked().get(canonicalize_name(requirement.name), set())
+        assert versions, f"{requirement} is not in constraints.txt: run `make lock`"
+        assert all(version in requirement.specifier for version in versions), requirement
 
 
 def test_type_checkers_read_the_installed_package(installed: Path, tmp_path: Path) -> None:
