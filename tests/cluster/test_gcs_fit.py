@@ -5,7 +5,7 @@
 | preempted and started again | test_a_fit_preempted_..., test_events_... |
 | however it ends | test_no_thread_and_no_staged_file_is_left_... |
 | it cannot work | test_what_cannot_work_... |
-| the bucket fails later | test_training_goes_on_..., test_a_preemption_that_cannot_be_saved_..., test_a_commit_that_stalls_... |
+| the bucket fails later | test_training_goes_on_..., test_a_preemption_..., test_a_commit_that_stalls_... |
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from tests.cluster.harness import ClusterResult, RunningCluster, describe, run_c
 from tests.cluster.training import PREEMPTED, SCRIPT, Training, Undisturbed
 
 ROOT = Path(__file__).parents[2]
+SHORT_SCRIPT = Path(__file__).parent / "scripts" / "short_grace.py"
 CASES_SCRIPT = Path(__file__).parent / "scripts" / "grace_cases.py"
 CASES = {
     "ends_within_the_grace": ["finished"],
@@ -225,3 +226,18 @@ def test_workers_with_any_grace_leave_in_time_and_lose_nothing(
         assert max(gone) < training.events(doomed)[0]["notice"][0]["received_at"] + grace
         training.finish()
     training.assert_same(undisturbed(workers, *args))
+
+
+def test_of_five_seconds_a_fit_with_small_steps_uses_some(tmp_path: Path) -> None:
+    grace = 5.0
+    result = run_cluster(SHORT_SCRIPT, 1, args=[str(tmp_path / "run"), str(grace)]).assert_codes(PREEMPTED)
+    (log,) = (tmp_path / "run" / "events").glob("*.w00000.jsonl")
+    told = [json.loads(line) for line in log.read_text().splitlines()]
+    goes_on = [event["goes_on"] for event in told if event["event"] == "plan"]
+    assert goes_on == [True, False], describe(result.outputs)
+    (notice,) = [event for event in told if event["event"] == "notice"]
+    (exit,) = [event for event in told if event["event"] == "exit"]
+    assert exit["time"] < notice["received_at"] + grace
+    first, last = [event for event in told if event["event"] == "commit"]
+    assert last["step"] - first["step"] > 10
+    assert exit["saved"].startswith(f"step-{last['step']:08d}")

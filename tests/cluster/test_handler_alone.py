@@ -28,6 +28,9 @@ TOGETHER = (
     "saving_takes_long",
     "resumed_after_many_steps",
     "the_watcher_fails_once",
+    "the_watcher_sees_nothing",
+    "a_step_fails",
+    "five_seconds_of_grace",
     "twice_in_one_process",
     "with_a_manager_that_saves_rarely",
     "the_count_in_the_users_own_saves",
@@ -155,6 +158,31 @@ def test_the_last_save_is_over_before_the_grace_is(found: Found, name: str) -> N
 @weakness_of_tensorflows
 def test_a_watcher_that_fails_once_is_asked_again(found: Found) -> None:
     assert preempted(found("the_watcher_fails_once")["loops"][0])
+
+
+def test_a_signal_is_heard_beside_a_watcher_that_sees_nothing(
+    run: Callable[[str, str], dict[str, Any]],
+) -> None:
+    (loop,) = run("ours", "the_watcher_sees_nothing")["loops"]
+    assert preempted(loop)
+    assert loop["ran"] == [0, 1, 2, 3]
+
+
+def test_an_error_of_a_step_is_raised_by_the_run_of_that_step(
+    run: Callable[[str, str], dict[str, Any]],
+) -> None:
+    assert run("ours", "a_step_fails")["notes"]["raised_by"] == [3, 4]
+
+
+def test_of_five_seconds_of_grace_a_loop_with_small_steps_uses_some(
+    run: Callable[[str, str], dict[str, Any]],
+) -> None:
+    case = run("ours", "five_seconds_of_grace")
+    (loop,), notes = case["loops"], case["notes"]
+    assert preempted(loop)
+    assert loop["left"] < notes["sent"] + notes["grace"]
+    assert len(loop["ran"]) > 60 + 10
+    assert "ckpt-2.index" in loop["files"]  # One at the notice, and one at the end.
 
 
 @weakness_of_tensorflows

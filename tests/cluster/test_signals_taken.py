@@ -67,6 +67,14 @@ def test_the_signal_is_heard_and_answered_at_once(
         assert (said in result.outputs[0].split()) == (name == way), describe(result.outputs)
 
 
+def test_the_signal_is_heard_in_a_custom_loop_whose_descriptor_was_taken(tmp_path: Path) -> None:
+    result, later = strike(tmp_path, "no descriptor, in a custom loop")
+    result.assert_codes(75)
+    assert [path.name for path in (tmp_path / "run").glob("*.index")] == ["ckpt-1.index"]
+    assert later.count("\nRAN ") <= 1, f"more than the step in flight {describe(result.outputs)}"
+    assert result.outputs[0].count(TAKEN_BACK) == 1
+
+
 def test_a_handler_that_was_set_since_stays_when_the_fit_ends(tmp_path: Path) -> None:
     _, later = strike(tmp_path, "another handler", HEARD_ALL_THE_SAME)
     assert re.search(r"^LEFT <lambda>\S* -1$", later, re.M)

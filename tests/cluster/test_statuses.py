@@ -46,6 +46,8 @@ CASES = {
     "atexit": Case(75, ways="atexit"),
     "another notice at the end": Case(75, ways="again"),
     "not saved": Case(74, ">/dev/full", ways="handler atexit", unsaved=True),
+    "loop, full": Case(75, ">/dev/full", how="loop"),
+    "loop, handler": Case(75, how="loop", ways="handler"),
     "lost": Case(69, ">/dev/full", how="lost", ways="handler atexit hook"),
 }
 
@@ -89,7 +91,9 @@ def test_the_exit_status_is_true_whatever_fails_on_the_way_out(
 ) -> None:
     status, errors, directory = ended[name]
     assert status == CASES[name].status, errors
-    committed = list(directory.glob("step-*/*/MANIFEST.json"))
+    committed = list(
+        directory.glob("ckpt-*.index" if CASES[name].how == "loop" else "step-*/*/MANIFEST.json")
+    )
     assert len(committed) == (status == 75)
 
 

@@ -37,6 +37,17 @@ def test_of_five_seconds_half_are_used_with_small_steps_and_saves() -> None:
         assert (fit.last_step_ended - began) / 5 >= 0.5
 
 
+def test_four_seconds_are_one_save_at_once() -> None:
+    for seed in range(20):
+        fit = Fit(random.Random(seed), step=0.05, save=0.05, slow_downs=True, measured=False)
+        fit.train_for(60)
+        began = fit.now
+        fit.notify(Notice("gce", "maintenance", began, began + 4))
+        assert fit.run_to_the_end() <= began + 4
+        assert not fit.had_room
+        assert fit.committed_steps == fit.steps
+
+
 def test_nearly_all_of_thirty_seconds_is_used_with_steps_of_fifty_milliseconds() -> None:
     fit = Fit(random.Random(1), step=0.05, save=0.2, slow_downs=False)
     fit.train_for(60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,11 @@ from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.report.events import EventLog
 from keras_preempt.training.saver import Saver
+from tests.cluster.bucket import URL, bucket_of_this_process
 from tests.cluster.small_fit import contents, fit
 from tests.training.test_saver import prepared, saver
 
@@ -89,10 +92,22 @@ def test_a_directory_that_was_replaced_by_an_empty_one_is_noticed_at_the_next_sa
     assert steps(away)  # What was there is where it was put.
 
 
+@pytest.fixture(params=["directory", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """An empty one."""
+    if request.param == "directory":
+        yield LocalStore(tmp_path)
+        return
+    with bucket_of_this_process(tmp_path):
+        store = open_store(URL)
+        yield store
+        store.close()
+
+
 def test_a_save_that_fails_takes_its_files_away_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = LocalStore(tmp_path)
+    store = place
     store.prepare()
     saves = saver(store, Retention(2))
     create = store.create
@@ -103,9 +118,11 @@ def test_a_save_that_fails_takes_its_files_away_at_once(
         return create(name, data)
 
     monkeypatch.setattr(store, "create", full)
+    before = {info.name for info in store.list("")}
     assert saves.write(prepared(0)).name is None
-    assert steps(tmp_path) == set()
-    monkeypatch.undo()
+    assert {info.name for info in store.list("")} == before
+    assert not any(name.startswith("step-") for name in before)
+    monkeypatch.setattr(store, "create", create)
     assert saves.write(prepared(1)).name is not None
 
 

@@ -120,6 +120,37 @@ def the_watcher_fails_once(loop: Loop, notes: dict[str, Any]) -> None:
 
 
 @case
+def the_watcher_sees_nothing(loop: Loop, notes: dict[str, Any]) -> None:
+    """It is what there is beside the signal, not in its place."""
+    loop.train({3: sigterm}, config={"termination_watcher_fn": lambda: False, **RETURNS})
+
+
+@case
+def a_step_fails(loop: Loop, notes: dict[str, Any]) -> None:
+    handler = loop.handler_class(None, tf.train.Checkpoint(step=tf.Variable(0)), str(loop.directory))
+
+    @tf.function
+    def step(number: Any) -> Any:
+        tf.debugging.assert_less(number, 3)
+        return number
+
+    notes["raised_by"] = []
+    for number in range(5):
+        try:
+            handler.run(step, tf.constant(number))
+        except tf.errors.InvalidArgumentError:
+            notes["raised_by"].append(number)
+    del handler
+
+
+@case
+def five_seconds_of_grace(loop: Loop, notes: dict[str, Any]) -> None:
+    notes["grace"] = 5.0
+    config = {"grace_period": notes["grace"], **RETURNS}
+    loop.train({60: _noted(notes)}, steps=10_000, config=config, step_seconds=0.02)
+
+
+@case
 def twice_in_one_process(loop: Loop, notes: dict[str, Any]) -> None:
     """The same checkpoint object, as in a program that makes a handler in each of its phases."""
     checkpoint = tf.train.Checkpoint(step=tf.Variable(0))

@@ -17,10 +17,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from keras_preempt import PreemptionCallback
+from keras_preempt import PreemptionCallback, PreemptionCheckpointHandler
 
 DIRECTORY, WAY = sys.argv[1:]
+LOOP_WAY = "no descriptor, in a custom loop"
 STEPS = 20_000  # In one epoch, which nobody waits for to end.
 LOOP = asyncio.new_event_loop()
 
@@ -77,6 +79,24 @@ class Other(keras.callbacks.Callback):
         pass
 
 
+def loop():
+    """A custom loop, to which other code does the same."""
+    step = tf.Variable(0, dtype=tf.int64)
+    handler = PreemptionCheckpointHandler(None, tf.train.Checkpoint(step=step), DIRECTORY)
+
+    def one():
+        number = int(step.numpy())
+        if number == 3:
+            signal.set_wakeup_fd(-1)
+            say("READY")
+        time.sleep(0.2)
+        step.assign_add(1)
+        say("RAN", number)
+
+    while int(step.numpy()) < STEPS:
+        handler.run(one)
+
+
 def main():
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -98,4 +118,4 @@ def main():
         say("LEFT", getattr(mine, "__qualname__", mine), signal.set_wakeup_fd(-1))
 
 
-main()
+loop() if WAY == LOOP_WAY else main()

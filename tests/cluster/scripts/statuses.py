@@ -1,6 +1,7 @@
 """A fit that is preempted, or loses a worker, in a program whose output or whose own code fails at the end.
 
-Run as: statuses.py DIRECTORY HOW WAY...; HOW is preempted or lost, and each WAY one of those below. It prints into a
+Run as: statuses.py DIRECTORY HOW WAY...; HOW is preempted, lost, or loop for a custom loop that is
+preempted, and each WAY one of those below. It prints into a
 buffer that is not flushed before the end, as programs do whose output is a file.
 """
 
@@ -16,8 +17,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from keras_preempt import PreemptionCallback
+from keras_preempt import PreemptionCallback, PreemptionCheckpointHandler
 from keras_preempt.backend.tensorflow.errors import WorkerLost
 
 DIRECTORY, HOW, *WAYS = sys.argv[1:]
@@ -68,6 +70,14 @@ if "atexit" in WAYS:
     atexit.register(prints_late)
 if "again" in WAYS:
     atexit.register(os.kill, os.getpid(), signal.SIGTERM)
+if HOW == "loop":
+    step = tf.Variable(0, dtype=tf.int64)
+    handler = PreemptionCheckpointHandler(None, tf.train.Checkpoint(step=step), DIRECTORY)
+    for number in range(8):
+        if sys.stdout is not None:
+            sys.stdout.write("a line\n")
+        handler.run(os.kill, os.getpid(), signal.SIGTERM if number == 3 else 0)
+        step.assign_add(1)
 model.fit(
     x, x[:, :1], batch_size=1, shuffle=False, verbose=0, callbacks=[Strike(), PreemptionCallback(DIRECTORY)]
 )
