@@ -14,10 +14,13 @@ SCRIPT = Path(__file__).parent / "scripts" / "tpu_variables.py"
 CLASSES = {
     "no policy": ["TPUMirroredVariable", "TPUSyncOnReadVariable"],
     "policy": ["TPUDistributedVariable"],
+    "lazy": ["TPULazyDistributedVariable"],
 }
 
 
-@pytest.mark.parametrize("policy", ["no policy", pytest.param("policy", marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    "policy", ["no policy", *(pytest.param(name, marks=pytest.mark.chaos) for name in ("policy", "lazy"))]
+)
 def test_a_fit_on_variables_of_tpu_strategy_s_classes_is_resumed_exactly(policy: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run(

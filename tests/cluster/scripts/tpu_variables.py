@@ -1,7 +1,7 @@
 """A fit of two replicas whose variables are of the classes that TPUStrategy makes, preempted once and resumed.
 
-Usage: ``tpu_variables.py DIRECTORY POLICY``. TPUStrategy chooses its classes by two tables of TensorFlow's; here
-MirroredStrategy over two CPU devices is given those tables, with POLICY "policy" those of variables with a policy.
+Usage: ``tpu_variables.py DIRECTORY POLICY``. Here MirroredStrategy over two CPU devices makes its variables by the code
+of TPUStrategy: with POLICY "policy" those with a policy, with "lazy" those that also get their first values in a batch.
 Prints the classes of the variables, and whether the resumed run ended as the undisturbed one.
 """
 
@@ -16,18 +16,23 @@ from collections import Counter
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_utils
+from tensorflow.python.distribute import tpu_strategy
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
 
-DIRECTORY, POLICY = sys.argv[1], sys.argv[2] == "policy"
+DIRECTORY, POLICY = sys.argv[1:]
 
-distribute_utils.VARIABLE_CLASS_MAPPING = distribute_utils.TPU_VARIABLE_CLASS_MAPPING
-distribute_utils.VARIABLE_POLICY_MAPPING = distribute_utils.TPU_VARIABLE_POLICY_MAPPING
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-strategy.extended._use_var_policy = POLICY
+extended, of_tpu = strategy.extended, tpu_strategy.TPUExtended
+type(extended)._create_variable = of_tpu._create_variable
+type(extended).lazy_variable_tracker = of_tpu.lazy_variable_tracker
+extended._tpu_devices = np.array([["CPU:0"], ["CPU:1"]])  # Two replicas of one core each.
+extended._logical_device_stack = [0]
+extended._using_custom_device = extended._use_spmd_for_xla_partitioning = False
+extended._use_var_policy = POLICY != "no policy"
+tpu_strategy._EXPERIMENTAL_TPU_BATCH_VARIABLE_INITIALIZATION = POLICY == "lazy"
 
 
 class Strike(keras.callbacks.Callback):
