@@ -39,6 +39,7 @@ lint: $(READY) ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.13
 
 chaos: $(READY) ## Run the long tests, which kill processes at random
 	PATH="$$PATH:/usr/sbin" $(if $(FRESH),KERAS_PREEMPT_FRESH_PROCESSES=1) $(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
