@@ -31,6 +31,7 @@ from keras_preempt.report.events import EventLog
 from keras_preempt.report.progress import transfer
 from keras_preempt.state.model import ModelState
 from keras_preempt.training.peers import Peers
+from keras_preempt.training.waiting import Wait
 
 logger = logging.getLogger("keras_preempt")
 
@@ -224,7 +225,7 @@ class Saver:
             alone: Whether to wait for nobody: the time for that is used up.
         """
         began = time.monotonic()
-        wait = _Wait((lambda: 0.0) if alone else self._patience, awaited)
+        wait = Wait((lambda: 0.0) if alone else self._patience, awaited)
         attempt, step, directory = save.attempt, save.attempt.step, save.attempt.directory
         if self._fenced:  # The user knows already that the directory belongs to another start, and why.
             logger.info("Step %d is NOT saved: a newer start of this job has the directory.", step)
@@ -293,7 +294,7 @@ class Saver:
             TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
         ]
 
-    def _commit(self, attempt: Attempt, check: Callable[[], None], wait: _Wait) -> tuple[int, ...]:
+    def _commit(self, attempt: Attempt, check: Callable[[], None], wait: Wait) -> tuple[int, ...]:
         share = sum(spec.nbytes for spec in attempt.specs or ()) / len(attempt.writers)
         patience = COMMIT_PATIENCE + share / SLOWEST_WRITE
         everyone = frozenset(range(self._members))
@@ -344,38 +345,6 @@ class Saver:
             return
         for name in removed:
             logger.info("Removed %s: superseded, or never committed (%s).", name, self._retention)
-
-
-class _Wait:
-    """How long one save waits for other workers: a notice may limit it, also one that comes meanwhile.
-
-    Args:
-        patience: Returns the seconds from now on; None for no limit.
-        awaited: Whether training waits for the save.
-    """
-
-    def __init__(self, patience: Callable[[], float | None], awaited: Callable[[], bool]) -> None:
-        self._patience = patience
-        self._awaited = awaited
-        self._at_first = patience()
-        self._until = math.inf
-
-    def begin(self) -> None:
-        """This worker's part is written; what it knew of its deadline before that counts from now on."""
-        if self._at_first is not None:
-            self._until = time.monotonic() + self._at_first
-
-    def left(self) -> float:
-        """Seconds; infinite without a limit. The earliest limit that was ever known counts."""
-        now = time.monotonic()
-        patience = self._patience() if self._awaited() else None
-        if patience is not None:
-            self._until = min(self._until, now + patience)
-        return max(0.0, self._until - now)
-
-    def over(self) -> bool:
-        """Whether there is no time left to wait."""
-        return self.left() <= 0
 
 
 def check_space(store: Store, model_state: ModelState, members: int, replicas: int) -> None:

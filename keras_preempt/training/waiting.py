@@ -1,0 +1,39 @@
+"""How long a save waits for what other workers have to write."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+
+class Wait:
+    """How long one save waits for other workers: a notice may limit it, also one that comes meanwhile.
+
+    Args:
+        patience: Returns the seconds from now on; None for no limit.
+        awaited: Whether training waits for the save.
+    """
+
+    def __init__(self, patience: Callable[[], float | None], awaited: Callable[[], bool]) -> None:
+        self._patience = patience
+        self._awaited = awaited
+        self._at_first = patience()
+        self._until = math.inf
+
+    def begin(self) -> None:
+        """This worker's part is written; what it knew of its deadline before that counts from now on."""
+        if self._at_first is not None:
+            self._until = time.monotonic() + self._at_first
+
+    def left(self) -> float:
+        """Seconds; infinite without a limit. The earliest limit that was ever known counts."""
+        now = time.monotonic()
+        patience = self._patience() if self._awaited() else None
+        if patience is not None:
+            self._until = min(self._until, now + patience)
+        return max(0.0, self._until - now)
+
+    def over(self) -> bool:
+        """Whether there is no time left to wait."""
+        return self.left() <= 0
