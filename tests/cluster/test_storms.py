@@ -7,6 +7,7 @@ from the seed, but for how the processes race each other.
 | | `make test` | chaos |
 |---|---|---|
 | storms | 2, forked workers | `KERAS_PREEMPT_STORMS` of them (100), from `KERAS_PREEMPT_FIRST_STORM` (0) on |
+| that hit only in saves | none | a tenth as many (10) |
 | workers | 1 and 2 | 1 to 4, under the launcher and without it |
 """
 
@@ -20,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.storms.plan import Storm, storm
-from tests.cluster.storms.verdict import wrong
-from tests.cluster.storms.weather import Weather
+from tests.cluster.storms.plan import Storm, storm, storm_in_saves
+from tests.cluster.storms.verdict import of_the_workers, wrong
+from tests.cluster.storms.weather import Gone, Start, Weather
 
 FIRST = int(os.environ.get("KERAS_PREEMPT_FIRST_STORM", "0"))
 COUNT = int(os.environ.get("KERAS_PREEMPT_STORMS", "100"))
@@ -69,3 +70,30 @@ def test_jobs_that_went_through_storms_end_as_if_nothing_had_happened(
     seed: int, tmp_path: Path, calm: Calm
 ) -> None:
     go_through(storm(seed), tmp_path, calm)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + -(-COUNT // 10)))
+def test_jobs_that_were_hit_in_their_saves_end_as_if_nothing_had_happened(
+    seed: int, tmp_path: Path, calm: Calm
+) -> None:
+    go_through(storm_in_saves(seed), tmp_path, calm)
+
+
+@pytest.mark.parametrize(
+    ("gone", "said", "right"),
+    [
+        (Gone(1, 0, 75, frozenset({"ready", "exit"})), "", True),
+        (Gone(1, 0, 0, frozenset({"ready", "finish"})), "", True),
+        (Gone(1, 0, 1, frozenset({"ready"})), "", False),
+        (Gone(1, 0, -15, frozenset({"ready"})), "", False),
+        (Gone(1, 0, -15, frozenset({"ready"})), "w0 was ended by the launcher (SIGTERM)", True),
+        (Gone(1, 0, 69, frozenset({"ready"})), "", False),
+    ],
+)
+def test_under_the_launcher_too_the_status_of_each_worker_is_judged(
+    gone: Gone, said: str, right: bool, tmp_path: Path
+) -> None:
+    start = Start(0, tmp_path, outputs=[""], said=said, status=0, gone=[gone], checkpoints=["step-00000001"])
+    assert (of_the_workers(start) == []) == right

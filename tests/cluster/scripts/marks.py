@@ -22,8 +22,12 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_preempt.checkpoint import failpoints
+
 MEMBER = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
 SETTLED_WITHIN = 30.0
+SAVING_LASTS = 0.2
+"""Seconds; a signal from outside comes some milliseconds after the line that asks for it."""
 
 
 class Marks(keras.callbacks.Callback):
@@ -57,6 +61,16 @@ class Marks(keras.callbacks.Callback):
             os.kill(os.getpid(), number)
             if strike["settle"] and text != "tracing":  # That comes before there is anything to agree on.
                 self._await("plan", self._earlier["plan"] + 1)
+
+    def mark_saves(self) -> None:
+        """From now on says when this worker's part is written and the manifest is not, and lets that last a moment."""
+
+        def saving() -> None:
+            # By itself, also from another thread: what is printed reaches the descriptor in whole lines.
+            os.write(sys.stdout.fileno(), b"AT saving\n")
+            time.sleep(SAVING_LASTS)
+
+        failpoints.watch("save.after-part", saving)
 
     def tracing(self) -> None:
         """To be called where a training step is traced, which a fit that is watched over does as it begins."""

@@ -33,6 +33,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-validation", action="store_true")
     parser.add_argument("--stop-early", action="store_true")
     parser.add_argument("--marks", action="store_true", help="print a line at every hook")
+    parser.add_argument(
+        "--mark-saves", action="store_true", help="print a line in every save, and stay there"
+    )
     parser.add_argument("--slow", type=float, default=0.0, help="seconds each training step takes longer")
     parser.add_argument("--save-every", help="a number of steps, 'epoch' or a time")
     parser.add_argument("--save-on-request", default="auto", help="how often to look for requests")
@@ -107,6 +110,8 @@ def main() -> None:
     keras.utils.set_random_seed(11)
     train, val = make_data()
     marks = Marks(ARGS.directory, ARGS.marks, ARGS.slow)
+    if ARGS.mark_saves:
+        marks.mark_saves()
     with STRATEGY.scope():
         model = make_model()
         loss_of_logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TERM, KILL, STOP, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 INT, HUP = signal.SIGINT, signal.SIGHUP
@@ -20,6 +20,7 @@ MOMENTS = {
     "validation": r"AT test_batch ",
     "the end of an epoch": r"AT epoch_end ",
     "the end of the training": r"AT epoch_end 3",
+    "saving": r"AT saving",
 }
 """By name, the line of a worker that begins it; None: the start of its process."""
 
@@ -113,6 +114,18 @@ def storm(seed: int, *, workers: int | None = None, launched: bool | None = None
     args = ("--slow", "0.03") if save_every is None else ("--slow", "0.03", "--save-every", save_every)
     blows = tuple(_blow(rng, workers, launched) for _ in range(rng.randint(2, 5)))
     return Storm(seed, workers, launched, args, blows)
+
+
+def storm_in_saves(seed: int) -> Storm:
+    """Draws a storm that hits only where a part is written and its manifest is not. Others have no such moment."""
+    drawn = storm(seed)
+    rng = random.Random(f"saves {seed}")
+    blows = tuple(
+        replace(blow, moment="saving", count=rng.randrange(2), delay=rng.uniform(0, 0.15))
+        for blow in drawn.blows
+    )
+    args = ("--slow", "0.03", "--mark-saves", "--save-every", rng.choice(["2", "3", "epoch"]))
+    return replace(drawn, args=args, blows=blows)
 
 
 def _blow(rng: random.Random, workers: int, launched: bool) -> Blow:

@@ -56,7 +56,7 @@ def wrong(after: Weather, undisturbed: Weather) -> list[str]:
 def _statuses(start: Start, workers: int) -> list[str]:
     """Statuses that the documentation does not have, or not for this."""
     if start.status is not None:
-        return _of_the_launcher(start)
+        return _of_the_launcher(start) + of_the_workers(start)
     found = []
     preempted = [worker for worker, code in start.codes.items() if code == PREEMPTED]
     if preempted and not start.checkpoints:
@@ -112,6 +112,35 @@ def _of_the_launcher(start: Start) -> list[str]:
         )
     if status == PREEMPTED and not start.checkpoints:
         found.append(f"the launcher says {PREEMPTED}, and nothing is committed")
+    return found
+
+
+def of_the_workers(start: Start) -> list[str]:
+    """Statuses of workers under the launcher that the documentation does not have, or not for this."""
+    found = []
+    ended = {int(index) for index in re.findall(r"w(\d+) was ended by the launcher", start.said)}
+    lost = start.hit(KILL, INT) or bool(ended)
+    for gone in start.gone:
+        allowed = {0, PREEMPTED}
+        if lost:
+            allowed |= {LOST, NOT_SAVED}
+        if start.hit(INT):
+            allowed |= {1, EXIT_INTERRUPTED}
+        trains = "ready" in gone.told and not gone.told & {"finish", "exit", "end"} and not start.hit(INT)
+        for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT):
+            # The launcher hands SIGHUP on as SIGTERM, which is heard while the fit runs; the others are no notices.
+            sent = start.hit(number) or (number == signal.SIGTERM and start.hit(signal.SIGHUP))
+            if sent and (number != signal.SIGTERM or not trains):
+                allowed.add(-number)
+        if gone.worker in ended:
+            allowed |= {-signal.SIGTERM, -signal.SIGKILL}
+        where = f"w{gone.worker} in incarnation {gone.incarnation}"
+        if gone.code not in allowed:
+            found.append(
+                f"{where} ended with {gone.code}, expected one of {sorted(allowed)}: {sorted(gone.told)}"
+            )
+        if gone.code == PREEMPTED and not start.checkpoints:
+            found.append(f"{where} says {PREEMPTED}, and nothing is committed")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -20,6 +21,23 @@ WITHIN = 240.0
 """Seconds in which a moment comes, or the job ends."""
 
 
+@dataclass(frozen=True)
+class Gone:
+    """The end of one worker under the launcher, in one of its incarnations; only of workers that had begun a fit.
+
+    Attributes:
+        incarnation: From 1.
+        worker: Its number.
+        code: Its status.
+        told: The kinds of events that it has told in that incarnation.
+    """
+
+    incarnation: int
+    worker: int
+    code: int
+    told: frozenset[str]
+
+
 @dataclass
 class Start:
     """One start of the job, what hit it, and what became of it.
@@ -31,6 +49,7 @@ class Start:
         said: What the launcher has said.
         codes: The status of each worker; empty under the launcher.
         status: The status of the launcher.
+        gone: How the workers under the launcher have ended, as it has recorded it.
         cleaned: Workers that the harness itself has ended after another one had failed.
         struck: The blows that came, each with whether the processes were there.
         checkpoints: What was committed when it was over.
@@ -44,6 +63,7 @@ class Start:
     said: str = ""
     codes: dict[int, int] = field(default_factory=dict)
     status: int | None = None
+    gone: list[Gone] = field(default_factory=list)
     cleaned: set[int] = field(default_factory=set)
     struck: list[tuple[Blow, bool]] = field(default_factory=list)
     checkpoints: list[str] = field(default_factory=list)
@@ -74,6 +94,7 @@ class Weather:
         self._folder = folder
         self._args = (*storm.args, *args)
         self._seen: dict[int, int] = {}
+        self._recorded: set[str] = set()  # Logs of launchers that were read already.
 
     def rage(self) -> None:
         """Goes through all of it, and then to the end of the training."""
@@ -149,10 +170,27 @@ class Weather:
         if isinstance(job, Launch):
             start.status = job.code
             start.said = "\n".join(job.said())
+            start.gone = self._gone()
             return job.code == 0
         start.codes = {exit.index: exit.code for exit in job.exits}
         start.cleaned = {exit.index for exit in job.exits if exit.by_launcher}
         return set(start.codes.values()) == {0}
+
+    def _gone(self) -> list[Gone]:
+        """What the launcher of this start has recorded of the ends of its workers."""
+        found = []
+        for path in sorted(self.directory.glob("events/*.launcher.jsonl")):
+            if path.name in self._recorded:
+                continue
+            self._recorded.add(path.name)
+            number = path.name.partition(".")[0]
+            for event in map(json.loads, path.read_text().splitlines()):
+                worker = event["member"]
+                told = path.with_name(f"{number}.w{worker:05d}.jsonl")
+                text = told.read_text() if told.exists() else ""
+                kinds = frozenset(re.findall(r'"event":"(\w+)"', text))
+                found.append(Gone(int(number), worker, event["code"], kinds))
+        return found
 
     @staticmethod
     def _wait(seconds: float, ended: Callable[[], bool]) -> None:
