@@ -365,7 +365,7 @@ def test_the_progress_bar_of_a_fit_tells_when_it_was_drawn() -> None:
             drawn.append(("ended", self.bar.drawn_at() > 0))
 
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", jit_compile=False)  # The TPU wheels have no XLA for the CPU.
     model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=4, verbose=1, callbacks=[Looks()])
     assert drawn[:3] == [("begun", False), ("batch 0", False), ("batch 1", True)], drawn
     assert drawn[3:5] == [("before it ends", True), ("ended", False)], drawn
