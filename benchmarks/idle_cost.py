@@ -4,6 +4,7 @@ Begins a real fit on one device and, from inside it, drives the hooks of one ste
 `on_train_batch_end`) through Keras' CallbackList, again and again, as fit does: with the callbacks that this
 package has put into that very fit, with an empty callback, and with none. In the same process, turn by turn
 with these, `PreemptionCheckpointHandler.run`, TensorFlow's and ours, calls a function that does nothing.
+The same again in a fit under MirroredStrategy with two replicas, of whose input snapshots are taken.
 
 The table shows the whole call and, net, what is left without what one pays anyway: CallbackList itself, or
 the plain call of the function. The exit status is 1 if a net cost of ours is not below that of TensorFlow's handler.
@@ -33,10 +34,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # TensorFlow's handler asks this address whether it is on a Google machine, and on one without a GPU it would
 # only pass calls through: nothing listens here, so it does its work everywhere, and no network is asked.
 os.environ["GCE_METADATA_IP"] = "127.0.0.1:9"
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "scripts"))
 
 import keras
 import numpy as np
 import tensorflow as tf
+from resumed_fit import strategy_of
+from taken import Taken
 
 from keras_preempt import PreemptionCallback, PreemptionCheckpointHandler
 
@@ -100,6 +104,11 @@ class Measure(keras.callbacks.Callback):  # type: ignore[misc]
         finally:
             gc.enable()
 
+    def net(self) -> dict[str, float]:
+        """Returns the medians without what one pays anyway."""
+        median = {name: statistics.median(values) for name, values in self.results.items()}
+        return {name: median[name] - median[_BASELINE[name]] for name in median}
+
 
 def _caller(kind: type) -> Any:
     """Returns the object of this class whose method called the current function."""
@@ -138,8 +147,13 @@ def _calls(function: Callable[..., Any], *arguments: Any) -> Timer:
     return turn
 
 
-def measure(repetitions: int, steps: int, seed: int) -> Measure:
-    """Runs the fit and returns what was measured in it."""
+def measure(repetitions: int, steps: int, seed: int) -> tuple[Measure, Measure]:
+    """Runs both fits and returns what was measured in them: on one device, and under MirroredStrategy.
+
+    Raises:
+        RuntimeError: No snapshots are taken under MirroredStrategy.
+    """
+    mirrored = strategy_of(mirrored=True)  # Before TensorFlow has looked at the devices.
     with tempfile.TemporaryDirectory() as directory:
         handler = tf.distribute.experimental.PreemptionCheckpointHandler(
             None,
@@ -150,42 +164,58 @@ def measure(repetitions: int, steps: int, seed: int) -> Measure:
         our_handler = PreemptionCheckpointHandler(
             None, tf.train.Checkpoint(), os.path.join(directory, "our handler")
         )
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        measuring = Measure(handler, our_handler, repetitions, steps, seed)
-        callbacks = [PreemptionCallback(os.path.join(directory, "run")), measuring]
         x = np.zeros((16, 2), "float32")
-        model.fit(x, x[:, :1], batch_size=4, epochs=1, verbose=0, callbacks=callbacks)
+        data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(16, seed=1).repeat().batch(4)
+        inputs: list[tuple[Any, dict[str, Any]]] = [
+            (tf.distribute.get_strategy(), {"x": x, "y": x[:, :1], "batch_size": 4}),
+            (mirrored, {"x": data, "steps_per_epoch": 4}),
+        ]
+        measured, taken = [], Taken()
+        for strategy, given in inputs:
+            with strategy.scope():
+                model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+                model.compile("sgd", "mse")
+            measured.append(Measure(handler, our_handler, repetitions, steps, seed))
+            run = os.path.join(directory, f"run {len(measured)}")
+            model.fit(**given, epochs=1, verbose=0, callbacks=[PreemptionCallback(run), measured[-1]])
         our_handler.close()
-    return measuring
+    if taken.of is None or taken.of.given_up:
+        raise RuntimeError("Expected snapshots of the input under MirroredStrategy. Received: none.")
+    return measured[0], measured[1]
 
 
-def report(measured: Measure, aims: Aims) -> str:
+_BASELINE = {
+    "none": "none",
+    "empty": "none",
+    "ours": "none",
+    "call": "call",
+    "run": "call",
+    "our run": "call",
+}
+"""What one pays anyway, of each contestant."""
+
+
+def _row(title: str, measured: Measure, name: str) -> list[str]:
+    lower, median, upper = statistics.quantiles(measured.results[name], n=4)
+    net = measured.net()
+    shown = "" if name == _BASELINE[name] else f"{net[name]:.0f}"
+    against = "" if name == _BASELINE[name] else f"{net[name] / net['run']:.2f}"
+    return [title, f"{median:.0f}", f"{lower:.0f}-{upper:.0f}", shown, against]
+
+
+def report(measured: Measure, mirrored: Measure, aims: Aims) -> str:
     """Returns the table, and checks our net costs against TensorFlow's and against a bound."""
-    median = {name: statistics.median(values) for name, values in measured.results.items()}
-    baseline = {
-        "none": "none",
-        "empty": "none",
-        "ours": "none",
-        "call": "call",
-        "run": "call",
-        "our run": "call",
-    }
-    net = {name: median[name] - median[baseline[name]] for name in median}
-    titles = {
-        "none": "Keras CallbackList, no callbacks",
-        "empty": "  with one empty keras.callbacks.Callback",
-        "ours": f"  with {' and '.join(measured.ours)}",
-        "call": "a function that does nothing",
-        "run": "  through PreemptionCheckpointHandler.run",
-        "our run": "  through keras_preempt.PreemptionCheckpointHandler.run",
-    }
-    rows = []
-    for name, title in titles.items():
-        lower, _, upper = statistics.quantiles(measured.results[name], n=4)
-        shown = "" if name == baseline[name] else f"{net[name]:.0f}"
-        against = "" if name == baseline[name] else f"{net[name] / net['run']:.2f}"
-        rows.append([title, f"{median[name]:.0f}", f"{lower:.0f}-{upper:.0f}", shown, against])
+    net, there = measured.net(), mirrored.net()
+    with_ours = f"  with {' and '.join(measured.ours)}"
+    rows = [
+        _row("Keras CallbackList, no callbacks", measured, "none"),
+        _row("  with one empty keras.callbacks.Callback", measured, "empty"),
+        _row(with_ours, measured, "ours"),
+        _row("  the same, snapshots under MirroredStrategy", mirrored, "ours"),
+        _row("a function that does nothing", measured, "call"),
+        _row("  through PreemptionCheckpointHandler.run", measured, "run"),
+        _row("  through keras_preempt.PreemptionCheckpointHandler.run", measured, "our run"),
+    ]
     header = ["ns per step", "median", "quartiles", "net", "net / TensorFlow's"]
     ratio, run_ratio = net["ours"] / net["run"], net["our run"] / net["run"]
     tell("a step under the callback, idle", "TensorFlow's handler", ratio, better="less")
@@ -199,6 +229,9 @@ def report(measured: Measure, aims: Aims) -> str:
     aims.check("ours over TensorFlow's run", ratio, "below", 1)
     aims.check("our handler's run over TensorFlow's", run_ratio, "below", 1)
     aims.check("ours, net", net["ours"], "below", AIM, " ns")
+    with_snapshots = "ours with snapshots under MirroredStrategy"
+    aims.check(f"{with_snapshots} over TensorFlow's run", there["ours"] / there["run"], "below", 1)
+    aims.check(f"{with_snapshots}, net", there["ours"], "below", AIM, " ns")
     return "\n".join(lines)
 
 
@@ -210,9 +243,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.repetitions < 2 or options.steps < 1:
         parser.error("Expected at least 2 repetitions of at least 1 step.")
-    measured = measure(options.repetitions, options.steps, options.seed)
+    measured, mirrored = measure(options.repetitions, options.steps, options.seed)
     aims = Aims()
-    text = report(measured, aims)
+    text = report(measured, mirrored, aims)
     print(conditions())
     print(f"{options.repetitions} turns of {options.steps} steps each, in shuffled order\n")
     print(text)

@@ -12,10 +12,10 @@ that second start into the parts that the process itself has recorded:
 - compile: TensorFlow compiles the train step, which its first call waits for;
 - first step: what a step takes later on (the median).
 
-Five ways: one device whose input continues from the iterator's saved state, one device whose input has to be
+Six ways: one device whose input continues from the iterator's saved state, one device whose input has to be
 replayed (a random operation in it has a state that TensorFlow cannot save), workers under
-MultiWorkerMirroredStrategy, replayed as well, and both with three epochs of arrays, preempted in the last one. They
-take turns, so that a busy machine slows all.
+MultiWorkerMirroredStrategy, replayed as well, and three epochs of arrays, preempted in the last one: on one device,
+under MirroredStrategy with two replicas, and with the workers. They take turns, so that a busy machine slows all.
 
 Then `resume_position.py`: the same by how far training had come.
 """
@@ -36,7 +36,7 @@ _SHOWN = {STATE: "iterator state", REPLAY: "replay", ARRAYS: "3 epochs of arrays
 
 def title(job: Job) -> str:
     """Names a way in a header."""
-    where = "1 device" if job.workers == 1 else f"{job.workers} workers"
+    where = job.place if job.workers == 1 else f"{job.workers} workers"
     return f"{where}, {_SHOWN[job.way]}"
 
 
@@ -101,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(conditions(), flush=True)
     sizes = (options.batches, options.after)
     jobs = [Job(1, STATE, *sizes), Job(1, REPLAY, *sizes), Job(options.workers, REPLAY, *sizes)]
-    jobs += [Job(1, ARRAYS, *sizes), Job(options.workers, ARRAYS, *sizes)]
+    jobs += [Job(1, ARRAYS, *sizes), Job(1, ARRAYS, *sizes, mirrored=True)]
+    jobs += [Job(options.workers, ARRAYS, *sizes)]
     results: dict[Job, list[Resumption]] = {job: [] for job in jobs}
     for _ in range(options.runs):
         for job in jobs:
@@ -123,7 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1
     aims = Aims(apply=not options.quick)
-    print(f"\n{resume_position.report(by_position, aims)}")
+    print(
+        f"\n{resume_position.report(by_position, aims)}\n\n{resume_position.report_arrays(by_position, aims)}"
+    )
     return aims.report()
 
 

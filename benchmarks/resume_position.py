@@ -4,6 +4,8 @@ Part of `resume_cost.py`. A dataset of 100 batches is shuffled and repeated, and
 time is preempted after so many batches: on one device, under MirroredStrategy with two replicas, and with two workers
 under MultiWorkerMirroredStrategy. Each place runs twice, the second time with an operation whose state TensorFlow
 cannot save, so that all batches are drawn again.
+
+The same three places train three epochs of arrays, and are preempted early in the first and late in the third.
 """
 
 from __future__ import annotations
@@ -11,24 +13,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from figures import Aims, table, tell
-from resumption import REPLAY, STATE, Job, Resumption
+from resumption import ARRAYS, REPLAY, STATE, Job, Resumption
 
 AFTER = 5
 AT_MOST = 1.5
 """The most by which the input's part may grow from the first of the positions to the last."""
 
 ON_TOP = 0.5
-"""Seconds that the input may take at the last position beyond making its iterator."""
+"""Seconds that the input may take at the last position beyond making its iterator; with arrays, in all."""
+
+OF_ARRAYS = 900
+"""The most batches that three epochs of arrays have together: those of one epoch are held in memory."""
 
 
 def jobs(positions: Sequence[int], workers: int) -> list[Job]:
-    """Returns what is preempted: each place, at each position, in both ways."""
+    """Returns what is preempted: each place, at each position, in both ways; and early and late with arrays."""
     places = [(1, False), (1, True), (workers, False)]
+    in_all = max(12 * AFTER, min(positions[-1], OF_ARRAYS))
     return [
         Job(count, way, batches, AFTER, mirrored, endless=True)
         for count, mirrored in places
         for batches in positions
         for way in (STATE, REPLAY)
+    ] + [
+        Job(count, ARRAYS, batches, in_all - batches, mirrored, endless=True)
+        for count, mirrored in places
+        for batches in (in_all // 10, in_all * 9 // 10)
     ]
 
 
@@ -75,3 +85,34 @@ def report(results: dict[Job, Resumption], aims: Aims) -> str:
     return table(
         ["seconds to the first new step", "input", "replayed", "whole", "replayed", "an iterator"], rows
     )
+
+
+def report_arrays(results: dict[Job, Resumption], aims: Aims) -> str:
+    """Returns the table, and judges the input's part late in the third epoch of arrays."""
+    rows = []
+    for place in dict.fromkeys(job.place for job in results if job.way == ARRAYS):
+        of_place = ((job, each) for job, each in results.items() if (job.place, job.way) == (place, ARRAYS))
+        (_, early), (job, late) = sorted(of_place, key=lambda pair: pair[0].batches)
+        parts = [each.parts["replay"] for each in (early, late)]
+        rows.append(
+            [
+                f"{place}, batch {job.batches:,} of {job.batches + job.after:,}",
+                *(f"{part:.2f}" for part in parts),
+                *(f"{each.whole:.2f}" for each in (early, late)),
+            ]
+        )
+        # Both may be next to nothing, and what one is of the other is then chance.
+        aims.check(
+            f"{place}: input late in the third epoch of arrays, early in the first {parts[0]:.2f} s",
+            parts[1],
+            "at most",
+            round(max(AT_MOST * parts[0], ON_TOP), 2),
+            " s",
+        )
+        tell(
+            f"input of a resume in the third epoch of arrays, {place}",
+            "in the first",
+            parts[1] / parts[0],
+            better="less",
+        )
+    return table(["three epochs of arrays, s", "input, early", "late", "whole, early", "late"], rows)

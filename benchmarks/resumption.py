@@ -48,7 +48,7 @@ class Job:
         batches: Batches that are trained on before the preemption: of the epoch, or with `ARRAYS` of all three.
         after: Steps after the resume, of which all but the first tell what a step costs.
         mirrored: Whether one process trains on two logical devices under MirroredStrategy.
-        endless: Whether a small model is trained on a dataset that is repeated, so that it comes far in short time.
+        endless: Whether a small model is trained, so that it comes far in short time; a dataset is repeated for that.
     """
 
     workers: int

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Aims, unsteady
-
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "scripts")]
+
+import import_cost  # noqa: E402
+from figures import Aims, unsteady  # noqa: E402
 
 
 def _run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -51,6 +53,7 @@ def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tens
     assert 0 < ratio < 1
     assert told == ["TensorFlow's handler", f"{ratio:.2f}", "less", "idle_cost.py"]
     assert theirs[3] == "1.00"
+    assert 0 < float(rows["the same, snapshots under MirroredStrategy"][3]) < 1
     assert 0 < float(rows["through keras_preempt.PreemptionCheckpointHandler.run"][3]) < 1
     assert "with one empty keras.callbacks.Callback" in rows
     # TensorFlow's handler did its work and did not only pass the call through.
@@ -69,7 +72,8 @@ def test_a_missed_aim_is_named_and_makes_the_status_non_zero() -> None:
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(BENCHMARKS.parent)},
     )
     assert result.returncode == 1, result.stdout + result.stderr
-    assert re.search(r"ours, net: \d+\.\d\d ns \(aim: below 0 ns: MISSED\)", result.stdout)
+    for whose in ("ours", "ours with snapshots under MirroredStrategy"):
+        assert re.search(rf"  {whose}, net: \d+\.\d\d ns \(aim: below 0 ns: MISSED\)", result.stdout)
 
 
 @pytest.mark.parametrize(
@@ -158,3 +162,116 @@ def test_grace_uses_most_of_the_time_and_is_gone_before_it_is_over() -> None:
     committed, gone = (float(rows[what][0]) for what in ("committed, s left", "last process gone, s left"))
     assert 0 < gone < committed < 10 * (1 - used / 100)
     assert "Ours: 0 runs too late, 0 failed." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("directory", "client", "bucket", "missed"),
+    [
+        (0.2, 0.4, 0.05, []),
+        (0.2, 0.4, 0.15, ["a bucket"]),
+        (0.31, 0.0, 0.0, ["a directory", "a bucket"]),
+    ],
+)
+def test_the_package_itself_has_an_aim_in_seconds_of_import_and_googles_client_does_not_count(
+    directory: float, client: float, bucket: float, missed: list[str]
+) -> None:
+    added = {import_cost.DIRECTORY: directory, import_cost.BUCKET: directory + client + bucket}
+    aims = Aims()
+    output = import_cost.report([import_cost.Imported(10.0, added, client)], aims)
+    rows = _rows(output)
+    assert rows["keras_preempt, checkpoints in a bucket"][1] == f"{directory + bucket:.2f}"
+    assert aims.report() == bool(missed)
+    for place in added:
+        (line,) = (line for line in aims.lines if line.startswith("import of the package") and place in line)
+        assert line.endswith("MISSED)" if place in missed else "met)")
+
+
+@pytest.mark.parametrize(
+    ("ours", "plain", "verdict"),
+    [
+        ([1.0, 1.2], [1.0, 1.0], "0.83 (aim: at least 0.8: met)"),
+        ([1.0, 1.3], [1.0, 1.0], "0.77 (aim: at least 0.8: MISSED)"),
+        ([1.0, 9.0], [1.0, 3.0], "0.22 (aim: at least 0.8: not judged, the disk alone varied 3.0-fold)"),
+    ],
+)
+def test_the_slowest_restore_of_what_is_not_cached_is_judged_beside_a_plain_read(
+    ours: list[float], plain: list[float], verdict: str
+) -> None:
+    import save
+
+    times = {
+        column: {"ours": [1.0], "tf.train.Checkpoint": [9.0], "limit": [1.0]}
+        for column in ("save", "restore, cached")
+    }
+    times["restore, not cached"] = {"ours": ours, "tf.train.Checkpoint": [9.0, 9.0], "limit": plain}
+    aims = Aims()
+    save.report(times, 1_000_000, {}, aims)
+    assert f"restore, not cached, the slowest, x a plain read: {verdict}" in aims.lines
+    assert aims.missed == verdict.endswith("MISSED)")
+
+
+@pytest.mark.parametrize(
+    ("with_it", "without", "verdict"),
+    [
+        (1.05, [1.0, 1.0], "1.05 (aim: at most 1.1: met)"),
+        (1.2, [1.0, 1.0], "1.20 (aim: at most 1.1: MISSED)"),
+        (1.2, [1.0, 3.0], "0.60 (aim: at most 1.1: not judged, the disk alone varied 3.0-fold)"),
+    ],
+)
+def test_a_preemption_save_that_a_snapshot_slows_down_misses_the_aim(
+    with_it: float, without: list[float], verdict: str
+) -> None:
+    import snapshot_save
+    from snapshot_save import PreemptionSave
+
+    kinds = {
+        True: [PreemptionSave(with_it, with_it, 137_000_000)],
+        False: [PreemptionSave(seconds, seconds, 132_000_000) for seconds in without],
+    }
+    small = {kind: [PreemptionSave(1.0 + kind, 1.0, 4_000_000)] for kind in (True, False)}
+    aims = Aims()
+    rows = _rows(snapshot_save.report({0: small, 128_000_000: kinds}, aims))
+    assert rows["a preemption save of 4 MB"][2] == "2.00"
+    assert rows["a preemption save of 132 MB"][-1] == "5.0"
+    assert aims.lines == [f"a preemption save of 132 MB with a snapshot / without: {verdict}"]
+    assert aims.missed == verdict.endswith("MISSED)")
+
+
+def test_snapshots_that_take_too_much_of_training_miss_the_aim_wherever_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("TF_CPP_MIN_LOG_LEVEL", "KERAS_PREEMPT_PLATFORM"):
+        monkeypatch.setenv(name, "")  # The benchmark sets them for its own process.
+    import snapshot_cost
+    from snapshot_cost import MIRRORED, WORKERS, Fitted
+
+    def fits(share: float) -> dict[bool, list[Fitted]]:
+        return {
+            True: [Fitted(10.0, 8.0, 20, share * 10, 4 << 20)] * 2,
+            False: [Fitted(10.0, 8.0, 0, 0.0, 0)] * 2,
+        }
+
+    aims = Aims()
+    rows = _rows(snapshot_cost.report({MIRRORED: (100, fits(0.009)), WORKERS: (50, fits(0.011))}, aims))
+    assert rows["2 workers, with snapshots"] == ["200.00", "160.00", "20", "4.0", "1.10 %"]
+    met, missed, processor = aims.lines
+    assert met == "Mirrored(2): share of training in snapshots, the worst fit: 0.90 % (aim: at most 1 %: met)"
+    assert (
+        missed
+        == "2 workers: share of training in snapshots, the worst fit: 1.10 % (aim: at most 1 %: MISSED)"
+    )
+    assert processor.endswith("1.00 (aim: at most 1.01: met)")
+
+
+@pytest.mark.chaos
+def test_snapshots_are_measured_in_one_process_in_two_workers_and_in_a_preemption_save() -> None:
+    result = _run("snapshot_cost.py", "--quick")
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = _rows(result.stdout)
+    for place in ("Mirrored(2)", "2 workers"):
+        assert float(rows[f"{place}, with snapshots"][3]) > 0
+        assert rows[f"{place}, without"][2:] == ["0", "0.0", "0.00 %"]
+    without, with_it, *_, size = map(float, rows["a preemption save of 4 MB"])
+    assert without > 0
+    assert with_it > 0
+    assert size > 3  # MB: the images of the shuffle buffer

@@ -2,7 +2,7 @@
 
 Run as: FOLDER WAY BATCHES AFTER FIRST|AGAIN [--mirrored] [--endless]. WAY is `STATE` or `REPLAY`: how the input gets
 back to where it was; or `ARRAYS`: three epochs of arrays, preempted in the last one. With --mirrored one process trains
-on two logical devices; with --endless, a dataset is repeated.
+on two logical devices; with --endless, a dataset is repeated, and the model is small.
 BATCHES are trained on before the preemption, AFTER of them after it.
 """
 
@@ -189,7 +189,7 @@ def main(folder: str, way: str, batches: int, after: int, which: str, *options: 
     given = {"x": data(way, batches + after, endless=endless), "shuffle": False}
     if way == ARRAYS:
         given = arrays(batches + after)
-    if endless:
+    elif endless:
         given["steps_per_epoch"] = batches + after
     new = TimedNew()
     build, restore = Timed(backend(), "trace"), Timed(inputs, "restore")
