@@ -14,7 +14,8 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "keras_preempt"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "keras_preempt"
 
 #: From top to bottom: a room imports only those below it. Rooms of one line do not import each other.
 ROOMS: dict[tuple[str, ...], str] = {

@@ -16,11 +16,6 @@ import tensorflow as tf
 
 import keras_preempt
 from keras_preempt import Preempted, PreemptionCheckpointHandler, TerminationConfig
-from keras_preempt import handler as handler_module
-from keras_preempt.agreement.coordinator import LocalCoordinator
-from keras_preempt.backend import place
-from keras_preempt.backend.place import Place, RemoteWorkers
-from keras_preempt.backend.tensorflow import errors
 from keras_preempt.notices.signals import EndsWith
 from keras_preempt.process import exit_codes
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
@@ -273,67 +268,6 @@ def test_the_preemption_of_a_spot_machine_of_google_is_heard_by_tensorflows_watc
             monkeypatch.setenv(name, value)
         fake.gce.preempt()
         assert failure_handling_util.termination_watcher_function_gce()
-
-
-@pytest.fixture
-def on_remote_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Place(workers=RemoteWorkers((("worker", 2),)))
-    monkeypatch.setattr(handler_module, "join", lambda resolver: (here, LocalCoordinator()))
-
-
-def preemption_of(task: str) -> tf.errors.AbortedError:
-    """As TensorFlow's op raises it."""
-    return tf.errors.AbortedError(
-        None, None, f"Task {task} was preempted.", {errors.WORKER_PREEMPTION: task.encode()}
-    )
-
-
-def fail_with(error: Exception) -> None:
-    raise error
-
-
-@pytest.mark.usefixtures("on_remote_workers")
-@pytest.mark.parametrize("block", ["scope", "with"])
-def test_the_error_that_tells_of_the_preemption_of_a_remote_worker_is_a_notice(
-    block: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, leaves())
-    with pytest.raises(Preempted), handler.watch_preemption_scope() if block == "scope" else handler:
-        handler.run(fail_with, preemption_of("/job:worker/task:1"))
-    assert (tmp_path / "ckpt-1.index").exists()
-    assert "/job:worker/task:1 was preempted" in caplog.text
-
-
-@pytest.mark.usefixtures("on_remote_workers")
-def test_another_error_on_remote_workers_is_an_error(tmp_path: Path) -> None:
-    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, leaves())
-    with pytest.raises(tf.errors.AbortedError, match="by the user"), handler.watch_preemption_scope():
-        handler.run(fail_with, tf.errors.AbortedError(None, None, "by the user"))
-    del handler
-    gc.collect()
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("on_remote_workers")
-def test_tensorflows_op_is_asked_before_each_run_where_it_is_linked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, ran = [], []
-
-    def op(preemption_key: str) -> None:
-        asked.append(preemption_key)
-        if len(asked) == 3:
-            raise preemption_of("/job:worker/task:0")
-
-    monkeypatch.setattr(errors, "_check_op", [op])
-    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, leaves())
-    for number in range(2):
-        handler.run(ran.append, number)
-    with pytest.raises(Preempted):
-        handler.run(ran.append, 2)
-    assert ran == [0, 1]
-    assert set(asked) == {place.PREEMPTION_NOTICE_KEY}
-    assert (tmp_path / "ckpt-1.index").exists()
 
 
 @pytest.mark.parametrize("way", ["close", "with", "deletion"])

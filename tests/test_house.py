@@ -1,4 +1,4 @@
-"""The package keeps its rules: imports point down, no circle, few names in the root, no long file.
+"""The package keeps its rules: imports point down, no circle, few names in the root, no long file, nor in the tests.
 
 Private names of Keras and TensorFlow have a test of their own, `tests/test_private_names.py`.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import MOST_LINES, MOST_ROOMS, ROOMS, House
+from tests.house import MOST_LINES, MOST_ROOMS, PACKAGE, ROOMS, TESTS, House
 
 HOUSE = House()
 
@@ -27,8 +27,9 @@ def test_the_root_has_few_names_and_each_has_its_place_in_the_order() -> None:
     assert HOUSE.rooms() == {name for names in ROOMS for name in names}
 
 
-def test_no_file_is_long() -> None:
-    assert HOUSE.long_files() == []
+@pytest.mark.parametrize("root", [PACKAGE, TESTS], ids=lambda root: root.name)
+def test_no_file_is_long(root: Path) -> None:
+    assert House(root).long_files() == []
 
 
 def test_the_package_is_read() -> None:

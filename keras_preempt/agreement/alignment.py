@@ -33,7 +33,9 @@ aborted plan. `plan` is inserted once, so plan or abort is decided once for all,
 The last boundary. After it a worker could no longer answer. So there it always calls (`finished`), and if
 another call stands already, it holds like anyone. A plan that is carried out there, with its target at or
 beyond it, means that everyone finishes: whoever is not there yet has a target that it cannot reach earlier.
-If the round is aborted there, training ends without agreement.
+If the round is aborted there, the worker calls again. After a few rounds it gives up, by a message that is inserted in
+place of a call: where that stands, every worker trains to its end without agreement, and where another call stands, the
+worker holds like anyone. So either all act at the last boundary or none does, and no plan counts on one that has ended.
 
 Notices and the countdown. A worker under notice calls until a round has served its notice. If there is time, that
 round saves and training continues (`goes_on`); from then on the worker counts down, and calls the last round when only

@@ -224,7 +224,8 @@ class Delegate:
             self.member.hear(call)
             self.update()  # Sets attention, BEFORE `entered` is read: see alignment.
             if isinstance(call, Failure):
-                self._say_lost(f"worker {call.member} has left its fit: {call}")
+                own = call.member == self.member.index
+                self._say_lost(str(call) if own else f"worker {call.member} has left its fit: {call}")
                 return False
             answer = self.member.answer(self._main.entered)
         self._rounds.answer(number, answer)

@@ -21,6 +21,7 @@ EXPECTED_WITHIN = 2.0
 
 _ATTENTIVE = frozenset({State.ANSWERED, State.PLANNED, State.ACTING})
 _OVER = frozenset({State.FINISHED, State.LEFT})
+_WITHOUT_AGREEMENT = frozenset({State.LOST, State.FINISHED})
 
 
 class Heard(Enum):
@@ -251,7 +252,7 @@ class Member:
         return decision
 
     def _decision(self, entered: int) -> Decision:
-        if self.state is State.LOST:
+        if self.state in _WITHOUT_AGREEMENT:
             return Decision.PASS
         if self.state is State.LISTENING:
             # Either the call that the thread itself asked for has not come back yet, or the round was aborted.
@@ -272,12 +273,20 @@ class Member:
         return True
 
     def finish(self) -> Request | None:
-        """The main thread is at the last boundary; None once it need not ask for a round, or has asked often enough."""
+        """The main thread is at the last boundary; None once training ends here without agreement.
+
+        A worker that has asked in enough rounds gives up. It says so where a call would stand, and what stands there
+        decides: if another worker's call came first, it holds for that one like anyone. So no plan counts on a worker
+        that has ended.
+        """
         self.last = True
-        if self.state is State.LOST or self.asks == ROUNDS_PER_REASON:
-            return None
-        self.asks += 1
+        if self.state is State.LOST or self.asked == self.round:
+            return None  # It was let go in this round, which was not aborted.
         self.asked = self.round
+        if self.asks == ROUNDS_PER_REASON:
+            why = f"no agreement at the end of training, after {ROUNDS_PER_REASON} rounds"
+            return Request(self.round, Failure(self.index, "", 0, why))
+        self.asks += 1
         return Request(self.round, Call(self.index, Kind.FINISHED, "training finished"))
 
     def call_periodic(self, now: float = 0.0, reserve: float = 0.0) -> Request | None:
@@ -316,8 +325,6 @@ class Member:
         if self.state is State.ACTING and self.plan is not None:
             ends = outcome(self.plan, self.last)
             self.advance(Event.FINISH if ends is Event.FINISH else Event.LEAVE)
-        elif self.state is State.LISTENING and self.last:
-            self.advance(Event.FINISH)
 
     def close(self, why: str) -> Request:
         """Takes part no more; returns what the others, and its own watcher, have to hear."""
@@ -330,6 +337,8 @@ class Member:
         """Takes what stands under `call` in this round."""
         if not isinstance(call, Failure):
             self.advance(Event.CALL)  # Attention is on from here.
+        elif self.open and call.member == self.index and self.state is State.LISTENING:
+            self.advance(Event.FINISH)  # It has given up, see `finish`, and nobody was before it.
         elif self.open:
             self.lose()
 

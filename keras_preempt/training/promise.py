@@ -191,7 +191,7 @@ def _doubts_of_step(
     if draws:
         doubts.append(
             Doubt(
-                f"the {step} draws random numbers whose sequence begins anew in each process (such as "
+                f"the {step} draws random numbers whose sequence starts over in each process (such as "
                 f"tf.random.*: {', '.join(sorted(draws))})",
                 _ITS_OWN_RANDOM_NUMBERS,
             )

@@ -161,7 +161,7 @@ class Requests:
             except CheckpointError as error:
                 self._tell_once(
                     "foreign",
-                    "%s is not heeded, since no keras-preempt save has written it: %s",
+                    "%s is ignored, because keras-preempt save did not write it: %s",
                     SAVE_REQUEST,
                     error,
                 )

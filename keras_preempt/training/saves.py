@@ -230,16 +230,16 @@ class Saves:
         """
         last = self.committed
         message = (
-            "Preempted, and NOT KNOWN whether saved at step %s. If it is not, the next start %s: %s is lost%s."
+            "Preempted, and NOT KNOWN whether saved at step %s. If it is not, the restarted job %s: %s is lost%s."
             if uncertain
-            else "Preempted, and NOT saved at step %s. As far as this worker knows, the next start %s: %s is lost%s."
+            else "Preempted, and NOT saved at step %s. As far as this worker knows, the restarted job %s: %s is lost%s."
         )
         if plan.kind is Kind.INTERRUPTED:
             message = message.replace("Preempted", "Interrupted")
         logger.error(
             message,
             position.step,
-            "begins anew" if last is None else f"goes on from {last}",
+            "starts from the beginning" if last is None else f"continues from {last}",
             self.at_risk(),
             "" if last is None else f" ({(position.step or 0) - (step_of(last) or 0)} steps)",
         )

@@ -90,6 +90,9 @@ class Round(NamedTuple):
 
 
 Keys = tuple[Round, ...]
+Step = tuple[str, Worker, Keys]
+"""What to call it, the worker after it, the keys after it."""
+
 Mutant = Literal["", "cleared on release", "read before set", "torn read"]
 
 TIMES = (0.0, 95.0, 200.0)

@@ -36,6 +36,11 @@ class Explorer:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.model = Model(cluster)
+        self._agreed = [{"LEFT"}, {"FINISHED"}]
+        if cluster.patience == "none":
+            # A worker ends without agreement once all rounds for which it has asked at its end were aborted. It is the
+            # end of all, then: a plan that others carry out would count on it.
+            self._agreed.append({"ALONE"})
         self._workers: list[Worker] = []
         self._worker_ids: dict[Worker, int] = {}
         self._progress: list[int] = []
@@ -180,12 +185,11 @@ class Explorer:
         names = tuple(worker.main.name for worker in workers)
         living = {name for name in names if name not in ("DEAD", "RAISED")}
         cluster = self.cluster
-        calm = not cluster.death and cluster.patience == "death"
         if len({worker.entered for worker in workers if worker.main is Main.LEFT}) > 1:
             raise Violation(f"members left at different boundaries: {workers}")
         if cluster.death != "leader" and len(living) > 1:
             raise Violation(f"some act and some do not: {names}")
-        if calm and living not in ({"LEFT"}, {"FINISHED"}):
+        if not cluster.death and set(names) not in self._agreed:
             raise Violation(f"not all act or all finish: {names}")
         found.endings[names] = found.endings.get(names, 0) + 1
 

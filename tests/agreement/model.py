@@ -2,12 +2,13 @@
 
 Each step is atomic, as far as the real accesses are: one method of `keras_preempt.agreement.member.Member`, which a
 fit's threads call under a lock, or one access to a key. Which decision is right is not worked out here; what must hold
-whatever is decided is checked. `explorer.py` puts the workers' steps in every order.
+whatever is decided is checked. `explorer.py` puts the workers' steps in every order; `reduction.py` leaves some out.
 """
 
 from __future__ import annotations
 
 from keras_preempt.agreement import alignment
+from keras_preempt.agreement import member as rules
 from keras_preempt.agreement.alignment import Decision, State, abort_plan, make_plan
 from keras_preempt.agreement.grace import Standing
 from keras_preempt.agreement.member import Member, Request
@@ -20,15 +21,16 @@ from tests.agreement.alignment_cluster import (
     Keys,
     Main,
     Round,
+    Step,
     Violation,
     Watch,
     Worker,
     frozen,
     thawed,
 )
+from tests.agreement.keys import put, round_of, say
+from tests.agreement.reduction import Reduction
 from tests.agreement.told import check_call, check_notices, notice_of, times
-
-Step = tuple[str, Worker, Keys]
 
 
 class Model:
@@ -38,12 +40,7 @@ class Model:
         self.cluster = cluster
         self.last = cluster.steps + 1
         self.members = tuple(range(cluster.workers))
-        # No round is ever aborted.
-        self._certain = not cluster.death and cluster.patience == "death"
-        self._reducible = self.members if cluster.reduced else ()
-        if cluster.reduced and cluster.death:
-            assert cluster.death == "worker", "which steps commute with these deaths is not worked out"
-            self._reducible = self.members[:-1]
+        self._reduction = Reduction(cluster)
 
     def script(self, i: int) -> str:
         return self.cluster.scripts[i] if i < len(self.cluster.scripts) else ""
@@ -64,10 +61,7 @@ class Model:
         return Worker(how, entered, Watch.ENDED, None, None, 0, 0, False, None, None, None, None)
 
     def steps(self, i: int, worker: Worker, keys: Keys, facts: Facts) -> tuple[list[Step], bool]:
-        """Each step that worker `i` can do next: what to call it, the worker after it, the keys after it.
-
-        Also whether these may be run before all steps of the other workers; see `_commuting`.
-        """
+        """Each step that worker `i` can do next, and whether these may be run before all steps of the others."""
         heeded = self._without_vain_calls(worker, keys)
         if heeded != worker:
             return [(f"{i} need not call", heeded, keys)], True
@@ -79,7 +73,7 @@ class Model:
             worker = self._quiet(worker)
             if member.state in (State.LISTENING, State.ANSWERED):
                 member.lose()
-                lost = worker._replace(member=frozen(member))
+                lost = worker._replace(member=frozen(member), watch=Watch.ENDED, at=None)
                 others.append((f"{i} loses coordination", lost, keys))
         else:
             if worker.main < Main.LEFT:
@@ -88,50 +82,16 @@ class Model:
             others += self._put_steps(i, worker, keys)
             watcher += self._watcher_steps(i, worker, keys, current, bool(facts & Facts.IMPATIENT))
         main = self._main_steps(i, worker, keys, current, facts) if worker.main < Main.LEFT else []
-        if i in self._reducible:
-            alone = self._commuting(worker, current, others, watcher, main)
-            if alone:
-                return alone, True
-        return others + watcher + main, False
+        first = self._reduction.first(i, worker, current, facts, others, watcher, main)
+        return (first, True) if first else (others + watcher + main, False)
 
-    def _commuting(
-        self, worker: Worker, current: Round, others: list[Step], watcher: list[Step], main: list[Step]
-    ) -> list[Step]:
-        """Steps that may be run before all others, if there are any; never those of a worker that may die.
-
-        Whatever else can happen first, now or later, leaves them possible and comes to the same after them.
-        """
-        planned = current.plan is not None and current.plan.abort is None
-        match thawed(worker.member).state:
-            case State.PLANNED | State.ACTING if main:
-                return others + main  # Its watcher is idle, its plan fixed: nobody reads what it writes.
-            case State.ANSWERED if worker.watch is Watch.SEEN and (main or worker.main is Main.HELD):
-                return others + watcher + main  # Until it answers, nobody reads what it writes.
-            case State.ANSWERED if worker.watch is Watch.READ:
-                return watcher  # Only the caller looks at an answer, and it waits for all of them.
-            case State.ANSWERED if worker.watch is Watch.PUBLISHED and (self._certain or planned):
-                return watcher or main
-            case _:
-                return []
-
-    # -- Keys ---------------------------------------------------------------------------------------
+    # -- Calls -------------------------------------------------------------------------------------
 
     def _round(self, keys: Keys, number: int) -> Round:
-        for entry in keys:
-            if entry.number == number:
-                return entry
-        return Round(number, None, (None,) * self.cluster.workers, None)
-
-    @staticmethod
-    def _put(keys: Keys, changed: Round) -> Keys:
-        if changed.plan is not None:  # no one reads the answers again
-            changed = changed._replace(answers=())
-        others = [entry for entry in keys if entry.number != changed.number]
-        return tuple(sorted([*others, changed], key=lambda entry: entry.number))
+        return round_of(keys, number, self.cluster.workers)
 
     def _say(self, request: Request, keys: Keys) -> Keys:
-        entry = self._round(keys, request.round)
-        return keys if entry.call is not None else self._put(keys, entry._replace(call=request.call))
+        return say(request, keys, self.cluster.workers)
 
     @staticmethod
     def _quiet(worker: Worker) -> Worker:
@@ -222,7 +182,7 @@ class Model:
                 if current.plan is not None:  # aborted meanwhile: the answer is read by no one
                     return [(f"{i} publishes late", published, keys)]
                 answers = (*current.answers[:i], worker.at, *current.answers[i + 1 :])
-                return [(f"{i} publishes", published, self._put(keys, current._replace(answers=answers)))]
+                return [(f"{i} publishes", published, put(keys, current._replace(answers=answers)))]
             case Watch.PUBLISHED:
                 return self._plan_steps(i, worker, keys, current, impatient)
             case Watch.CALLING if worker.watcher is None:
@@ -263,10 +223,10 @@ class Model:
         if call.member == i and None not in current.answers:
             answers = [at for at in current.answers if at is not None]
             plan = make_plan(call, answers, self.members)
-            steps.append((f"{i} plans {plan.target}", worker, self._put(keys, current._replace(plan=plan))))
+            steps.append((f"{i} plans {plan.target}", worker, put(keys, current._replace(plan=plan))))
         if impatient:
             abort = current._replace(plan=abort_plan(call, "waited too long"))
-            steps.append((f"{i} aborts the round", worker, self._put(keys, abort)))
+            steps.append((f"{i} aborts the round", worker, put(keys, abort)))
         return steps
 
     def _taken(self, i: int, worker: Worker, keys: Keys, plan: Plan) -> Step:
@@ -327,6 +287,8 @@ class Model:
         if request is None:
             member.leave()
             return [(f"{i} ends alone", self.end(worker, Main.ALONE), keys)]
+        if isinstance(request.call, Failure) and member.round < rules.ROUNDS_PER_REASON:
+            raise Violation(f"worker {i} gives up after {member.round} rounds")
         asking = worker._replace(main=Main.ASKING, member=frozen(member), thread=request)
         return [(f"{i} asks for the end", asking, keys)]
 

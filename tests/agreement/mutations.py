@@ -67,6 +67,31 @@ def asks_no_more_after_an_abort(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "take", take)
 
 
+def leaves_one_that_calls(patch: pytest.MonkeyPatch) -> None:
+    """A worker that has asked often enough at its end goes, although it has answered another one's call."""
+    patch.setattr(member, "ROUNDS_PER_REASON", 1)
+    whole = Member.finish
+
+    def finish(self: Member) -> Request | None:
+        if self.asks == member.ROUNDS_PER_REASON:
+            self.last = True
+            return None
+        return whole(self)
+
+    patch.setattr(Member, "finish", finish)
+
+
+def gives_up_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A worker gives up at its end although no round was aborted."""
+    whole = Member.finish
+
+    def finish(self: Member) -> Request | None:
+        self.asks = member.ROUNDS_PER_REASON
+        return whole(self)
+
+    patch.setattr(Member, "finish", finish)
+
+
 def takes_no_failure(patch: pytest.MonkeyPatch) -> None:
     """That another worker takes part no more is not heeded."""
     patch.setattr(Member, "lose", lambda self: None)
@@ -125,6 +150,8 @@ MUTATIONS: list[tuple[Mutation, Cluster, str]] = [
     (does_not_wait_for_its_last_call, Cluster(2, 3, False), "stuck|not all act|some act"),
     (acts_at_the_end_only_at_the_target, Cluster(2, 3, False), "stuck|not all act"),
     (leaves_at_the_end, Cluster(2, 3, False), "instead of finishing"),
+    (leaves_one_that_calls, Cluster(2, 1, False, patience="none"), "some act"),
+    (gives_up_at_once, Cluster(2, 2, False, patience="none"), "gives up after 0 rounds"),
     (takes_no_failure, Cluster(2, 3, False, "raise"), "stuck"),
     (asks_no_more_after_an_abort, Cluster(2, 3, False, patience="none"), "does nothing about a notice"),
     (counts_down_to_nothing, Cluster(2, 3, False, scripts=("r",)), "does nothing about a notice"),

@@ -28,7 +28,6 @@ from keras_preempt.agreement.alignment import (
     make_plan,
     outcome,
     transition,
-    without,
 )
 from keras_preempt.agreement.rounds import key
 
@@ -157,43 +156,6 @@ def test_thread_beyond_the_target_is_an_error() -> None:
 def test_keys_of_a_round_share_a_prefix() -> None:
     assert key(0, 2, "at", 1) == "keras_preempt/0/2/at/1"
     assert key(1, 0) == "keras_preempt/1/0"
-
-
-# When writers are gone.
-
-MEMBERS = (0, 1, 2, 3)
-
-
-@pytest.mark.parametrize(
-    ("writers", "doomed", "late", "own", "expected"),
-    [
-        ((0, 1), (2, 3), [1], 0, (0,)),  # Another writer takes its part over.
-        ((0, 1), (2, 3), [0], 3, (1,)),
-        ((0, 1), (2, 3), [0, 1], 2, (2,)),  # None is left: the first worker under notice.
-        ((0, 1), (2, 3), [0, 1], 3, (2,)),
-        ((2,), (0, 1, 3), [2], 3, (0,)),
-        ((0, 1, 2, 3), (0, 1, 2, 3), [0, 2], 1, (1, 3)),
-        ((2,), (0, 1, 3), [], 3, (3,)),  # Nobody is known to be late, and still nothing came.
-    ],
-)
-def test_who_writes_when_writers_are_gone(
-    writers: tuple[int, ...], doomed: tuple[int, ...], late: list[int], own: int, expected: tuple[int, ...]
-) -> None:
-    plan = without(Plan(7, Kind.PREEMPTED, writers, doomed), late, MEMBERS, own)
-    assert plan.writers == expected
-    assert plan.target == 7
-    # Nobody but the writers has to arrive.
-    assert set(plan.doomed) >= set(MEMBERS) - set(plan.writers)
-
-
-@pytest.mark.parametrize("own", MEMBERS)
-def test_whoever_dies_and_in_whatever_order_it_ends_with_this_worker_writing_everything(own: int) -> None:
-    plan = Plan(7, Kind.PREEMPTED, (0, 1), (2, 3))
-    late: list[int] = []
-    while plan.writers != (own,) and len(late) < len(MEMBERS):
-        late += [member for member in plan.writers if member != own][:1]
-        plan = without(plan, late, MEMBERS, own)
-    assert plan.writers == (own,)
 
 
 # The generated page.

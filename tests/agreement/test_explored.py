@@ -57,6 +57,76 @@ def test_two_workers_never_hang_when_one_is_gone(
     assert {("LEFT", "LEFT"), ("FINISHED", "FINISHED")} <= set(found.endings)
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)  # Six million states.
+@pytest.mark.parametrize("death", ["leader", "raise"])
+def test_three_workers_never_hang_when_the_leader_is_gone_or_one_raises(
+    death: Literal["leader", "raise"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
+    found = explore(Cluster(3, 3, True, death, reduced=True))
+    assert {("LEFT",) * 3, ("FINISHED",) * 3} <= set(found.endings)
+    both = {ending[1:] if death == "leader" else ending[:2] for ending in found.endings}
+    # The two others end alike, or each by itself where coordination is gone: one may know the plan, one may not.
+    alike = {(name, name) for name in ("LEFT", "FINISHED", "ALONE", "RAISED")}
+    apart = {("LEFT", "RAISED"), ("RAISED", "LEFT"), ("FINISHED", "ALONE"), ("ALONE", "FINISHED")}
+    assert both == (alike | apart if death == "leader" else alike)
+
+
+# Rounds that are aborted although nobody is gone: a worker was slower than the others' patience.
+
+ABORTED = {("LEFT", "LEFT"), ("FINISHED", "FINISHED"), ("ALONE", "ALONE")}
+"""Where every round was aborted that was called at the end, training ends without agreement: for all, or for nobody."""
+
+
+@LOCKSTEP
+@pytest.mark.parametrize("steps", [1, 2])
+def test_two_workers_all_act_or_none_does_when_nobody_has_patience(
+    steps: int, lockstep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
+    assert set(explore(Cluster(2, steps, lockstep, patience="none", scripts=("n",))).endings) == ABORTED
+
+
+def test_two_workers_end_alike_after_as_many_aborted_rounds_as_a_fit_allows() -> None:
+    found = explore(Cluster(2, 1, False, patience="none", scripts=(), reduced=True))
+    assert set(found.endings) == ABORTED - {("LEFT", "LEFT")}
+    assert found.rounds == 2 * member.ROUNDS_PER_REASON + 1
+
+
+@pytest.mark.chaos
+@LOCKSTEP
+@pytest.mark.parametrize("scripts", [("n", "n"), ("rn",), ("sn", "s"), ("i", "r"), ("pr",)], ids="-".join)
+def test_two_workers_agree_whatever_they_are_told_when_nobody_has_patience(
+    scripts: tuple[str, ...], lockstep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
+    found = explore(Cluster(2, 3, lockstep, patience="none", scripts=scripts, reduced=True))
+    assert set(found.endings) == ABORTED
+
+
+@pytest.mark.chaos
+@LOCKSTEP
+def test_two_workers_agree_after_as_many_aborted_rounds_as_a_notice_may_call(lockstep: bool) -> None:
+    found = explore(Cluster(2, 1, lockstep, patience="none", scripts=("n",), reduced=True))
+    assert set(found.endings) == ABORTED
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)  # Ten million states.
+@pytest.mark.parametrize("scripts", [(), ("n",)], ids=["undisturbed", "n"])
+def test_three_workers_all_act_or_none_does_when_nobody_has_patience(
+    scripts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
+    endings = {
+        frozenset(ending)
+        for ending in explore(Cluster(3, 1, True, patience="none", scripts=scripts, reduced=True)).endings
+    }
+    left = {frozenset({"LEFT"})} if scripts else set()
+    assert endings == left | {frozenset({"FINISHED"}), frozenset({"ALONE"})}
+
+
 # With time left: countdowns, notices that are withdrawn, second notices.
 
 
@@ -109,14 +179,39 @@ def test_three_workers_of_three_steps_agree_whatever_they_are_told(
 
 
 @LOCKSTEP
-@pytest.mark.parametrize("death", ["", "worker"])
+@pytest.mark.parametrize("death", ["", "worker", "leader", "raise"])
 @pytest.mark.parametrize("scripts", [("n", "n"), ("rn", ""), ("s", "n")], ids="-".join)
 def test_leaving_out_orders_that_commute_changes_no_ending(
-    scripts: tuple[str, str], death: Literal["", "worker"], lockstep: bool, monkeypatch: pytest.MonkeyPatch
+    scripts: tuple[str, str],
+    death: Literal["", "worker", "leader", "raise"],
+    lockstep: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
     whole = explore(Cluster(2, 2, lockstep, death, scripts=scripts))
     reduced = explore(Cluster(2, 2, lockstep, death, scripts=scripts, reduced=True))
+    assert reduced.endings == whole.endings
+    assert reduced.states < whole.states
+
+
+@pytest.mark.parametrize("death", ["leader", "raise"])
+def test_leaving_out_orders_that_commute_changes_no_ending_of_three_workers(
+    death: Literal["leader", "raise"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that are left when the leader dies, one may know the plan, and one may not."""
+    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
+    whole = explore(Cluster(3, 1, True, death, scripts=("n",)))
+    assert explore(Cluster(3, 1, True, death, scripts=("n",), reduced=True)).endings == whole.endings
+
+
+@LOCKSTEP
+@pytest.mark.parametrize("scripts", [("n",), ("r",), ("s",)], ids="-".join)
+def test_leaving_out_orders_that_commute_changes_no_ending_of_aborted_rounds(
+    scripts: tuple[str, ...], lockstep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
+    whole = explore(Cluster(2, 2, lockstep, patience="none", scripts=scripts))
+    reduced = explore(Cluster(2, 2, lockstep, patience="none", scripts=scripts, reduced=True))
     assert reduced.endings == whole.endings
     assert reduced.states < whole.states
 

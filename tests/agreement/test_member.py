@@ -126,11 +126,42 @@ def test_last_boundary_waits_for_its_own_call_but_not_after_an_abort() -> None:
     member.hear(CALL)
     member.take(ABORT, 0.0, RESERVE)
     assert member.let_go(9) is Decision.PASS
-    while (request := member.finish()) is not None:
+    while isinstance((request := member.finish()).call, Call):  # type: ignore[union-attr]
         asked.append(request)
+        member.hear(call_of(request))
+        member.take(ABORT, 0.0, RESERVE)
     assert len(asked) == ROUNDS_PER_REASON
+    # It gives up, and says so; nothing else stands there.
+    assert request == Request(3, Failure(0, "", 0, "no agreement at the end of training, after 3 rounds"))
+    assert member.let_go(9) is Decision.HOLD
+    member.hear(request.call)
+    assert member.let_go(9) is Decision.PASS
+    assert member.finish() is None
     member.leave()
     assert member.state is State.FINISHED
+
+
+def test_one_that_gives_up_at_the_end_holds_for_a_call_that_came_first() -> None:
+    member = begun()
+    for _ in range(ROUNDS_PER_REASON):
+        member.hear(call_of(member.finish()))
+        member.take(ABORT, 0.0, RESERVE)
+    given_up = member.finish()
+    assert given_up is not None
+    assert isinstance(given_up.call, Failure)
+    member.hear(CALL)
+    assert member.let_go(9) is Decision.HOLD
+    assert member.answer(9).boundary == 10
+    member.take(Plan(10, Kind.FINISHED, (0, 1), ()), 0.0, RESERVE)
+    assert member.let_go(9) is Decision.ACT
+    member.leave()
+    assert member.state is State.FINISHED
+
+
+def test_one_that_was_let_go_in_a_round_that_stands_does_not_ask_in_it_again() -> None:
+    member = begun()
+    assert member.finish() is not None
+    assert member.finish() is None
 
 
 def test_one_that_is_lost_asks_nobody_at_the_end() -> None:

@@ -251,7 +251,7 @@ def test_a_preemption_that_cannot_be_saved_exits_with_74_and_the_last_good_check
     (good,) = await_object(gcs, "MANIFEST.json", "runs/1/")
     assert good.split("/")[2] == "step-00000002"
     assert "Preempted, and NOT saved at step 5" in caplog.text
-    assert "goes on from step-00000002/" in caplog.text
+    assert "the restarted job continues from step-00000002/" in caplog.text
 
     gcs.deny.clear()
     assert fit(URL, model=resumed) == expected[2:]
@@ -266,7 +266,7 @@ def test_a_preemption_with_nothing_saved_at_all_says_that_everything_is_lost(
         fit(URL, strike=(0, 3), more=[gone], termination=TerminationConfig())
     assert left.value.code == 74
     assert "Preempted, and NOT saved at step 4" in caplog.text
-    assert "begins anew: everything that was trained is lost" in caplog.text
+    assert "the restarted job starts from the beginning: everything that was trained is lost" in caplog.text
 
 
 def test_a_commit_that_stalls_beyond_the_deadline_exits_with_74_and_is_not_said_to_be_lost(

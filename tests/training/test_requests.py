@@ -182,13 +182,13 @@ def test_a_foreign_file_stays_is_named_once_and_keeps_nobody_from_training(
     with caplog.at_level(logging.WARNING, "keras_preempt"):
         (job.store.path / SAVE_REQUEST).write_text("buy milk")
         limit = time.monotonic() + PATIENCE
-        while "is not heeded" not in caplog.text:
+        while "is ignored, because keras-preempt save did not write it" not in caplog.text:
             assert time.monotonic() < limit
             time.sleep(0.005)
         (job.store.path / SAVE_REQUEST).unlink()
         save_request.make(job.store, 2, "here")
         job.await_call()
-    assert caplog.text.count("is not heeded") == 1
+    assert caplog.text.count("is ignored, because keras-preempt save did not write it") == 1
 
 
 def test_a_request_that_cannot_be_removed_is_carried_out_once(

@@ -123,7 +123,7 @@ class RandomOperation:
     Attributes:
         kind: TensorFlow's name for it, such as "RandomStandardNormal", "RngReadAndSkip" or "EagerPyFunc".
         where: The user's line that made it, such as "train_step (train.py:34)", or the layers that it is in.
-        seeded: Whether it has a seed of its own or a global one, though its sequence begins anew in every process. True
+        seeded: Whether it has a seed of its own or a global one, though its sequence starts over in every process. True
             for a generator's operation, whose state is a variable.
         resource: For an operation on a `tf.random.Generator`: the handle of its state, which `ModelState.holds` knows
             if it is saved; else None.

@@ -74,7 +74,7 @@ _OTHERS_END = 30.0
 @click.option(
     "--kill",
     is_flag=True,
-    help="SIGKILL without a notice: training goes on from the last checkpoint of save_every. With --at leaving, "
+    help="SIGKILL without a notice: training continues from the last checkpoint of save_every. With --at leaving, "
     "after the notice.",
 )
 @seconds_option(

@@ -1,13 +1,13 @@
-"""Data that comes from arrays and from Python: NumPy, pandas, PyDataset, generators, Grain, PyTorch."""
+"""Data that comes from arrays and from Python: NumPy, pandas, PyDataset, generators, PyTorch; and Grain's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.ways.catalogue import basics
-from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME, LENGTH, forget_seeds, on_all
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Warned, Way
+from tests.ways.catalogue import basics, inputs_grain
+from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME, forget_seeds, on_all
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Warned, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -136,65 +136,6 @@ def _generator_globally() -> Any:
 def generator(make: Callable[[], Any], **fit: Any) -> Callable[[Run], None]:
     def train(run: Run) -> None:
         run.fit(basics.model(run), make(), **fit)
-
-    return train
-
-
-def _rows() -> Any:
-    import grain
-
-    x, y = basics.samples()
-    return grain.MapDataset.source(range(len(x))).shuffle(seed=3).map(lambda i: (x[i], y[i]))
-
-
-def _grain(run: Run) -> None:
-    run.fit(basics.model(run), _rows().batch(BATCH))
-
-
-def _grain_in_steps(run: Run) -> None:
-    run.fit(basics.model(run), _rows().repeat().batch(BATCH), steps_per_epoch=STEPS)
-
-
-def _grain_iter(run: Run) -> None:
-    import grain
-
-    data = grain.experimental.WindowShuffleIterDataset(
-        _rows().repeat().to_iter_dataset(), window_size=20, seed=5
-    )
-    run.fit(basics.model(run), data.batch(BATCH), steps_per_epoch=STEPS)
-
-
-def _grain_processes(run: Run) -> None:
-    import grain
-
-    rows = grain.MapDataset.source(Rows()).shuffle(seed=3).batch(BATCH).to_iter_dataset()
-    run.fit(basics.model(run), rows.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=2)))
-
-
-class Rows:
-    """The samples, for worker processes as well."""
-
-    def __len__(self) -> int:
-        return STEPS * BATCH
-
-    def __getitem__(self, index: Any) -> Any:
-        x, y = basics.samples()
-        return x[int(index)], y[int(index)]
-
-    def __repr__(self) -> str:
-        return "Rows"
-
-
-def grain_loader(epochs: int | None = 1, workers: int = 0, **fit: Any) -> Callable[[Run], None]:
-    def train(run: Run) -> None:
-        import grain
-
-        sampler = grain.samplers.IndexSampler(STEPS * BATCH, shuffle=True, seed=3, num_epochs=epochs)
-        operations = [grain.transforms.Batch(BATCH)]
-        loader = grain.DataLoader(
-            data_source=Rows(), sampler=sampler, operations=operations, worker_count=workers
-        )
-        run.fit(basics.model(run), loader, **fit)
 
     return train
 
@@ -350,62 +291,7 @@ WAYS = (
             )
         },
     ),
-    Way(
-        "grain",
-        "Grain `MapDataset`",
-        _grain,
-        {ONE: Exact(GIVES_THE_SAME), MIRRORED: LENGTH, WORKERS: LENGTH},
-        strikes=THIRD_EPOCH,
-        drawn=1,
-    ),
-    Way(
-        "grain-steps",
-        "Grain `MapDataset`, `.repeat()` and `steps_per_epoch`",
-        _grain_in_steps,
-        on_all(Exact(GIVES_THE_SAME)),
-        strikes=("batch 9", "batch 2"),
-        drawn=1,
-    ),
-    Way(
-        "grain-iter",
-        "Grain `IterDataset`, shuffled in windows, `.repeat()` and `steps_per_epoch`",
-        _grain_iter,
-        on_all(Exact(GIVES_THE_SAME)),
-        strikes=("batch 9", "batch 2"),
-        drawn=1,
-    ),
-    Way(
-        "grain-loader",
-        "Grain `DataLoader`",
-        grain_loader(),
-        {ONE: Exact(GIVES_THE_SAME), MIRRORED: LENGTH, WORKERS: LENGTH},
-        drawn=1,
-    ),
-    Way(
-        "grain-loader-steps",
-        "Grain `DataLoader` with `steps_per_epoch`",
-        grain_loader(epochs=None, steps_per_epoch=STEPS),
-        on_all(Exact(GIVES_THE_SAME)),
-        drawn=1,
-    ),
-    Way(
-        "grain-loader-processes",
-        "Grain `DataLoader`, several processes",
-        grain_loader(workers=2),
-        {
-            ONE: KerasFails(
-                "what it converts batches with cannot be sent to other processes",
-                "maximum recursion depth exceeded",
-            )
-        },
-    ),
-    Way(
-        "grain-iter-processes",
-        "Grain `IterDataset`, batches made by several processes (`mp_prefetch`)",
-        _grain_processes,
-        {ONE: Exact(GIVES_THE_SAME)},
-        drawn=1,
-    ),
+    *inputs_grain.WAYS,
     Way(
         "torch",
         "PyTorch `DataLoader`, shuffled, after `torch.manual_seed`",

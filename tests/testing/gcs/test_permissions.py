@@ -1,0 +1,73 @@
+"""Operations that a bucket denies, and requests without credentials, as the google-cloud-storage client meets them."""
+
+from __future__ import annotations
+
+import pytest
+from google.api_core import exceptions
+from google.auth.exceptions import InvalidOperation
+
+from tests.testing.gcs.test_objects import upload
+
+
+def test_a_denied_operation_is_forbidden_and_no_other(gcs, bucket):
+    upload(bucket, "a")
+    calls = {
+        "bucket": bucket.reload,
+        "create": lambda: upload(bucket, "new"),
+        "delete": lambda: bucket.blob("a").delete(),
+        "get": lambda: bucket.blob("a").download_as_bytes(),
+        "list": lambda: list(bucket.list_blobs()),
+        "update": lambda: bucket.blob("a").patch(),
+    }
+    for operation, call in calls.items():
+        gcs.deny.add(operation)
+        with pytest.raises(exceptions.Forbidden, match=r"storage\.\w+\.\w+"):
+            call()
+        gcs.deny.clear()
+    for operation in ("bucket", "create", "get", "list", "update", "delete"):
+        calls[operation]()
+
+
+def test_replacing_an_object_takes_permission_to_delete(gcs, bucket):
+    upload(bucket, "a")
+    gcs.deny.add("delete")
+    upload(bucket, "b")
+    with pytest.raises(exceptions.Forbidden, match="delete"):
+        upload(bucket, "a")
+    permissions = ["storage.objects.create", "storage.objects.delete"]
+    assert bucket.test_iam_permissions(permissions) == ["storage.objects.create"]
+
+
+def test_without_permission_to_list_nobody_learns_that_an_object_is_missing(gcs, bucket):
+    gcs.deny.add("list")
+    with pytest.raises(exceptions.Forbidden):
+        bucket.blob("missing").download_as_bytes()
+
+
+def test_without_credentials_everything_is_refused(gcs, bucket):
+    gcs.unauthenticated = True
+    for call in (lambda: upload(bucket, "a"), lambda: list(bucket.list_blobs()), bucket.reload):
+        # Told 401, the client tries to refresh its credentials; anonymous ones cannot be.
+        with pytest.raises(InvalidOperation, match="cannot be refreshed"):
+            call()
+    refused = [request for request in gcs.requests if request.status == 401]
+    assert {request.method for request in refused} == {"POST", "GET"}
+    assert len(refused) >= 3
+    gcs.unauthenticated = False
+    upload(bucket, "a")
+
+
+def test_other_operations_may_be_denied_by_assigning_them(gcs, bucket):
+    upload(bucket, "a")
+    gcs.deny = {"get"}
+    with pytest.raises(exceptions.Forbidden):
+        bucket.blob("a").download_as_bytes()
+    gcs.deny = ["create"]
+    assert bucket.blob("a").download_as_bytes() == b"content"
+    with pytest.raises(exceptions.Forbidden):
+        upload(bucket, "b")
+    with pytest.raises(ValueError, match=r"Expected .* Received: \['read'\]"):
+        gcs.deny = {"read"}
+    assert gcs.deny == {"create"}
+    gcs.deny = ()
+    upload(bucket, "b")
