@@ -28,7 +28,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 KILL_ALL = 255
@@ -80,12 +80,15 @@ class _Keeper:
         self._writer = writer
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        for number in _NOT_THE_KEEPERS:  # A scheduler may signal every process of a job, and this is one.
-            signal.signal(number, signal.SIG_IGN)
+        # Held back, so that one that the child gets before it has become the command waits for it and is not lost.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_THE_KEEPERS)
         keeper = os.getpid()
         self._main = os.fork()
         if self._main == 0:
-            _become(command, inherited, keeper)
+            _become(command, inherited, mask, keeper)
+        for number in _NOT_THE_KEEPERS:  # A scheduler may signal every process of a job, and this is one.
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         with contextlib.suppress(OSError):  # In both processes, whichever comes first.
             os.setpgid(self._main, self._main)
         self._say(f"started {self._main}")
@@ -325,7 +328,9 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
-def _become(command: list[str], inherited: Mapping[signal.Signals, object], keeper: int) -> None:
+def _become(
+    command: list[str], inherited: Mapping[signal.Signals, object], mask: Iterable[int], keeper: int
+) -> None:
     """Becomes the command, in a process group of its own; exits with 127 if it cannot start."""
     try:
         os.setpgid(0, 0)
@@ -341,6 +346,7 @@ def _become(command: list[str], inherited: Mapping[signal.Signals, object], keep
             signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"cannot start {command[0]!r}: {error.strerror}\n".encode())

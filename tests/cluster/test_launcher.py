@@ -67,6 +67,28 @@ def test_a_signal_reaches_one_worker_only(worker_script):
         assert not running.signal(0, signal.SIGTERM)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], ids=lambda n: n.name)
+def test_a_signal_in_the_instant_of_the_start_is_not_lost(number):
+    for _ in range(20):  # Before the keeper held signals back, every second one was lost.
+        with LocalCluster(1, ["sleep", "600"]) as cluster:
+            cluster.signal_all(number)
+            codes = [each.code for each in cluster.wait(30)]
+        assert codes == [-(signal.SIGINT if number is signal.SIGINT else signal.SIGTERM)]
+
+
+def test_a_worker_starts_with_the_signals_of_its_launcher(worker_script):
+    """What the keeper ignores or holds back is its own affair."""
+    body = "print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), open('/proc/self/status').read())"
+    result = run_cluster(worker_script(body), 1).assert_ok()
+    ignored = int(
+        next(line for line in result.outputs[0].splitlines() if line.startswith("SigIgn")).split()[1], 16
+    )
+    assert result.outputs[0].startswith("[] ")
+    assert not any(
+        ignored >> (n - 1) & 1 for n in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    )
+
+
 def test_survivors_of_a_crash_are_ended_after_the_grace(worker_script):
     path = worker_script(
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif index: sys.exit(3)\ntime.sleep(600)"

@@ -46,6 +46,8 @@ for number in (signal.SIGTERM, signal.SIGUSR2):
 
 if fault == "starts slowly" and launched:
     time.sleep(1)  # As long as a real script imports TensorFlow; the end of a grace period must not hit it.
+while fault == "waits" and launched and not terminated:
+    signal.sigtimedwait([], 0.01)
 
 
 class Terminated:

@@ -48,7 +48,7 @@ def test_a_drill_whose_output_is_closed_goes_on_to_its_verdict(tmp_path: Path) -
 
 
 def test_a_drill_whose_terminal_is_closed_ends_its_workers_and_has_no_verdict(tmp_path: Path) -> None:
-    process = start(tmp_path, fault="starts slowly")
+    process = start(tmp_path, fault="waits")
     assert process.stdout is not None
     try:
         assert any("starting again" in line for line in process.stdout)
