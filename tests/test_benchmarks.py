@@ -247,8 +247,8 @@ def test_snapshots_that_take_too_much_of_training_miss_the_aim_wherever_it_is(
 
     def fits(share: float) -> dict[bool, list[Fitted]]:
         return {
-            True: [Fitted(10.0, 8.0, 20, share * 10, 4 << 20)] * 2,
-            False: [Fitted(10.0, 8.0, 0, 0.0, 0)] * 2,
+            True: [Fitted(10.0, 8.0, 20.0, 20, share * 20, 4 << 20)] * 2,
+            False: [Fitted(10.0, 8.0, 20.0, 0, 0.0, 0)] * 2,
         }
 
     aims = Aims()

@@ -183,9 +183,10 @@ class Session:
             return
         self._told_of_iterators = True
         logger.warning(
-            "NOT exact after a preemption from here until the training data is begun anew: something else than this "
-            "fit makes an iterator of it, and it is reshuffled while it is drawn, ahead of training, so that the two "
-            "change each other's order. Shuffle without .repeat() and steps_per_epoch, or go through another dataset."
+            "NOT exact after a preemption from here until the next pass over the training data starts: "
+            "something else than this fit makes an iterator of it, and it is reshuffled while it is drawn, ahead of "
+            "training, so that the two change each other's order. Shuffle without .repeat() and steps_per_epoch, or go "
+            "through another dataset."
         )
 
     def before_validation(self) -> None:

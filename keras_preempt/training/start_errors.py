@@ -42,7 +42,7 @@ AGREEING = Stage(
 RESTORING = Stage(
     "restored a checkpoint",
     "Nothing was trained, and the checkpoint is as it was. Train with the program that has saved it, or pass another "
-    "directory to begin anew.",
+    "directory to start from the beginning.",
 )
 CAPTURING = Stage(
     "tried out, before the first step, whether the state of the callbacks can be saved",

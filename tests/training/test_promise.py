@@ -38,7 +38,7 @@ AGAINST: dict[str, tuple[Promise, str]] = {
         promise(CERTAIN, operations=[Operation("RandomStandardNormal")]),
         "RandomStandardNormal in train_step (train.py:34)",
     ),
-    "a seeded one, which begins anew too": (
+    "a seeded one, which starts over, too": (
         promise(CERTAIN, operations=[Operation("RandomUniform")]),
         "keras.random.SeedGenerator",
     ),

@@ -165,7 +165,7 @@ def _cure(source: str) -> str:
             "as arguments, such as a seed from tf.random.stateless_uniform or from a counter."
         )
     return (
-        f"{source}. A restart begins its sequence anew: use a keras.random.SeedGenerator "
+        f"{source}. Its sequence starts over at a restart: use a keras.random.SeedGenerator "
         "(keras.random.uniform(..., seed=generator)) in layers, and tf.random.stateless_* with seeds of your own, "
         "such as those of tf.data.Dataset.random(seed=...), in input pipelines."
     )
