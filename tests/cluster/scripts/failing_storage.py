@@ -35,6 +35,8 @@ from keras_preempt import TerminationConfig
 from tests.cluster.small_fit import STEPS, fit
 
 PATIENCE = 60.0  # seconds
+STRUCK_STEP = 0.5
+"""Seconds that the step lasts in which the signal comes, so that a busy machine, too, gets to answer it meanwhile."""
 EPOCHS = 4
 
 
@@ -162,6 +164,7 @@ class Fails(keras.callbacks.Callback):
             self._wait(lambda: self._committed() == [10, 12] and not self._left_of(2, 4))
             self._failure.begin()
             os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(STRUCK_STEP)
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         self._steps += 1

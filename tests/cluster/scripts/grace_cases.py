@@ -22,6 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_preempt.backend.tensorflow.multi_worker_fit import enable_multi_worker_fit
+from keras_preempt.checkpoint import failpoints
 from keras_preempt.testing import FakeMetadata
 from tests.cluster.left_behind import is_given_back
 from tests.cluster.noticed_fit import STEPS, Model, NoticedFit, sigterm
@@ -164,7 +165,7 @@ def in_a_long_step(job: NoticedFit, fake: FakeMetadata, notes: dict[str, Any]) -
 
 @case
 def different_deadlines(job: NoticedFit, fake: FakeMetadata, notes: dict[str, Any]) -> None:
-    """Worker 0 has an hour; worker 1, told later, has a second or two."""
+    """Worker 0 has an hour; worker 1, told later, has too little time to train on: its last save took long."""
     events: list[str] = []
 
     def in_seconds(seconds: float) -> Callable[[], object]:
@@ -174,10 +175,16 @@ def different_deadlines(job: NoticedFit, fake: FakeMetadata, notes: dict[str, An
 
         return schedule
 
+    def slow() -> None:
+        time.sleep(1.5)
+        failpoints.unwatch("save.before-parts")
+
     def both_saved() -> None:
         job.await_told("commit")
 
-    job.fit({(0, 2): on(0, in_seconds(HOUR)), (0, 4): both_saved, (1, 1): on(1, in_seconds(2))})
+    if WORKER == 1:
+        failpoints.watch("save.before-parts", slow)
+    job.fit({(0, 2): on(0, in_seconds(HOUR)), (0, 4): both_saved, (1, 1): on(1, in_seconds(8))})
     fake.azure.cancel(events[0])  # The next machine is another one.
     job.fit()
 
