@@ -236,20 +236,14 @@ class Fit:
             )
 
     def _save_and_leave(self, plan: Plan, position: Position) -> NoReturn:
-        participant = self._participant
         saved = self._save(plan, position)
         with leaving.whatever_happens("Calling save_fn"):
             self._call_save_fn()
-        code = participant.exit_code(plan, saved=saved.name is not None)
-        with leaving.whatever_happens("Telling how this process ends"):
-            participant.events.emit("exit", code=code, saved=saved.name)
-        with leaving.whatever_happens("A callback that writes what it holds back"):
-            self._session.leave()
         self._status.committed = saved.name
         if saved.name is None:
             self._saves.tell_loss(plan, position, uncertain=saved.uncertain)
         what = f"its checkpoint is {saved.name or 'NOT saved'}. Start again to continue from it."
-        participant.leave(plan, saved=saved.name is not None, what=what)
+        self._participant.leave(plan, saved=saved.name, what=what, flush=self._session.leave)
 
     def _save(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         self._status.aligned_at = time.time()

@@ -205,10 +205,8 @@ class Loop:
                 self._at_risk(),
             )
         where = f"saved in {self._checkpoints.directory}" if saved else "NOT saved"
-        code = self._participant.exit_code(plan, saved=saved)
-        self._emit("exit", code=code, saved=self._saved_as if saved else None)
         what = f"its state after {position.batch} runs is {where}. Make a new handler to resume."
-        self._participant.leave(plan, saved=saved, what=what)
+        self._participant.leave(plan, saved=self._saved_as if saved else None, what=what)
 
     def _save_with_the_others(self, position: Position, arguments: Arguments) -> bool:
         """Saves where this process goes on afterwards; returns whether that worked. One of several ends if not."""

@@ -137,13 +137,16 @@ class Participant:
         self.events.emit("error", reason=described(raised), origin=None if origin is None else origin.value)
         return raised
 
-    def leave(self, plan: Plan, *, saved: bool, what: str) -> NoReturn:
-        """Leaves the other workers, ends what was started, and ends the process.
+    def leave(
+        self, plan: Plan, *, saved: str | None, what: str, flush: Callable[[], None] = lambda: None
+    ) -> NoReturn:
+        """Tells how this process ends, leaves the other workers, ends what was started, and ends the process.
 
         Args:
             plan: What the workers have agreed on: to leave.
-            saved: Whether the state is saved.
+            saved: The name of what was saved; None if nothing was.
             what: What came of it and how to go on, for people.
+            flush: Writes what others hold back.
 
         Raises:
             KeyboardInterrupt: The user of a worker has interrupted it.
@@ -151,8 +154,12 @@ class Participant:
             Preempted: There is one, and it has returned.
         """
         interrupted = plan.kind is Kind.INTERRUPTED
-        code = self.exit_code(plan, saved=saved)
-        self.status.saved, self.status.exit_code = saved, code
+        code = self._exit_code(plan, saved=saved is not None)
+        with leaving.whatever_happens("Telling how this process ends"):
+            self.events.emit("exit", code=code, saved=saved)
+        with leaving.whatever_happens("A callback that writes what it holds back"):
+            flush()
+        self.status.saved, self.status.exit_code = saved is not None, code
         began = time.monotonic()
         with leaving.whatever_happens("Leaving the other workers"):
             self.runtime.leave()
@@ -166,7 +173,7 @@ class Participant:
             leaving.interrupt(what)
         leaving.leave(self.termination, code, what)
 
-    def exit_code(self, plan: Plan, *, saved: bool) -> int:
+    def _exit_code(self, plan: Plan, *, saved: bool) -> int:
         """The exit status of a process that leaves by a plan: that of a preemption, or what Ctrl-C leads to."""
         if plan.kind is Kind.INTERRUPTED:
             return EXIT_INTERRUPTED
