@@ -2,7 +2,8 @@
 
 Run as: FOLDER WAY BATCHES AFTER FIRST|AGAIN [--mirrored] [--endless]. WAY is `STATE` or `REPLAY`: how the input gets
 back to where it was; or `ARRAYS`: three epochs of arrays, preempted in the last one. With --mirrored one process trains
-on two logical devices; with --endless, a dataset is repeated, and the model is small.
+on two logical devices; with --endless, a dataset is repeated, the model is small, and each step takes `STEP` seconds,
+as on an accelerator, for which the host waits. Steps before a replay do not: it takes as long whatever they take.
 BATCHES are trained on before the preemption, AFTER of them after it.
 """
 
@@ -35,6 +36,7 @@ STATE, REPLAY, ARRAYS = "state", "replay", "arrays"
 EPOCHS = 3  # of arrays
 BATCH, SIZE, BUFFER = 32, 32, 1024  # images in a batch, pixels of a side, images in the shuffle buffer
 REPEATED = 100  # batches, of a dataset that is repeated
+STEP = 0.01  # seconds; about four times what it takes to draw a batch
 
 
 class Journal(keras.callbacks.Callback):  # type: ignore[misc]
@@ -61,6 +63,14 @@ class Journal(keras.callbacks.Callback):  # type: ignore[misc]
 
     def set_state(self, state: dict[str, object]) -> None:
         """See `get_state`."""
+
+
+class Slow(Journal):
+    """Makes each step take `STEP` seconds."""
+
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+        """The accelerator is busy."""
+        time.sleep(STEP)
 
 
 class Preemption(Journal):
@@ -191,10 +201,11 @@ def main(folder: str, way: str, batches: int, after: int, which: str, *options: 
         given = arrays(batches + after)
     elif endless:
         given["steps_per_epoch"] = batches + after
+    slow = [Slow()] if endless and way == STATE else []
     new = TimedNew()
     build, restore = Timed(backend(), "trace"), Timed(inputs, "restore")
     before, behind = Journal(), Journal()
-    callbacks = [before, PreemptionCallback(folder), behind]
+    callbacks = [*slow, before, PreemptionCallback(folder), behind]
     pipeline = Path(folder, f"pipeline-{worker}.json")
     if which == "first":
         if worker == 0:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import keras
 
 from keras_preempt.backend.keras.input_feed import InputFeed
-from keras_preempt.backend.seam import Ingredient, backend
+from keras_preempt.backend.seam import backend
+from keras_preempt.backend.seam_of_input import Ingredient
 from keras_preempt.state import py_dataset
 
 _DRAWS = re.compile(r"Random(?!Dataset)|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial")

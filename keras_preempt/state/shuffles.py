@@ -3,7 +3,7 @@
 A shuffle gives each new iterator another order, whoever makes it: the training, the validation on another part of the
 same data, a callback that predicts, another fit. What counts is therefore not which iterators were made, but how far
 each shuffle had come when the iterator was made that training continues with, and how far it has come now. Both are
-read, saved, and set again after a restart; see `keras_preempt.backend.seam.Reshuffling`.
+read, saved, and set again after a restart; see `keras_preempt.backend.seam_of_input.Reshuffling`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keras_preempt.backend.seam import SeedGenerator, backend
+from keras_preempt.backend.seam import backend
+from keras_preempt.backend.seam_of_input import SeedGenerator
 
 Counts = list[int]
 """How far each shuffle has come, in the order in which the pipelines have them."""

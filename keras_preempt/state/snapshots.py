@@ -8,14 +8,15 @@ again, a stretch that does not grow with the run. `keras_preempt.training.snapsh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from keras_preempt.backend.keras.input_feed import InputFeed
-from keras_preempt.backend.seam import Tap, backend
+from keras_preempt.backend.seam import backend
+from keras_preempt.backend.seam_of_input import Tap
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.report.progress import progress
 
@@ -28,11 +29,11 @@ class Snapshot:
 
     Attributes:
         drawn: How many elements of this process' part had been drawn.
-        state: What `Tap.restore` takes.
+        to_bytes: Returns what `Tap.restore` takes.
     """
 
     drawn: int
-    state: bytes
+    to_bytes: Callable[[], bytes]
 
 
 class Snapshots:
@@ -72,22 +73,18 @@ class Snapshots:
         """
         if self.given_up:
             return False
-        taken = self._tap.state()
-        if taken is None:
+        state = self._tap.state()
+        if state is None:
             self._give_up("TensorFlow cannot save its state")
             return False
-        drawn, state = taken
-        if len(state) > self._limit:
-            self._give_up(f"its state has {len(state) / 2**20:.0f} MiB, more than {self._limit / 2**20:.0f}")
+        if state.size > self._limit:
+            self._give_up(f"its state has {state.size / 2**20:.0f} MiB, more than {self._limit / 2**20:.0f}")
             return False
-        datasets = backend().datasets
         # At its end, an iterator keeps nothing, and a shuffle drops the reshuffling of the epochs to come.
-        if drawn is None or not all(
-            datasets.keeps_every_shuffle(state, each) for each in self._feed.pipelines
-        ):
+        if state.drawn is None or not state.keeps_every_shuffle(self._feed.pipelines):
             return False
-        self._kept = [*self._kept[self._serving(batches) :], Snapshot(drawn, state)]
-        self.held = len(state)
+        self._kept = [*self._kept[self._serving(batches) :], Snapshot(state.drawn, state.to_bytes)]
+        self.held = state.size
         return True
 
     def _give_up(self, why: str) -> None:
@@ -107,7 +104,7 @@ class Snapshots:
             self.take(0)
         else:
             snapshot, there = continued
-            self._tap.restore(snapshot.state, snapshot.drawn)
+            self._tap.restore(snapshot.to_bytes(), snapshot.drawn)
             self._kept = [snapshot]
             self._drawn_again = self._skip(there - snapshot.drawn)
         return self._tap.iterate()
@@ -140,7 +137,7 @@ class Snapshots:
         if not self._kept or self._kept[0].drawn > batches * self._tap.per_batch:
             return None
         snapshot = self._kept[self._serving(batches)]
-        arrays[_SNAPSHOT] = np.frombuffer(snapshot.state, np.uint8)
+        arrays[_SNAPSHOT] = np.frombuffer(snapshot.to_bytes(), np.uint8)
         return {"drawn": snapshot.drawn, **self._kind()}
 
     def refuses(self, captured: Mapping[str, Any], batches: int) -> str:
@@ -188,11 +185,12 @@ class Snapshots:
         Raises:
             ValueError: The snapshot does not fit the pipeline, or the pipeline ends before the position.
         """
-        snapshot = Snapshot(int(captured["drawn"]), arrays[_SNAPSHOT].tobytes())
+        state = arrays[_SNAPSHOT].tobytes()
+        snapshot = Snapshot(int(captured["drawn"]), lambda: state)
         there = batches * self._tap.per_batch
         self._continued = snapshot, there
         live = self._feed.new()
-        self.held = len(snapshot.state)
+        self.held = len(state)
         found = snapshot.drawn + self._drawn_again
         # Another process' part may be longer: this one then hands out nothing for a while.
         if self._tap.shard[1] == 1 and found <= (required - 1) * self._tap.per_batch:
@@ -202,4 +200,4 @@ class Snapshots:
                 "data, or in another directory."
             )
         again = -(-self._drawn_again // self._tap.per_batch)
-        return live, f"from a snapshot of {len(snapshot.state) / 1024:.0f} KiB and {again} batches"
+        return live, f"from a snapshot of {len(state) / 1024:.0f} KiB and {again} batches"

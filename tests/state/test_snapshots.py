@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,18 @@ from keras_preempt.state.snapshots import Snapshots
 PER_BATCH = 2
 AHEAD = 3
 """Elements that the strategy has drawn ahead of training."""
+
+
+@dataclass
+class State:
+    drawn: int | None
+    size: int
+
+    def keeps_every_shuffle(self, pipelines: Any) -> bool:
+        return True
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(self.drawn).encode().ljust(self.size)
 
 
 class Tap:
@@ -32,11 +45,10 @@ class Tap:
     def begin(self) -> None:
         self.drawn = 0
 
-    def state(self) -> tuple[int | None, bytes] | None:
+    def state(self) -> State | None:
         if not self.can_be_saved:
             return None
-        drawn = self.drawn if self.drawn < self.length else None
-        return drawn, json.dumps(drawn).encode().ljust(self.size)
+        return State(self.drawn if self.drawn < self.length else None, self.size)
 
     def restore(self, state: bytes, number: int) -> None:
         assert json.loads(state) == number

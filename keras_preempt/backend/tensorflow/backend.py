@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
-from keras_preempt.backend import seam
+from keras_preempt.backend import seam, seam_of_input
 from keras_preempt.backend.keras.callbacks import train_summaries
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.tensorflow import (
@@ -34,8 +34,8 @@ class TensorFlowBackend:
     """What TensorFlow does for each name of `seam.Backend`, where its meaning is documented."""
 
     variables: seam.Variables = variables
-    datasets: seam.Datasets = datasets
-    reshuffling: seam.Reshuffling = reshuffling
+    datasets: seam_of_input.Datasets = datasets
+    reshuffling: seam_of_input.Reshuffling = reshuffling
     errors: seam.Errors = errors
 
     repair = staticmethod(multi_worker_fit.enable_multi_worker_fit)

@@ -11,12 +11,21 @@ Verified with TensorFlow 2.16.1 to 2.21.0; `tests/backend/tensorflow/test_tap.py
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.datasets import iterator_state, restore_iterator
+from keras_preempt.backend.tensorflow.datasets import (
+    as_bytes,
+    iterator_parts,
+    keeps_a_shuffle,
+    keeps_every_shuffle,
+    restore_iterator,
+)
 from keras_preempt.backend.tensorflow.reshuffling import keys_of, parts_of, values_of
 
 _FIRST = 1 << 60
@@ -25,8 +34,88 @@ _FIRST = 1 << 60
 _NUMBER = "next"
 """The key of the next number in the state of a range."""
 
+_NEAR = 3
+"""By how many places a part of a state may lie elsewhere than in the one before."""
+
 NEEDED = ("_cloned_datasets", "_input_workers", "_input_context", "_original_dataset")
 """The attributes of a distributed dataset that are relied upon."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a whole state has shown of those of the same iterator.
+
+    Attributes:
+        count: How many parts it had: nearly all are the elements of a shuffle buffer.
+        size: Its bytes.
+        telling: Which of the parts tell how many elements were drawn, and what the shuffles hold.
+    """
+
+    count: int
+    size: int
+    telling: tuple[int, ...]
+
+    @classmethod
+    def from_bytes(cls, state: bytes) -> Known:
+        """Looks at all parts of a state."""
+        telling, count = [], 0
+        for number, part in enumerate(parts_of(state)):
+            if _NUMBER in keys_of(part) or keeps_a_shuffle(part.metadata):
+                telling.append(number)
+            count += 1
+        return cls(count, len(state), tuple(telling))
+
+    def where(self, count: int) -> list[int]:
+        """Returns which parts to look at in a state of so many parts; none if it is fuller or emptier than this one.
+
+        There are some more or fewer parts before them if more or fewer batches are drawn ahead.
+        """
+        if abs(count - self.count) > self.count // 10:
+            return []
+        near = {number + away for number in self.telling for away in range(-_NEAR, _NEAR + 1)}
+        return sorted(number for number in near if 0 <= number < count)
+
+
+class TapState:
+    """The state of an iterator. Its bytes, which take as long again, are made when they are wanted.
+
+    Args:
+        parts: From `iterator_parts`.
+        known: What is known of such states; None if nothing is.
+
+    Attributes:
+        drawn: See `seam_of_input.TapState`.
+        size: See `seam_of_input.TapState`.
+        known: What is known of such states now.
+    """
+
+    def __init__(self, parts: tf.Tensor, known: Known | None) -> None:
+        self._parts = parts
+        self._bytes: bytes | None = None
+        self.drawn: int | None = None
+        count = int(parts.shape[0])
+        if known is not None and (where := known.where(count)):
+            self._telling = as_bytes(tf.gather(parts, where))
+            self.known, self.size = known, known.size * count // known.count
+            with contextlib.suppress(tf.errors.OpError):  # They are other ones.
+                self.drawn = _drawn(self._telling)
+        if self.drawn is None:
+            self._telling = self.to_bytes()
+            self.drawn, self.size = _drawn(self._telling), len(self._telling)
+            self.known = Known.from_bytes(self._telling)
+
+    def keeps_every_shuffle(self, pipelines: Iterable[Any]) -> bool:
+        """See `seam_of_input.TapState.keeps_every_shuffle`."""
+        shuffled = list(pipelines)
+        return all(keeps_every_shuffle(self._telling, each) for each in shuffled) or all(
+            keeps_every_shuffle(self.to_bytes(), each) for each in shuffled
+        )
+
+    def to_bytes(self) -> bytes:
+        """See `seam_of_input.TapState.to_bytes`."""
+        if self._bytes is None:
+            self._bytes = as_bytes(self._parts)
+        return self._bytes
 
 
 class Tap:
@@ -57,22 +146,27 @@ class Tap:
             self._numbered = tf.data.Dataset.zip((numbers, part)).with_options(options)
         self._drawing: Any = None
         self._live: Any = None
+        self._known: Known | None = None
 
     def begin(self) -> None:
-        """See `seam.Tap.begin`."""
+        """See `seam_of_input.Tap.begin`."""
         with tf.device(self._device):
             self._live = iter(self._numbered)
 
-    def state(self) -> tuple[int | None, bytes] | None:
-        """See `seam.Tap.state`."""
+    def state(self) -> TapState | None:
+        """See `seam_of_input.Tap.state`."""
         try:
-            state = iterator_state(self._live)
+            parts = iterator_parts(self._live)
+            if parts is None:
+                return None
+            state = TapState(parts, self._known)
         except tf.errors.OpError:
             return None
-        return None if state is None else (_drawn(state), state)
+        self._known = state.known
+        return state
 
     def restore(self, state: bytes, number: int) -> None:
-        """See `seam.Tap.restore`."""
+        """See `seam_of_input.Tap.restore`."""
         if _drawn(state) != number:
             raise ValueError(
                 f"Expected the state of an input pipeline after {number} elements. Received: one after {_drawn(state)}."
@@ -80,12 +174,12 @@ class Tap:
         restore_iterator(self._live, state)
 
     def skip(self) -> bool:
-        """See `seam.Tap.skip`."""
+        """See `seam_of_input.Tap.skip`."""
         with tf.device(self._device):
             return bool(self._live.get_next_as_optional().has_value())
 
     def iterate(self) -> Any:
-        """See `seam.Tap.iterate`."""
+        """See `seam_of_input.Tap.iterate`."""
         with tf.device(self._device):
             if self._drawing is None:  # Traced once: each epoch makes iterators.
                 self._drawing = tf.function(_drawing, autograph=False).get_concrete_function(self._live)

@@ -71,23 +71,24 @@ def test_a_state_tells_how_many_were_drawn_and_a_restored_iterator_hands_out_the
     beginning = tap.state()
     iterator = tap.iterate()
     assert beginning is not None
-    assert beginning[0] == 0, _changed("the state of a range no longer has its next number")
+    assert beginning.drawn == 0, _changed("the state of a range no longer has its next number")
     drawn: list[Any] = []
     states = []
     for batch in iterator:
         drawn.append(batch.numpy().tolist())
         states.append(tap.state())
-    counts = [state[0] for state in states if state is not None]
+    counts = [state.drawn for state in states if state is not None]
     assert len(counts) == len(drawn) == 6
     for number, count in enumerate(counts, 1):
         assert count is None or count >= number
     assert counts[0] is not None
-    for count, state in [beginning, *filter(None, states)]:
+    for state in [beginning, *filter(None, states)]:
+        count = state.drawn
         if count is None:  # The strategy was at the end of the data by then.
             continue
         other = tapped()
         other.begin()
-        other.restore(state, count)
+        other.restore(state.to_bytes(), count)
         assert not drawn[count:] or other.skip()
         assert [batch.numpy().tolist() for batch in other.iterate()] == drawn[count + 1 :], count
 
@@ -99,7 +100,7 @@ def test_a_state_with_another_number_is_refused(strategy: tf.distribute.Strategy
     state = tap.state()
     assert state is not None
     with pytest.raises(ValueError, match=r"after 3 elements\. Received: one after 0"):
-        tap.restore(state[1], 3)
+        tap.restore(state.to_bytes(), 3)
 
 
 def test_at_the_end_there_is_nothing_to_skip(strategy: tf.distribute.Strategy) -> None:
@@ -109,7 +110,7 @@ def test_at_the_end_there_is_nothing_to_skip(strategy: tf.distribute.Strategy) -
     assert [tap.skip() for _ in range(3)] == [True, True, False]
     state = tap.state()
     assert state is not None
-    assert state[0] is None
+    assert state.drawn is None
 
 
 def test_what_is_not_distributed_for_this_process_alone_has_no_tap(
