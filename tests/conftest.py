@@ -12,6 +12,15 @@ import pytest
 
 from keras_preempt.process import environment
 
+try:
+    from hypothesis import settings
+except ImportError:  # The canaries are run without it, too.
+    pass
+else:
+    # An example takes longer where others work as well.
+    settings.register_profile("any machine", deadline=None)
+    settings.load_profile("any machine")
+
 # A machine that tests run on may be in a cloud whose notices are no business of a test.
 os.environ.setdefault(environment.PLATFORM, "generic")
 
