@@ -79,7 +79,7 @@ class Terminal:
             ):  # A stream of a test, in memory, has no descriptor.
                 self._output = Output(self._stream.fileno())
         self._console = Console(
-            file=io.StringIO() if self._stream is None else self._stream,
+            file=_Rendered(self._stream),
             highlight=False,
             markup=False,
             emoji=False,
@@ -173,6 +173,26 @@ class Terminal:
             )
         elif not unread and self._stream is not None:
             raise OutputLost(f"Expected to write to standard output. Received: {why}.")
+
+
+class _Rendered(io.StringIO):
+    """Stands in for a stream where its console renders what is then written by `Output`.
+
+    The console must not touch the stream itself: even when it only captures, it flushes, and a terminal may be gone.
+
+    Args:
+        stream: The stream; None for none.
+    """
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        super().__init__()
+        self._terminal = False
+        with contextlib.suppress(OSError, ValueError):
+            self._terminal = stream is not None and stream.isatty()
+
+    def isatty(self) -> bool:
+        """Whether the stream is a terminal."""
+        return self._terminal
 
 
 def _tell(text: str) -> None:
