@@ -107,7 +107,7 @@ class Propagation:
         can_lose = self._remote or self._coordinator.members > 1
         if self.origin is None and can_lose and backend().errors.says_a_loss(error, self._remote):
             self.origin = Origin.LOST
-            _tell_loss(str(error))
+            tell_loss(str(error))
             self._tell(failure_of(error, self._coordinator.member))
             return backend().errors.lost(error)
         if self.origin is None:
@@ -149,7 +149,7 @@ class Propagation:
         is_loss = backend().errors.says_a_worker_is_gone(error)
         if self.origin is None and is_loss:
             self.origin = Origin.LOST
-            _tell_loss(failure.text)
+            tell_loss(failure.text)
         elif self.origin is None:
             self.origin = Origin.PEER
             _tell_peers_error(failure)
@@ -222,11 +222,16 @@ def _status_of_loss(error: BaseException) -> int | None:
         said = error.__context__ if code and text in str(error) else error
     if not errors.says_a_worker_is_gone(said) or not backend().in_a_cluster():
         return None
-    _tell_loss(errors.described(said)[1])
+    tell_loss(errors.described(said)[1])
     return EXIT_WORKER_LOST
 
 
-def _tell_loss(text: str) -> None:
+def tell_loss(text: str) -> None:
+    """Says that another worker is gone, and what that means.
+
+    Args:
+        text: Of the error that says so.
+    """
     logger.error(
         "Another worker is gone, or cannot be reached: %s. This is neither a preemption that was announced to this job "
         "nor an error of its program. Start all workers again: training continues from the last committed checkpoint. "

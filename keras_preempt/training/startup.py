@@ -28,6 +28,7 @@ from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, l
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
 from keras_preempt.training.handshake import Handshake, StartError
+from keras_preempt.training.propagation import tell_loss
 
 logger = logging.getLogger("keras_preempt")
 
@@ -147,6 +148,7 @@ def begin(
         return beginning.lead() if coordinator.member == 0 else beginning.follow()
     except CoordinationLost as error:
         exits_with(error, EXIT_WORKER_LOST)
+        tell_loss(str(error))
         raise
 
 
