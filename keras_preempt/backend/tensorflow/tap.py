@@ -95,10 +95,10 @@ class TapState:
         self.drawn: int | None = None
         count = int(parts.shape[0])
         if known is not None and (where := known.where(count)):
-            self._telling = as_bytes(tf.gather(parts, where))
-            self.known, self.size = known, known.size * count // known.count
             with contextlib.suppress(tf.errors.OpError):  # They are other ones.
+                self._telling = as_bytes(tf.gather(parts, where))
                 self.drawn = _drawn(self._telling)
+            self.known, self.size = known, known.size * count // known.count
         if self.drawn is None:
             self._telling = self.to_bytes()
             self.drawn, self.size = _drawn(self._telling), len(self._telling)
