@@ -10,6 +10,7 @@ how much of a grace period is used, and how many deadlines are missed::
 from __future__ import annotations
 
 import logging
+import math
 import random
 import statistics
 from dataclasses import replace
@@ -44,6 +45,10 @@ class _Coordinator(LocalCoordinator):
         if key.endswith("/plan"):
             self._clock.now += _ROUND
         return super().put_if_absent(key, value)
+
+
+_ROUNDED = 1e-6
+"""Seconds that a sum of moments may be too small. The countdown would wake up when they are over; this clock stands."""
 
 
 class Fit:
@@ -143,6 +148,8 @@ class Fit:
         due = self._runtime.trains_on_for
         if due is not None and self.now + due <= ends:
             self._clock.now += due
+            while 0 < (self._runtime.trains_on_for or 0) < _ROUNDED:
+                self._clock.now = math.nextafter(self.now, math.inf)
             self._countdown_may_call()
         self._clock.now = max(self.now, ends)
         self.steps += 1
