@@ -24,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from keras_preempt.backend.tensorflow.datasets import IGNORE_STATE, pipelines_of
+from keras_preempt.backend.tensorflow.datasets import IGNORE_STATE, as_bytes, pipelines_of
 
 _COUNT = "epoch_num_random_samples"
 """The key of the count in the state of an iterator."""
@@ -258,7 +258,7 @@ def _generator_of(shuffled: Any) -> str:
 
 def _state(probe: Any) -> bytes:
     saved = tf.raw_ops.SerializeIterator(resource_handle=probe, external_state_policy=IGNORE_STATE)
-    return bytes(tf.io.serialize_tensor(saved).numpy())
+    return as_bytes(saved)
 
 
 def _set(probe: Any, count: int) -> None:

@@ -90,8 +90,7 @@ class TapState:
     """
 
     def __init__(self, parts: tf.Tensor, known: Known | None) -> None:
-        self._parts = parts
-        self._bytes: bytes | None = None
+        self._state: tf.Tensor | bytes = parts  # Not both: a buffer may be large.
         self.drawn: int | None = None
         count = int(parts.shape[0])
         if known is not None and (where := known.where(count)):
@@ -113,9 +112,9 @@ class TapState:
 
     def to_bytes(self) -> bytes:
         """See `seam_of_input.TapState.to_bytes`."""
-        if self._bytes is None:
-            self._bytes = as_bytes(self._parts)
-        return self._bytes
+        if not isinstance(self._state, bytes):
+            self._state = as_bytes(self._state)
+        return self._state
 
 
 class Tap:
