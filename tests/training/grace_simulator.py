@@ -109,7 +109,7 @@ class Fit:
 
     def notify(self, notice: Notice) -> None:
         """It comes in the middle of a step, which ends before anything is done."""
-        counting = self._runtime.trains_on_for is not None
+        counting = self.had_room
         self._runtime.notify(replace(notice, heard_at=notice.received_at))  # Both on the simulated clock.
         if counting:
             self._countdown_may_call()
@@ -129,28 +129,39 @@ class Fit:
         return self.now
 
     def _await_plan(self) -> None:
-        """Waits for the next plan. It may be there: the countdown also wakes up when so many real seconds are over."""
+        """Waits for the plan of this round. It may be there, or be made already: the countdown has a thread of its own,
+        which also wakes up when so many real seconds are over, and this clock stands until its call is planned."""
         self._coordinator.wait_for(f"keras_preempt/1/{self._rounds}/plan", _PATIENCE)
 
     def _countdown_may_call(self) -> None:
         """The countdown wakes up by itself when its time has come; only its clock has to be told of that."""
-        if self._runtime.trains_on_for == 0.0:
+        due = self._runtime.trains_on_for
+        if due == 0.0:
             with self._runtime._delegate.changed:
                 self._runtime._delegate.changed.notify_all()
+        if due is None or due == 0.0:  # None: it was faster than this thread, and has called.
             self._await_plan()
+
+    def _pass_time(self, until: float) -> None:
+        """Lets the clock go on to where the countdown calls, if it does by then."""
+        if not self.had_room:
+            return  # There is no countdown.
+        due = self._runtime.trains_on_for
+        if due is not None and self.now + due <= until:
+            self._clock.now += due
+            while 0 < (self._runtime.trains_on_for or 0) < _ROUNDED:
+                self._clock.now = math.nextafter(self.now, math.inf)
+        self._countdown_may_call()
 
     def _train(self) -> None:
         sudden = self._slow_downs and self._choose.random() < 0.05
         ends = self.now + self._step * (
             self._choose.uniform(1.0, 2.0) if sudden else self._choose.uniform(0.8, 1.2)
         )
+        if self._saving is not None:
+            self._pass_time(min(self._saving[0], ends))
         self._end_save(ends)
-        due = self._runtime.trains_on_for
-        if due is not None and self.now + due <= ends:
-            self._clock.now += due
-            while 0 < (self._runtime.trains_on_for or 0) < _ROUNDED:
-                self._clock.now = math.nextafter(self.now, math.inf)
-            self._countdown_may_call()
+        self._pass_time(ends)
         self._clock.now = max(self.now, ends)
         self.steps += 1
         self.last_step_ended = self.now
