@@ -111,6 +111,7 @@ def test_notice_to_exit_runs_both_handlers_and_ours_runs_no_extra_step() -> None
     assert "0 extra steps, 0 failed runs; TensorFlow's: 0 failed runs" in result.stdout
 
 
+@pytest.mark.chaos
 def test_notice_to_exit_tells_of_a_job_that_does_not_end_as_a_preempted_one() -> None:
     """No machine has the memory for this model."""
     result = _run("notice_to_exit.py", "--workers", "2", "--runs", "1", "--width", "1000000000")

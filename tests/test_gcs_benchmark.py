@@ -47,6 +47,7 @@ def test_four_connections_are_much_faster_than_one_stream_and_workers_share_the_
     assert every == writes + listings + reads < 40
 
 
+@pytest.mark.chaos
 def test_workers_that_restore_together_read_every_byte_once() -> None:
     result = subprocess.run(
         [sys.executable, str(TOGETHER), "--quick"],

@@ -13,7 +13,9 @@ GRACE, HOUR = 12.0, 3600.0
 SOME_STEPS = 30  # Far fewer than run in a grace period, and more than in the moment that a call takes.
 
 
-@pytest.mark.parametrize("jump", [-HOUR, HOUR], ids=["back", "forward"])
+@pytest.mark.parametrize(
+    "jump", [pytest.param(-HOUR, id="back", marks=pytest.mark.chaos), pytest.param(HOUR, id="forward")]
+)
 def test_a_clock_that_is_set_neither_cuts_the_grace_period_nor_draws_it_out(
     jump: float, tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@
 |---|---|
 | worker 0 frozen for longer than a heartbeat takes | chaos |
 | killed while fit builds the model, in a job that has a checkpoint | chaos |
-| killed at the end of the first resumed epoch | `make test` |
+| killed at the end of the first resumed epoch | chaos |
 """
 
 from __future__ import annotations
@@ -60,14 +60,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return end
 
 
-@pytest.mark.parametrize(
-    ("way", "starts"),
-    [
-        pytest.param("frozen", 2, marks=pytest.mark.chaos),
-        pytest.param("build", 3, marks=pytest.mark.chaos),
-        ("resumed", 3),
-    ],
-)
+@pytest.mark.chaos
+@pytest.mark.parametrize(("way", "starts"), [("frozen", 2), ("build", 3), ("resumed", 3)])
 def test_all_workers_are_started_again_after_a_loss(
     way: str, starts: int, undisturbed: str, tmp_path: Path
 ) -> None:

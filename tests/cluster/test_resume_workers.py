@@ -6,7 +6,7 @@
 | chaos: 2 workers, repeat | mid-epoch; validation begin | 1 and soon 0; all |
 | chaos: 3 workers, finite | the first step; mid-validation | all; 1 and soon 2 |
 | 3 workers, repeat | an epoch's last step (ended) | 0 |
-| 2 workers, 4 steps an execution (6 an epoch) | the execution that is not full | 1 |
+| chaos: 2 workers, 4 steps an execution (6 an epoch) | the execution that is not full | 1 |
 | chaos: 2 workers, 2 steps an execution, repeat | mid-epoch, its last step | 1; all |
 | chaos: 2 workers, real races: no mark waits | random steps | random workers |
 | every case | after the last step: the run finishes | 1 |
@@ -60,7 +60,7 @@ CASES: dict[str, tuple[int, tuple[str, ...], list[list[Strike]]]] = {
         [[Strike("batch 1 2", (1,))], [Strike("done 2 5", (0, 1))]],
     ),
 }
-LONG = ("2", "2 repeat", "3", "2 repeat in executions of 2")
+LONG = ("2", "2 repeat", "3", "2 in executions of 4", "2 repeat in executions of 2")
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_another_survivor_takes_the_part_over_and_the_worker_under_notice_adds_i
     goes_on(training, {1})
 
 
+@pytest.mark.chaos
 def test_a_worker_under_notice_only_commits_where_the_manifest_alone_is_missing(tmp_path: Path) -> None:
     training = Training(tmp_path, 2)
     result = lose(training, doomed=1, dies=0, point="save.before-manifest")

@@ -46,7 +46,9 @@ def _through_an_outage(
     return failures
 
 
-@pytest.mark.parametrize("kind", ["503", "reset", "stall"])
+@pytest.mark.parametrize(
+    "kind", ["503", *(pytest.param(k, marks=pytest.mark.chaos) for k in ("reset", "stall"))]
+)
 def test_a_write_is_tried_again_until_its_deadline(tmp_path: Path, kind: str) -> None:
     def write(store: GcsStore, number: int) -> None:
         with store.writer(f"part-{number}") as writer:
@@ -57,7 +59,7 @@ def test_a_write_is_tried_again_until_its_deadline(tmp_path: Path, kind: str) ->
         assert sorted(gcs.objects("bucket")) == [f"run/part-{number}" for number in range(AT_ONCE)]
 
 
-@pytest.mark.parametrize("kind", ["503", "stall"])
+@pytest.mark.parametrize("kind", [pytest.param("503", marks=pytest.mark.chaos), "stall"])
 def test_a_read_is_tried_again_until_its_deadline(tmp_path: Path, kind: str) -> None:
     calls: list[Callable[[GcsStore], object]] = [
         lambda store: store.read("small", limit=10),

@@ -121,7 +121,9 @@ def as_cluster(
     return [report_of(process) for process in processes]
 
 
-@pytest.mark.parametrize("kind", ["TF_CONFIG", "Slurm", "JobSet"])
+@pytest.mark.parametrize(
+    "kind", ["TF_CONFIG", *(pytest.param(kind, marks=pytest.mark.chaos) for kind in ("Slurm", "JobSet"))]
+)
 def test_a_directory_that_workers_do_not_share_is_found(kind: str, tmp_path: Path) -> None:
     own = [str(tmp_path / name) for name in ("disk-of-0", "disk-of-1")]
     for report in as_cluster(own, "--wait", "8", kind=kind):
