@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -198,7 +199,7 @@ def _can_tap(distributed: Any) -> bool:
 
     if type(distributed) is not input_lib.DistributedDataset:
         return False
-    if any(not hasattr(distributed, name) for name in NEEDED):
+    if any(not hasattr(distributed, name) for name in NEEDED) or _map_dataset() is None:
         return False  # Of another release: its input is replayed, as that of any other kind.
     workers = distributed._input_workers
     if len(distributed._cloned_datasets) != 1 or len(workers.worker_devices) != 1:
@@ -211,9 +212,28 @@ def _can_tap(distributed: Any) -> bool:
 
 def _drawing(below: Any) -> Any:
     """Returns the variant of a dataset that hands out the elements of an iterator without their numbers."""
-    calls = tf.data.Dataset.range(tf.int64.max).map(lambda call: below.get_next_as_optional())
-    there = calls.take_while(lambda element: element.has_value())
-    return tf.data.experimental.to_variant(there.map(lambda element: element.get_value()[1]))
+    calls = tf.data.Dataset.range(tf.int64.max)
+    # One function for each element, where the public operations take three, and in the thread that draws: this is in
+    # the way of every batch. Such a dataset ends where its function finds the iterator at its end.
+    drawn = _map_dataset()(
+        calls,
+        lambda call: below.get_next()[1],
+        use_inter_op_parallelism=False,
+        preserve_cardinality=False,
+    )
+    return tf.data.experimental.to_variant(drawn)
+
+
+def _map_dataset() -> Any:
+    """Returns the class of what `Dataset.map` makes; None if this release has another."""
+    with contextlib.suppress(ImportError):
+        from tensorflow.python.data.ops import map_op
+
+        kind = getattr(map_op, "_MapDataset", None)
+        takes = () if kind is None else inspect.signature(kind).parameters
+        if {"use_inter_op_parallelism", "preserve_cardinality"} <= set(takes):
+            return kind
+    return None
 
 
 def _drawn(state: bytes) -> int | None:

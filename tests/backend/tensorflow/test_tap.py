@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.data.ops import map_op
 
 from keras_preempt.backend import versions
 from keras_preempt.backend.tensorflow import tap as taps
@@ -136,3 +137,35 @@ def test_a_distributed_dataset_has_what_a_tap_needs(
     assert hasattr(distributed, name), _changed(f"distributed datasets have no {name}")
     monkeypatch.delattr(distributed, name)
     assert tap_of(distributed) is None
+
+
+def test_the_datasets_that_a_tap_is_made_of_are_there(
+    strategy: tf.distribute.Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = strategy.experimental_distribute_dataset(PIPELINES["shuffled"]())
+    assert taps._map_dataset() is not None, _changed("Dataset.map makes a dataset of another kind")
+    monkeypatch.setattr(map_op, "_MapDataset", lambda input_dataset, map_func: None)
+    assert tap_of(distributed) is None
+    monkeypatch.delattr(map_op, "_MapDataset")
+    assert tap_of(distributed) is None
+
+
+@pytest.mark.parametrize("error", [StopIteration, ValueError])
+def test_an_error_of_the_pipeline_does_not_pass_for_its_end(
+    error: type[Exception], strategy: tf.distribute.Strategy
+) -> None:
+    def fails(number: tf.Tensor) -> tf.Tensor:
+        if number == 3:
+            raise error("of the user's own function")
+        return number
+
+    data = tf.data.Dataset.range(9).map(lambda number: tf.py_function(fails, [number], tf.int64)).batch(2)
+    ended = []
+    for tapped in (False, True):
+        distributed = strategy.experimental_distribute_dataset(data)
+        iterator = new(tap_of(distributed)) if tapped else iter(distributed)
+        next(iterator)
+        with pytest.raises((tf.errors.OpError, StopIteration)) as raised:
+            next(iterator)
+        ended.append(raised.type)
+    assert ended[0] is ended[1] is not StopIteration
