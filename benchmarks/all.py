@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -80,37 +81,71 @@ def run(benchmark: Benchmark, *, quick: bool) -> Outcome:
         return Outcome(benchmark.script, "".join(lines), process.returncode, read(told))
 
 
-def ratios_table(outcomes: Sequence[Outcome]) -> str:
-    """Returns every ratio of every benchmark."""
-    rows = [
+_HEADER = ["ours over the peer's", "peer", "ratio", "better", "from"]
+
+
+def _rows(outcome: Outcome) -> list[list[str]]:
+    return [
         [ratio.what, ratio.against, f"{ratio.ratio:.2f}", ratio.better, outcome.script]
-        for outcome in outcomes
         for ratio in outcome.ratios
     ]
-    return table(["ours over the peer's", "peer", "ratio", "better", "from"], rows)
+
+
+def ratios_table(outcomes: Sequence[Outcome]) -> str:
+    """Returns every ratio of every benchmark."""
+    return table(_HEADER, [row for outcome in outcomes for row in _rows(outcome)])
 
 
 def _block(script: str, text: str) -> str:
     return f"<!-- figures of: {script} -->\n```text\n{text.rstrip()}\n```"
 
 
-def write_page(outcomes: Sequence[Outcome], where: str) -> None:
+def _section(outcome: Outcome) -> str:
+    missed = (
+        "" if outcome.code == 0 else f"\n\nAn aim was missed, or a run failed: exit status {outcome.code}."
+    )
+    return f"### {outcome.script}\n\n{_block(outcome.script, outcome.output)}{missed}"
+
+
+def figures_of(outcomes: Sequence[Outcome], where: str) -> str:
+    """Returns all that stands between the marks of the page."""
+    ratios = _block("all.py", ratios_table(outcomes))
+    return "\n\n".join([f"Measured with {where}.", ratios, *map(_section, outcomes)])
+
+
+def renewed(figures: str, outcomes: Sequence[Outcome]) -> str:
+    """Returns what stands between the marks of the page with the figures of some benchmarks put in anew."""
+    head, *sections = re.split(r"^(?=### )", figures, flags=re.MULTILINE)
+    new = {outcome.script: outcome for outcome in outcomes}
+    shown = [_section(new[name]) if (name := _title(part)) in new else part.rstrip() for part in sections]
+    first, rows, last = _ratio_rows(head)
+    kept = [row for row in rows if row[-1] not in new]
+    order = [_title(part) for part in sections]
+    rows = [*kept, *(row for outcome in outcomes for row in _rows(outcome))]
+    rows.sort(key=lambda row: order.index(row[-1]))  # Stable: those of one benchmark stay as they are.
+    return "\n\n".join([f"{first}{table(_HEADER, rows)}\n{last}".rstrip(), *shown])
+
+
+def _title(section: str) -> str:
+    return section.partition("\n")[0].removeprefix("### ").strip()
+
+
+def _ratio_rows(head: str) -> tuple[str, list[list[str]], str]:
+    """Splits what stands before the sections into what comes before the table, its rows, and what comes after."""
+    first, lines, last = re.fullmatch(r"(.*```text\n)(.*?)(```.*)", head, re.DOTALL).groups()  # type: ignore[union-attr]
+    return first, [re.split(r"\s{2,}", line.strip()) for line in lines.splitlines()[2:]], last
+
+
+def write_page(figures: str) -> None:
     """Writes the figures between the marks of the page."""
-    parts = [f"Measured with {where}.", _block("all.py", ratios_table(outcomes))]
-    for outcome in outcomes:
-        missed = (
-            ""
-            if outcome.code == 0
-            else f"\n\nAn aim was missed, or a run failed: exit status {outcome.code}."
-        )
-        parts.append(f"### {outcome.script}\n\n{_block(outcome.script, outcome.output)}{missed}")
-    PAGE.write_text(replaced(PAGE, BEGIN, END, "\n\n".join(parts)), encoding="utf-8")
+    PAGE.write_text(replaced(PAGE, BEGIN, END, figures), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="the short form of each, and no page is written")
     parser.add_argument("--only", nargs="+", metavar="SCRIPT", help="run these alone, and write no page")
+    parser.add_argument("--renew", action="store_true", help="with --only: write their figures into the page")
     options = parser.parse_args(arguments)
     chosen = [one for one in BENCHMARKS if not options.only or one.script in options.only]
     if not chosen:
@@ -127,8 +162,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = [outcome.script for outcome in outcomes if outcome.code != 0]
     if failed:
         print(f"\nMissed an aim, or failed: {', '.join(failed)}.")
-    if not options.quick and not options.only:
-        write_page(outcomes, where)
+    if options.renew and options.only and not options.quick:
+        page = PAGE.read_text(encoding="utf-8")
+        write_page(renewed(page.partition(BEGIN)[2].partition(END)[0].strip(), outcomes))
+    elif not options.quick and not options.only:
+        write_page(figures_of(outcomes, where))
     return 1 if failed else 0
 
 

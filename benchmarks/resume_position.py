@@ -2,7 +2,7 @@
 
 Part of `resume_cost.py`. A dataset of 100 batches is shuffled and repeated, and a model whose steps take 10 ms, about
 four times what drawing a batch does, is preempted after so many batches: on one device, under MirroredStrategy with two
-replicas, and with two workers under MultiWorkerMirroredStrategy. Each place runs twice, the second time with an
+replicas, and with two workers under MultiWorkerMirroredStrategy. Each place runs in two ways, the second time with an
 operation whose state TensorFlow cannot save, so that all batches are drawn again.
 
 The same three places train three epochs of arrays, and are preempted early in the first and late in the third.
@@ -11,9 +11,10 @@ The same three places train three epochs of arrays, and are preempted early in t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from figures import Aims, table, tell
-from resumption import ARRAYS, REPLAY, STATE, Job, Resumption
+from resumption import ARRAYS, ONE, REPLAY, STATE, Job, Resumption
 
 AFTER = 5
 AT_MOST = 1.5
@@ -24,6 +25,10 @@ ON_TOP = 0.5
 
 OF_ARRAYS = 900
 """The most batches that three epochs of arrays have together: those of one epoch are held in memory."""
+
+APART = (0, 37, 74)
+"""Batches by which the runs of one position are apart, the median of which counts: where a preemption falls between two
+snapshots, which are some hundred batches apart, is chance."""
 
 
 def jobs(positions: Sequence[int], workers: int) -> list[Job]:
@@ -43,8 +48,14 @@ def jobs(positions: Sequence[int], workers: int) -> list[Job]:
 
 
 def run(positions: Sequence[int], workers: int, resume: Callable[[Job], Resumption]) -> dict[Job, Resumption]:
-    """Preempts and resumes each of `jobs`."""
-    return {job: resume(job) for job in jobs(positions, workers)}
+    """Preempts and resumes each of `jobs`, several times where there are snapshots."""
+
+    def resumed(job: Job) -> Resumption:
+        apart = APART if job.way == STATE and job.place != ONE else APART[:1]
+        runs = [resume(replace(job, batches=job.batches + further)) for further in apart]
+        return sorted(runs, key=lambda run: run.parts["replay"])[len(runs) // 2]
+
+    return {job: resumed(job) for job in jobs(positions, workers)}
 
 
 def report(results: dict[Job, Resumption], aims: Aims) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -276,3 +278,21 @@ def test_snapshots_are_measured_in_one_process_in_two_workers_and_in_a_preemptio
     assert without > 0
     assert with_it > 0
     assert size > 3  # MB: the images of the shuffle buffer
+
+
+def test_the_figures_of_some_benchmarks_are_put_anew_among_those_of_the_others() -> None:
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        every = importlib.import_module("all")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+    def outcome(script: str, ratio: float, code: int = 0) -> Any:
+        found = [every.Ratio(f"{what} of {script}", "a peer", ratio, "less") for what in ("one", "another")]
+        return every.Outcome(script, f"output of {ratio}\n", code, found)
+
+    old = [outcome("a.py", 1.0), outcome("b.py", 2.0, code=1), outcome("c.py", 3.0)]
+    new = [old[0], outcome("b.py", 4.0), outcome("c.py", 5.0, code=1)]
+    figures = every.figures_of(old, "somewhere")
+    assert every.renewed(figures, new[1:]) == every.figures_of(new, "somewhere")
+    assert every.renewed(figures, []) == figures

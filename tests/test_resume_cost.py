@@ -17,7 +17,7 @@ import resume_cost  # noqa: E402
 import resume_position  # noqa: E402
 import resumption  # noqa: E402
 from figures import Aims  # noqa: E402
-from resumption import ARRAYS, PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed  # noqa: E402
+from resumption import ARRAYS, ONE, PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed  # noqa: E402
 
 PLACES = ("1 device", "Mirrored(2)", "2 workers")
 JOURNAL = {
@@ -77,6 +77,21 @@ def test_arrays_are_preempted_early_in_the_first_epoch_and_late_in_the_third_of_
         assert late.batches + late.after == in_all
         assert early.batches < in_all / 6
         assert 5 / 6 * in_all < late.batches < in_all - 5
+
+
+def test_of_runs_that_end_at_different_places_between_two_snapshots_the_median_counts() -> None:
+    of_state = [job for job in resume_position.jobs([100], 2) if job.way == STATE and job.place != ONE]
+    asked: dict[str, list[int]] = {job.place: [] for job in of_state}
+
+    def resume(job: Job) -> Resumption:
+        if job.way == STATE and job.place != ONE:
+            asked[job.place].append(job.batches)
+            return resumed(7.0, (0.3, 0.1, 0.2)[len(asked[job.place]) - 1])
+        return resumed(9.0)
+
+    found = resume_position.run([100], 2, resume)
+    assert {tuple(batches) for batches in asked.values()} == {(100, 137, 174)}
+    assert [found[job].parts["replay"] for job in of_state] == [0.2, 0.2]
 
 
 @pytest.mark.parametrize(
