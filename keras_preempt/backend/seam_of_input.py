@@ -115,6 +115,9 @@ class Datasets(Protocol):
     def held_elements(self, dataset: Any) -> Iterator[tuple[int | None, int | None]]:
         """Yields what else an iterator's state holds that may be large: elements of a cache, and the bytes of one."""
 
+    def iterators(self) -> list[Any]:
+        """Returns all iterators of this process of which it may take long to drop one."""
+
     def hidden_sources(self) -> list[str]:
         """Returns what functions of this process draw from states that nobody can save, in words."""
 

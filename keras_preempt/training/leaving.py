@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import logging
 from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from keras_preempt.backend.place import Place
+from keras_preempt.backend.seam import backend
 from keras_preempt.notices import Notice
 from keras_preempt.notices.platform import COORDINATION_KEY
 from keras_preempt.notices.termination import Preempted, Termination
@@ -100,7 +102,25 @@ def interrupt(what: str) -> NoReturn:
     raise error
 
 
+_kept: list[Any] = []
+
+
 def _end_soon() -> None:
-    # At its end the interpreter would look for garbage among all of TensorFlow's objects, for a second or
-    # more of the grace period. Registered, not called: a program that catches the exception continues as before.
-    atexit.register(gc.freeze)
+    # What holds the end of a process up is prevented when it has come: a program that catches the exception continues
+    # as before.
+    with whatever_happens("Keeping the iterators of the input"):
+        _kept[:] = backend().datasets.iterators()
+    atexit.register(_at_the_end)
+
+
+def _at_the_end() -> None:
+    # The interpreter would look for garbage among all of TensorFlow's objects, for a second or more.
+    gc.freeze()
+    # An iterator may take a minute to drop. Nobody drops what has one reference more than there are.
+    for each in _kept:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+
+
+def stay() -> None:
+    """The process has not ended: the program has caught the exception, and trains again."""
+    _kept.clear()

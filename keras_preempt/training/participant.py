@@ -99,6 +99,7 @@ class Participant:
         on_end_known: Callable[[float | None], None] = lambda ends_at: None,
         on_event: OnEvent | None = None,
     ) -> None:
+        leaving.stay()
         self.place = place
         self.coordinator = coordinator
         self.events = events
