@@ -62,6 +62,24 @@ def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tens
     assert float(theirs[2]) > float(rows["a function that does nothing"][0])
 
 
+@pytest.mark.parametrize(
+    ("script", "rows"),
+    [
+        (
+            "import_cost.py",
+            ["keras_preempt, checkpoints in a directory", "keras_preempt, checkpoints in a bucket"],
+        ),
+        pytest.param("first_step.py", ["built", "lazily built"], marks=pytest.mark.chaos),
+    ],
+)
+def test_what_the_package_adds_to_a_start_is_measured_and_judged(script: str, rows: list[str]) -> None:
+    result = _run(script, "--runs", "1")
+    printed = _rows(result.stdout)
+    assert set(rows) <= set(printed), result.stdout + result.stderr
+    assert all(float(printed[row][-1]) > 0 for row in rows)
+    assert result.returncode == int("MISSED" in result.stdout), result.stdout + result.stderr
+
+
 def test_a_missed_aim_is_named_and_makes_the_status_non_zero() -> None:
     """With an aim that nothing can reach."""
     missing = "import sys, idle_cost; idle_cost.AIM = 0.0; sys.exit(idle_cost.main(sys.argv[1:]))"
