@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "scripts")]
 
+import all as every  # noqa: E402
 import import_cost  # noqa: E402
 from figures import Aims, unsteady  # noqa: E402
 
@@ -299,12 +299,6 @@ def test_snapshots_are_measured_in_one_process_in_two_workers_and_in_a_preemptio
 
 
 def test_the_figures_of_some_benchmarks_are_put_anew_among_those_of_the_others() -> None:
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        every = importlib.import_module("all")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-
     def outcome(script: str, ratio: float, code: int = 0) -> Any:
         found = [every.Ratio(f"{what} of {script}", "a peer", ratio, "less") for what in ("one", "another")]
         return every.Outcome(script, f"output of {ratio}\n", code, found)

@@ -275,25 +275,6 @@ _HIDDEN = re.compile(
 """Operations that draw from something that no variable holds: Python code, or a generator inside the operation."""
 
 
-def iterators() -> list[Any]:
-    """See `seam_of_input.Datasets.iterators`.
-
-    Whoever drops an iterator waits for the thread with which TensorFlow tunes its pipeline. Told to end, that thread
-    may look before it can see it, and then sleeps on until it would tune again: for as long as the iterator is old, up
-    to a minute (`Model::OptimizeLoop`; seen with TensorFlow 2.21 where processors are busy).
-    """
-    kinds = {tf.data.Iterator, tf.distribute.DistributedIterator}
-    known: dict[type, bool] = {}  # There are many objects, of few types.
-    found = []
-    for each in gc.get_objects():
-        kind = type(each)
-        if kind not in known:
-            known[kind] = not kinds.isdisjoint(kind.__mro__)
-        if known[kind]:
-            found.append(each)
-    return found
-
-
 def hidden_sources() -> list[str]:
     """Returns what the functions that TensorFlow has traced in this process draw from states that nobody can save.
 
@@ -322,6 +303,25 @@ def hidden_sources() -> list[str]:
             if _HIDDEN.fullmatch(node.op) and not repeatable:
                 found.add(f"{_spelt(node.op)} in {where} ({inner})")
     return sorted(found)
+
+
+def iterators() -> list[Any]:
+    """See `seam_of_input.Datasets.iterators`.
+
+    Whoever drops an iterator waits for the thread with which TensorFlow tunes its pipeline. Told to end, that thread
+    may look before it can see it, and then sleeps on until it would tune again: for as long as the iterator is old, up
+    to a minute (`Model::OptimizeLoop`; seen with TensorFlow 2.21 where processors are busy).
+    """
+    kinds = {tf.data.Iterator, tf.distribute.DistributedIterator}
+    known: dict[type, bool] = {}  # There are many objects, of few types.
+    found = []
+    for each in gc.get_objects():
+        kind = type(each)
+        if kind not in known:
+            known[kind] = not kinds.isdisjoint(kind.__mro__)
+        if known[kind]:
+            found.append(each)
+    return found
 
 
 def _spelt(operation: str) -> str:
