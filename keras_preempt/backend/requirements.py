@@ -6,13 +6,17 @@ docs/versions.md says what "verified" means; ``make versions`` verifies both end
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 
 from packaging.version import Version
 
 from keras_preempt.backend.versions import (
+    NEWEST_JAX,
     NEWEST_KERAS,
     NEWEST_TENSORFLOW,
+    OLDEST_JAX,
     OLDEST_KERAS,
     OLDEST_TENSORFLOW,
 )
@@ -20,58 +24,93 @@ from keras_preempt.process import log
 
 logger = logging.getLogger("keras_preempt")
 
+
+@dataclass(frozen=True)
+class _Package:
+    """A package that Keras runs on.
+
+    Attributes:
+        name: What it is called.
+        oldest: The oldest version that was verified.
+        newest: The newest one.
+        install: What to install, in words.
+    """
+
+    name: str
+    oldest: str
+    newest: str
+    install: str
+
+
+_PACKAGES = {
+    "tensorflow": _Package(
+        "TensorFlow",
+        OLDEST_TENSORFLOW,
+        NEWEST_TENSORFLOW,
+        "Install it with `pip install 'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install "
+        "'keras-preempt[tpu]'`; the two exclude each other.",
+    ),
+    "jax": _Package("JAX", OLDEST_JAX, NEWEST_JAX, "Install it with `pip install 'keras-preempt[jax]'`."),
+}
+
 _told: set[str] = set()
 
 
 def check() -> None:
-    """Checks that TensorFlow is installed, that Keras runs on it, and that neither is too old.
+    """Checks that Keras runs on a backend that this package works with, and that neither is too old.
 
     Warns once per process in the log of a version that is newer than the verified ones.
 
     Raises:
         ImportError: One of these does not hold; the message says what to install or to set.
     """
-    if find_spec("tensorflow") is None:
+    if not any(map(find_spec, _PACKAGES)):
         raise ImportError(
-            "Expected TensorFlow to be installed. Received: none. Install it with "
-            "`pip install 'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install 'keras-preempt[tpu]'`; "
-            "the two exclude each other."
+            "Expected TensorFlow or JAX to be installed. Received: neither. Install TensorFlow with `pip install "
+            "'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install 'keras-preempt[tpu]'` (the two exclude "
+            "each other), or JAX with `pip install 'keras-preempt[jax]'` and set KERAS_BACKEND=jax."
         )
     import keras
 
-    if keras.backend.backend() != "tensorflow":
+    backend = keras.backend.backend()
+    if backend not in _PACKAGES:
         raise ImportError(
-            f"Expected Keras to run on the TensorFlow backend. Received: {keras.backend.backend()!r}. Set the "
-            "environment variable KERAS_BACKEND=tensorflow before Keras is imported, or the 'backend' in "
+            f"Expected Keras to run on the TensorFlow or the JAX backend. Received: {backend!r}. Set the environment "
+            "variable KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax before Keras is imported, or the 'backend' in "
             "~/.keras/keras.json."
         )
-    import tensorflow as tf
-
+    package = _PACKAGES[backend]
+    installed = str(import_module(backend).__version__)
     _check_not_older("keras", keras.__version__, OLDEST_KERAS)
-    _check_not_older("tensorflow", tf.__version__, OLDEST_TENSORFLOW)
+    _check_not_older(backend, installed, package.oldest)
     if Version(keras.__version__) > Version(NEWEST_KERAS) and "keras" not in _told:
         _told.add("keras")
         log.show()
         logger.warning(
             "Keras %s is newer than %s, the newest verified. %s", keras.__version__, NEWEST_KERAS, _look()
         )
-    if Version(tf.__version__) > Version(NEWEST_TENSORFLOW) and "tensorflow" not in _told:
-        _told.add("tensorflow")
+    if Version(installed) > Version(package.newest) and backend not in _told:
+        _told.add(backend)
         log.show()
         logger.warning(
-            "TensorFlow %s is newer than %s, the newest verified. What is needed of it is checked where it is used.",
-            tf.__version__,
-            NEWEST_TENSORFLOW,
+            "%s %s is newer than %s, the newest verified. What is needed of it is checked where it is used.",
+            package.name,
+            installed,
+            package.newest,
         )
 
 
 def changed_names() -> list[str]:
     """Returns the private names that the installed Keras lacks or has changed, as far as that shows before a fit."""
-    # Here, since what needs no TensorFlow works without it.
-    from keras_preempt.backend.keras import names, running_fit
-    from keras_preempt.backend.tensorflow import repairs
+    # Here, since what needs no backend works without it.
+    import keras
 
-    functions = names.changed_functions((*repairs.FUNCTIONS, *names.FUNCTIONS))
+    from keras_preempt.backend.keras import names, running_fit
+
+    replaced: tuple[names.PrivateName, ...] = ()
+    if keras.backend.backend() == "tensorflow":
+        replaced = import_module("keras_preempt.backend.tensorflow.repairs").FUNCTIONS
+    functions = names.changed_functions((*replaced, *names.FUNCTIONS))
     return [*functions, *names.missing(), *running_fit.changed_variables()]
 
 

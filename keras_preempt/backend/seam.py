@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from keras_preempt.backend import requirements
+from keras_preempt.backend.copies import Runs as Runs
 from keras_preempt.backend.place import Place, RemoteWorkers
 from keras_preempt.backend.seam_of_input import Datasets, Reshuffling, Tap
 
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
     from keras_preempt.checkpoint.exchange import Gather
     from keras_preempt.checkpoint.tensors import Array
 
-_BACKENDS = {"tensorflow": "keras_preempt.backend.tensorflow.backend"}
+_BACKENDS = {
+    "jax": "keras_preempt.backend.jax.backend",
+    "tensorflow": "keras_preempt.backend.tensorflow.backend",
+}
 """The module of each backend, by Keras' name for it; its `BACKEND` is the backend."""
-
-Runs = Mapping[str, tuple[int, int]]
-"""The first element and the one after the last of each flattened tensor, by name."""
-
 
 class Variables(Protocol):
     """A variable's parts on this worker, and how to read and assign them."""
@@ -92,6 +92,9 @@ class Errors(Protocol):
 
     def lost(self, error: BaseException) -> Exception:
         """Returns an error that says so as a `WorkerLost` with its text."""
+
+    def end_without_others(self) -> None:
+        """Called when this process is about to end by an error: it must not wait for the others at its end."""
 
     def check_preemption(self, seen: str | None) -> None:
         """Raises the backend's own error if a worker was preempted; `seen` is the task that is known to be."""
@@ -182,6 +185,12 @@ class Backend(Protocol):
     def replicas(self, strategy: Any) -> int:
         """Returns how many replicas train together, in all processes."""
 
+    def replicas_differ(self, strategy: Any) -> bool:
+        """Whether a variable may have another value on each replica."""
+
+    def layout(self, strategy: Any) -> str:
+        """Returns how a strategy divides variables among devices, in words; empty if each replica has all of them."""
+
     def place(self, strategy: Any) -> Place:
         """Finds this process among the workers of its strategy. Raises ValueError if they cannot be aligned."""
 
@@ -211,6 +220,9 @@ class Backend(Protocol):
 
     def notice_keys(self) -> Coordinator:
         """Returns where the backend's runtime leaves its own notices. Raises CoordinationLost if it is not there."""
+
+    def leave_together(self) -> None:
+        """Called when this process is about to end as all others do, after a save: it may have to wait for them."""
 
     # -- One fit ---------------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
-"""The versions of Keras and TensorFlow that this package was verified with."""
+"""The versions of Keras and its backends that this package was verified with."""
 
 from __future__ import annotations
+
+import importlib.metadata
 
 OLDEST_KERAS = "3.8.0"
 """Keras before 3.7 cannot begin an epoch midway; 3.7 cannot make a random seed under a strategy."""
@@ -17,6 +19,15 @@ NEWEST_TENSORFLOW = "2.21.0"
 VERIFIED_TENSORFLOW = (OLDEST_TENSORFLOW, "2.17.1", NEWEST_TENSORFLOW)
 """All that were verified."""
 
+OLDEST_JAX = "0.10.2"
+"""The only one that was verified so far; an older one is told of and used."""
+
+NEWEST_JAX = "0.10.2"
+"""A newer one works as long as it has the private names of `backend.jax`."""
+
+OLDEST_KERAS_ON_JAX = "3.15.0"
+"""Before it, Keras was not verified on JAX."""
+
 
 class UnsupportedTensorFlow(ImportError):
     """The installed TensorFlow lacks a private name that this package needs, or has changed it.
@@ -31,4 +42,18 @@ class UnsupportedTensorFlow(ImportError):
         super().__init__(
             f"Expected TensorFlow to have {expected}. Received: TensorFlow {tf.__version__}. keras-preempt was "
             f"verified on TensorFlow {', '.join(VERIFIED_TENSORFLOW)}: install one of these, or a newer keras-preempt."
+        )
+
+
+class UnsupportedJax(ImportError):
+    """The installed JAX lacks a private name that this package needs, or has changed it.
+
+    Args:
+        expected: What was expected of JAX.
+    """
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(
+            f"Expected JAX to have {expected}. Received: JAX {importlib.metadata.version('jax')}. keras-preempt was "
+            f"verified on JAX {NEWEST_JAX}: install that, or a newer keras-preempt."
         )

@@ -64,7 +64,7 @@ def promise(feed: InputFeed, validation: object = None) -> InputPromise:
         *_doubts(validated, "validation data"),
         *_doubts_of_validation(validation),
     ]
-    in_python = _in_python(parts)
+    in_python = _in_python(parts) or (not feed.pipelines and not feed.is_indexed)
     whose = [
         data
         for data, python in (

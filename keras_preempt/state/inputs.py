@@ -33,7 +33,7 @@ import numpy as np
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state import grain, py_dataset, randomness
+from keras_preempt.state import grain, plain, py_dataset, randomness
 from keras_preempt.state.drawing import check_length, draw, drawn_again, too_short
 from keras_preempt.state.input_promise import has_python_code
 from keras_preempt.state.input_size import (
@@ -58,6 +58,7 @@ _IN_ORDER = "in the order of its epoch, of which nothing was drawn again"
 
 _STATE = "input/state"
 _UNTOUCHED = "input/untouched"
+_ORDER = "input/order"
 
 
 def watch(feed: InputFeed, shuffles: Shuffles | None = None, limit: StateLimit | None = None) -> None:
@@ -114,6 +115,8 @@ def capture(
         snapshot = feed.snapshots.capture(int(position["batches"]), arrays)
         if snapshot is not None:
             captured["snapshot"] = snapshot
+    if (order := feed.order) is not None:
+        captured["order"] = plain.encode(order, arrays, _ORDER)
     if (state_of_grain := grain.capture(feed, position, arrays, inside=inside)) is not None:
         captured["grain"] = state_of_grain
     if feed.live is None or feed.untouched is None:
@@ -211,7 +214,8 @@ def restore(
     elif feed.is_indexed:
         check_length(feed, required)
         left = drawn if batch is not None or position["current"] else 0
-        live = feed.new_at(left) if left else feed.new()
+        order = plain.decode(captured["order"], arrays) if "order" in captured else None
+        live = feed.new_at(left, order) if left else feed.new()
         how = _IN_ORDER
     elif left_out:
         check_length(feed, required)

@@ -120,7 +120,7 @@ class ModelState:
                 seen.add(id(variable))
                 _check_dtype(variable)
                 name = self._unique(f"{group}/{variable.path}")
-                alone = backend().replicas(strategy) == 1
+                alone = not backend().replicas_differ(strategy)
                 # How many bytes strings take is known from their values alone: they cannot be shared out ahead.
                 can_be_shared = variable.dtype != "string" and (alone or id(variable) in kept_equal)
                 kind = self.mirrored if can_be_shared else self.local

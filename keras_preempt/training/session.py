@@ -173,6 +173,7 @@ class Session:
         return self._steps_done() - self.steps_at_start
 
     def _steps_done(self) -> int:
+        backend().before_capture(self._model)
         return steps_done(self._model, self._parts_before)
 
     # -- Saving -------------------------------------------------------------------------------------

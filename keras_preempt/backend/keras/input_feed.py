@@ -142,13 +142,25 @@ class InputFeed(abc.ABC):
         """
         return False
 
-    def new_at(self, batch: int) -> Any:
+    @property
+    def order(self) -> Any:
+        """NumPy's random state from which the order of the live iterator was drawn; None if it depends on no other."""
+        return None
+
+    def new_at(self, batch: int, order: Any = None) -> Any:
         """Makes the next iterator of an input that is indexed, without its first batches.
 
         Args:
             batch: How many are left out.
+            order: What `order` was in the training that is continued.
         """
         raise NotImplementedError
+
+    @property
+    def last_batch(self) -> int | None:
+        """How many samples the last batch of an epoch has, if it is smaller and the input tells."""
+        size = getattr(self._source.data_adapter, "partial_batch_size", None)
+        return None if size is None else int(size)
 
     def record_grain(self) -> None:
         """Has the states of Grain iterators kept from now on, if the input is Grain data."""

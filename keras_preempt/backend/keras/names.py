@@ -103,26 +103,6 @@ FUNCTIONS = (GLOBAL_ATTRIBUTE, GLOBAL_SEED_GENERATOR, IN_STATELESS_SCOPE, AUTOCA
 """
 
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
-    "keras.src.backend.tensorflow.trainer.TensorFlowTrainer": (
-        "_distribute_strategy",
-        "_eval_epoch_iterator",
-        "_get_metrics_result_or_logs",
-        "_initial_epoch",
-        "_symbolic_build",
-    ),
-    "keras.src.backend.tensorflow.trainer.TFEpochIterator": (
-        "_current_iterator",
-        "_distributed_dataset",
-        "_enumerate_iterator",
-        "_get_iterator",
-        "_num_batches",
-        "_steps_seen",
-        "catch_stop_iteration",
-        "data_adapter",
-        "reset",
-        "steps_per_epoch",
-        "steps_per_execution",
-    ),
     "keras.src.trainers.data_adapters.tf_dataset_adapter.TFDatasetAdapter": ("_dataset",),
     "keras.src.trainers.data_adapters.py_dataset_adapter.PyDatasetAdapter": (
         "_finite_enqueuer_generator",
@@ -151,11 +131,56 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 """Names by class: methods, properties, and what its methods set or read on an instance."""
 
 
+_OF_EPOCH_ITERATORS = (
+    "_current_iterator",
+    "_enumerate_iterator",
+    "_get_iterator",
+    "_num_batches",
+    "_steps_seen",
+    "catch_stop_iteration",
+    "data_adapter",
+    "reset",
+    "steps_per_epoch",
+    "steps_per_execution",
+)
+
+OF_TRAINERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "tensorflow": {
+        "keras.src.backend.tensorflow.trainer.TensorFlowTrainer": (
+            "_distribute_strategy",
+            "_eval_epoch_iterator",
+            "_get_metrics_result_or_logs",
+            "_initial_epoch",
+            "_symbolic_build",
+        ),
+        "keras.src.backend.tensorflow.trainer.TFEpochIterator": (
+            "_distributed_dataset",
+            *_OF_EPOCH_ITERATORS,
+        ),
+    },
+    "jax": {
+        "keras.src.backend.jax.trainer.JAXTrainer": (
+            "_eval_epoch_iterator",
+            "_get_metrics_result_or_logs",
+            "_initial_epoch",
+            "jax_state_sync",
+            "train_function",
+        ),
+        "keras.src.backend.jax.trainer.JAXEpochIterator": _OF_EPOCH_ITERATORS,
+        "keras.src.distribution.distribution_lib.ModelParallel": ("_layout_map",),
+        "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter": ("_get_iterator", "_inputs"),
+        "keras.src.trainers.data_adapters.grain_dataset_adapter.GrainDatasetAdapter": ("_output_signature",),
+    },
+}
+"""The same for the classes that only one backend uses, by backend."""
+
+
 def missing() -> list[str]:
     """Returns those that the installed Keras lacks, each as "Class.name"; of a class that is gone, all."""
+    looked_for = {**ATTRIBUTES, **OF_TRAINERS.get(keras.backend.backend(), {})}
     return [
         f"{path.rpartition('.')[2]}.{name}"
-        for path, names in ATTRIBUTES.items()
+        for path, names in looked_for.items()
         for name in names
         if not _has(_find(path), name)
     ]

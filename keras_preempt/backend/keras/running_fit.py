@@ -274,12 +274,15 @@ def _is_called_by_fit(code: CodeType) -> bool:
     return caller is not None and caller.f_code is code
 
 
-def running_fit(model: Any, feed: Callable[[Any], InputFeed]) -> RunningFit:
+def running_fit(
+    model: Any, feed: Callable[[Any], InputFeed], kind: type[RunningFit] = RunningFit
+) -> RunningFit:
     """Finds the `fit` of a model that is calling this callback hook.
 
     Args:
         model: The model.
         feed: Makes the feed of an epoch iterator.
+        kind: The class of what it holds.
 
     Raises:
         RuntimeError: No fit of the model is running in this thread.
@@ -294,7 +297,7 @@ def running_fit(model: Any, feed: Callable[[Any], InputFeed]) -> RunningFit:
                 raise KerasInternalsError(
                     f"fit to hold {', '.join(_FIT_LOCALS)} while it runs", f"none called {', '.join(missing)}"
                 )
-            return RunningFit(model, {name: frame.f_locals[name] for name in _FIT_LOCALS}, feed)
+            return kind(model, {name: frame.f_locals[name] for name in _FIT_LOCALS}, feed)
         frame = frame.f_back
     raise RuntimeError(
         "Expected PreemptionCallback to be called by model.fit. Received: a call from elsewhere. "

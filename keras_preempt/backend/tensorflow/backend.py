@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -11,7 +10,6 @@ import tensorflow as tf
 
 from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.backend import seam, seam_of_input
-from keras_preempt.backend.keras.callbacks import train_summaries
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.tensorflow import (
     collectives,
@@ -23,6 +21,7 @@ from keras_preempt.backend.tensorflow import (
     multi_worker_fit,
     place,
     reshuffling,
+    summaries,
     tap,
     traced_step,
     variables,
@@ -51,6 +50,8 @@ class TensorFlowBackend:
     validation_may_draw = staticmethod(traced_step.validation_may_draw)
     stateful_random_operations = staticmethod(traced_step.stateful_random_operations)
     watch_first_use = staticmethod(first_use.FirstUse)
+    summary_writer = staticmethod(summaries.summary_writer)
+    write_points = staticmethod(summaries.write_points)
 
     def versions(self) -> dict[str, str]:
         """See `seam.Backend.versions`."""
@@ -63,6 +64,14 @@ class TensorFlowBackend:
     def replicas(self, strategy: tf.distribute.Strategy) -> int:
         """See `seam.Backend.replicas`."""
         return int(strategy.num_replicas_in_sync)
+
+    def replicas_differ(self, strategy: tf.distribute.Strategy) -> bool:
+        """See `seam.Backend.replicas_differ`."""
+        return self.replicas(strategy) > 1
+
+    def layout(self, strategy: tf.distribute.Strategy) -> str:
+        """Returns nothing: every replica has all of each variable."""
+        return ""
 
     def coordinator(self, place: Place) -> Coordinator:
         """See `seam.Backend.coordinator`."""
@@ -78,25 +87,11 @@ class TensorFlowBackend:
         """See `seam.Backend.notice_keys`."""
         return coordination.ServiceCoordinator(0, 1)
 
+    def leave_together(self) -> None:
+        """Does nothing: a worker of TensorFlow ends without the others."""
+
     def before_capture(self, model: Any) -> None:
         """Does nothing: a step leaves what it has computed in the variables."""
-
-    def summary_writer(self, callback: keras.callbacks.TensorBoard) -> Any:
-        """See `seam.Backend.summary_writer`."""
-        try:
-            return train_summaries(callback)
-        except tf.errors.OpError as error:
-            raise OSError(str(error)) from error
-
-    def write_points(self, writer: Any, values: Mapping[str, float], step: int) -> None:
-        """See `seam.Backend.write_points`."""
-        try:
-            # The end of the block writes them out: the process may be about to end.
-            with writer.as_default(), tf.summary.record_if(True):
-                for name, value in values.items():
-                    tf.summary.scalar(name, value, step=step)
-        except tf.errors.OpError as error:
-            raise OSError(str(error)) from error
 
 
 BACKEND: seam.Backend = TensorFlowBackend()

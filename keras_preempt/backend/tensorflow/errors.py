@@ -108,6 +108,10 @@ def lost(error: BaseException) -> WorkerLost:
     return WorkerLost(None, None, str(error))
 
 
+def end_without_others() -> None:
+    """Does nothing: a worker of TensorFlow ends without the others."""
+
+
 WORKER_PREEMPTION = b"type.googleapis.com/tensorflow.distributed_runtime.WorkerPreemption"
 """The payload of an AbortedError in which TensorFlow says which task was preempted."""
 

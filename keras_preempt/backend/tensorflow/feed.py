@@ -82,7 +82,7 @@ class DatasetFeed(InputFeed):
         """See `InputFeed.is_indexed`."""
         return self._is_indexed
 
-    def new_at(self, batch: int) -> Any:
+    def new_at(self, batch: int, order: Any = None) -> Any:
         """See `InputFeed.new_at`."""
         rest = array_batches.beginning_at(self.pipelines[0], batch)
         return self.new(self._source._distribute_strategy.experimental_distribute_dataset(rest))

@@ -7,25 +7,16 @@ machine, and a copy takes as long as a fast disk needs for the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_preempt.backend.copies import LARGE, Runs, copied
 from keras_preempt.backend.keras.model_parts import attributes, layers_of
-from keras_preempt.backend.seam import Runs
 from keras_preempt.checkpoint.partition import elements
-from keras_preempt.checkpoint.tensors import ALIGNMENT, Array, empty
-
-LARGE = 1 << 20
-"""Bytes from which a copy is worth avoiding, or dividing among threads."""
-
-_THREADS = (
-    4  # To copy with: the first touch of new memory costs most, and several threads can do that at once.
-)
-_PIECE = 16 << 20  # Bytes that one thread copies at a time.
+from keras_preempt.checkpoint.tensors import ALIGNMENT, Array
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _LENGTH = np.dtype("<i8")
@@ -118,20 +109,7 @@ def copies(components: Mapping[str, Any], runs: Runs) -> dict[str, Array]:
         components: The variables, as in `views`.
         runs: Which elements are needed, by name; without an entry, all of them. Only these are copied and take memory.
     """
-    values: dict[str, Array] = {}
-    pieces: list[tuple[Array, Array]] = []
-    for name, value in views(components).items():
-        values[name] = value
-        if not _is_a_copy(components[name]):
-            values[name] = empty(value.dtype.name, value.shape)
-            pieces += _pieces(values[name], value, runs.get(name, (0, value.size)))
-    if sum(target.nbytes for target, _ in pieces) < LARGE:
-        for target, source in pieces:
-            np.copyto(target, source)
-    else:
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="keras_preempt-copy") as pool:
-            list(pool.map(np.copyto, *zip(*pieces, strict=True)))
-    return values
+    return copied(views(components), runs, lambda name: _is_a_copy(components[name]))
 
 
 def assign(components: Iterable[Any], array: Array) -> None:
@@ -176,13 +154,6 @@ def _is_a_copy(component: Any) -> bool:
         return False
     on_cpu = tf.DeviceSpec.from_string(component.device).device_type in (None, "", "CPU")
     return component.dtype == tf.string or not on_cpu
-
-
-def _pieces(target: Array, source: Array, run: tuple[int, int]) -> list[tuple[Array, Array]]:
-    flat, other = (array.reshape(-1)[slice(*run)].view(np.uint8) for array in (target, source))
-    return [
-        (flat[start : start + _PIECE], other[start : start + _PIECE]) for start in range(0, len(flat), _PIECE)
-    ]
 
 
 def encode(strings: np.ndarray[Any, np.dtype[np.object_]]) -> Bytes:

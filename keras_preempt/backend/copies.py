@@ -1,0 +1,52 @@
+"""Copies of values in host memory, of the elements that are needed, made by several threads where that is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from keras_preempt.checkpoint.tensors import Array, empty
+
+LARGE = 1 << 20
+"""Bytes from which a copy is worth avoiding, or dividing among threads."""
+
+_THREADS = (
+    4  # To copy with: the first touch of new memory costs most, and several threads can do that at once.
+)
+_PIECE = 16 << 20  # Bytes that one thread copies at a time.
+
+Runs = Mapping[str, tuple[int, int]]
+"""The first element and the one after the last of each flattened tensor, by name."""
+
+
+def copied(views: Mapping[str, Array], runs: Runs, is_a_copy: Callable[[str], bool]) -> dict[str, Array]:
+    """Returns copies of values that outlive every assignment to what the values are views of.
+
+    Args:
+        views: The values, by name.
+        runs: Which elements are needed, by name; without an entry, all of them. Only these are copied and take memory.
+        is_a_copy: Whether a value, by its name, is a copy already.
+    """
+    values: dict[str, Array] = {}
+    pieces: list[tuple[Array, Array]] = []
+    for name, value in views.items():
+        values[name] = value
+        if not is_a_copy(name):
+            values[name] = empty(value.dtype.name, value.shape)
+            pieces += _pieces(values[name], value, runs.get(name, (0, value.size)))
+    if sum(target.nbytes for target, _ in pieces) < LARGE:
+        for target, source in pieces:
+            np.copyto(target, source)
+    else:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="keras_preempt-copy") as pool:
+            list(pool.map(np.copyto, *zip(*pieces, strict=True)))
+    return values
+
+
+def _pieces(target: Array, source: Array, run: tuple[int, int]) -> list[tuple[Array, Array]]:
+    flat, other = (array.reshape(-1)[slice(*run)].view(np.uint8) for array in (target, source))
+    return [
+        (flat[start : start + _PIECE], other[start : start + _PIECE]) for start in range(0, len(flat), _PIECE)
+    ]

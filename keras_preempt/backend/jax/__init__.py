@@ -1,0 +1,1 @@
+"""All that knows JAX, and Keras on JAX."""

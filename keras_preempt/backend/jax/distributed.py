@@ -1,0 +1,92 @@
+"""JAX's own record of the job that this process takes part in: its coordination client and service.
+
+`jax.distributed.initialize` starts the service in process 0 and connects a client to it in each process. Keras calls it
+in `keras.distribution.initialize`. JAX has no public way to these two.
+
+Verified with JAX 0.10.2; tests/backend/jax/test_canaries.py has a canary for each private name.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import importlib
+import logging
+from typing import Any
+
+from keras_preempt.backend.versions import UnsupportedJax
+
+logger = logging.getLogger("keras_preempt")
+
+NOTICE_KEY = "RECEIVED_PREEMPTION_NOTICE"
+"""The key under which JAX's own SIGTERM handler leaves when the signal came. It does not say to which process."""
+
+LEAVE_TOGETHER_SECONDS = 5.0
+"""How long a process that has saved waits for the others before it leaves their job."""
+
+_METHODS = (
+    "blocking_key_value_get",
+    "key_value_delete",
+    "key_value_set",
+    "key_value_try_get",
+    "wait_at_barrier",
+)
+_HELD = ("client", "service", "preemption_sync_manager")
+
+
+def _state() -> Any:
+    try:
+        state = importlib.import_module("jax._src.distributed").global_state
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedJax("the module jax._src.distributed with a global_state") from error
+    for name in _HELD:
+        if not hasattr(state, name):
+            raise UnsupportedJax(f"the attribute {name} of its distributed state")
+    return state
+
+
+def client() -> Any:
+    """Returns the client of the coordination service; None if this process takes part in no job.
+
+    Raises:
+        UnsupportedJax: The installed JAX keeps it elsewhere, or its client has other methods.
+    """
+    found = _state().client
+    for name in _METHODS if found is not None else ():
+        if not hasattr(found, name):
+            raise UnsupportedJax(f"the method {name} of its coordination client")
+    return found
+
+
+def leave_alone() -> None:
+    """Has this process end without the others.
+
+    At its end JAX waits until all processes have come to theirs, for minutes. A process that has failed, or that has
+    lost another one, would keep them from ending, and would end with SIGABRT itself.
+    """
+    state = _state()
+    for name in _HELD:
+        held = getattr(state, name)
+        if held is not None:
+            # Kept for ever: to drop it would wait as well.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+            setattr(state, name, None)
+
+
+def leave_together() -> None:
+    """Leaves the job at the end of this process, with all others that leave it, for which it waits a few seconds."""
+    if _state().client is not None:
+        atexit.register(_leave)
+
+
+def _leave() -> None:
+    found = _state().client
+    if found is None:
+        return
+    try:
+        found.wait_at_barrier("keras_preempt/leaves", round(LEAVE_TOGETHER_SECONDS * 1000))
+    except Exception as error:  # Whatever JAX raises: another process is gone, or still at work.
+        logger.info("The other processes of the job have not left with this one: %s", str(error)[:200])
+        with contextlib.suppress(UnsupportedJax):
+            leave_alone()

@@ -1,0 +1,140 @@
+"""The errors of JAX: what one says of another process, and how it is told to that one.
+
+Verified with JAX 0.10.2 on CPUs, where processes talk to each other by Gloo. What NCCL says of a lost process on GPUs
+is taken from its sources, not run.
+"""
+
+from __future__ import annotations
+
+import re
+
+import jax
+
+from keras_preempt.agreement.coordinator import ABORTED
+from keras_preempt.backend.jax import distributed
+from keras_preempt.backend.place import RemoteWorkers
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
+
+_CODES = {
+    "CANCELLED": 1,
+    "UNKNOWN": 2,
+    "INVALID_ARGUMENT": 3,
+    "DEADLINE_EXCEEDED": 4,
+    "NOT_FOUND": 5,
+    "ALREADY_EXISTS": 6,
+    "PERMISSION_DENIED": 7,
+    "RESOURCE_EXHAUSTED": 8,
+    "FAILED_PRECONDITION": 9,
+    "ABORTED": 10,
+    "OUT_OF_RANGE": 11,
+    "UNIMPLEMENTED": 12,
+    "INTERNAL": 13,
+    "UNAVAILABLE": 14,
+    "DATA_LOSS": 15,
+    "UNAUTHENTICATED": 16,
+}
+"""The words with which the texts of JAX's errors begin, and the numbers of these codes (absl::StatusCode)."""
+
+_WORDS = {number: word for word, number in _CODES.items()}
+_BEGINNING = re.compile(rf"({'|'.join(_CODES)}): ")
+
+_LOST = re.compile(
+    r"Gloo [\w-]+ failed|Connection (?:closed|reset) by peer|\bNCCL\b|ncclRemoteError|ncclSystemError"
+    r"|heartbeat timeout|stopped sending heartbeats|CoordinationService|coordination service|different incarnation"
+    r"|failed to connect to all addresses|Socket closed"
+)
+"""In texts of collectives and of the coordination service: another process cannot be reached any more.
+
+Seen with JAX 0.10.2: "UNKNOWN: Gloo all-reduce failed: [...] Connection closed by peer [127.0.0.1]:21383", as a
+ValueError.
+"""
+
+
+class WorkerLost(RuntimeError):
+    """Another process is gone without a notice, or cannot be reached any more: this one cannot continue training.
+
+    It is neither a preemption that was announced nor an error of the program. If it leaves the program, the exit
+    status is 69 (EX_UNAVAILABLE) and not 1: start all processes again, and training continues from the last committed
+    checkpoint. JAX's own error is its cause.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        exits_with(self, EXIT_WORKER_LOST)
+
+
+def _is_of_jax(error: BaseException) -> bool:
+    """Whether JAX has raised an error; on CPUs it also raises ValueError with the text of a status."""
+    if isinstance(error, (jax.errors.JaxRuntimeError, WorkerLost)):
+        return True
+    return isinstance(error, (RuntimeError, ValueError)) and _BEGINNING.match(str(error)) is not None
+
+
+def described(error: BaseException) -> tuple[int, str]:
+    """Returns JAX's code of an error, 0 if it is not JAX's, and its text."""
+    text = str(error)
+    if not _is_of_jax(error):
+        return 0, text
+    found = _BEGINNING.match(text)
+    return _CODES[found[1]] if found else _CODES["UNKNOWN"], text
+
+
+def of_code(code: int, text: str) -> Exception | None:
+    """Returns JAX's error of that code with that text; None if it has none of the code."""
+    if code not in _WORDS:
+        return None
+    return jax.errors.JaxRuntimeError(text if _BEGINNING.match(text) else f"{_WORDS[code]}: {text}")
+
+
+def code_to_report(code: int) -> int:
+    """Returns the code under which the other processes are told of an error with a code of `described`."""
+    return code or ABORTED
+
+
+def may_hide_another(error: BaseException) -> bool:
+    """Whether an error may be all that is left of the connection to a process that has failed."""
+    return says_a_worker_is_gone(error)
+
+
+def says_a_worker_is_gone(error: BaseException) -> bool:
+    """Whether an error of JAX says that another process is gone."""
+    return isinstance(error, WorkerLost) or (_is_of_jax(error) and _LOST.search(str(error)) is not None)
+
+
+def says_the_service_is_out_of_reach(error: BaseException) -> bool:
+    """Whether an error says that the coordination service does not answer."""
+    return False  # Its calls end by themselves, and where process 0 is gone JAX ends this process.
+
+
+def says_a_loss(error: BaseException, remote: RemoteWorkers) -> bool:
+    """Whether an error says that another process is gone; there are no remote workers."""
+    return says_a_worker_is_gone(error)
+
+
+def lost(error: BaseException) -> WorkerLost:
+    """Returns an error that says so as a `WorkerLost` with its text."""
+    return error if isinstance(error, WorkerLost) else WorkerLost(str(error))
+
+
+def end_without_others() -> None:
+    """Has this process end without waiting for the others, which JAX does otherwise."""
+    distributed.leave_alone()
+
+
+def check_preemption(seen: str | None) -> None:
+    """Does nothing: JAX has no error of its own for a process that was preempted."""
+
+
+def check_preemption_is_linked() -> bool:
+    """Whether `check_preemption` can find out by itself: no."""
+    return False
+
+
+def task_preempted_by(error: BaseException | None) -> str | None:
+    """Returns the task that an error says was preempted: none does."""
+    return None
+
+
+def forget_asynchronous() -> None:
+    """Does nothing: an error of JAX comes with the value that was waited for, and with no other."""
+

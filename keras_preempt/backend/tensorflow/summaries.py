@@ -1,0 +1,30 @@
+"""Points in TensorBoard's training curves, which Keras writes with TensorFlow on every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_preempt.backend.keras.callbacks import train_summaries
+
+
+def summary_writer(callback: keras.callbacks.TensorBoard) -> Any:
+    """See `seam.Backend.summary_writer`."""
+    try:
+        return train_summaries(callback)
+    except tf.errors.OpError as error:
+        raise OSError(str(error)) from error
+
+
+def write_points(writer: Any, values: Mapping[str, float], step: int) -> None:
+    """See `seam.Backend.write_points`."""
+    try:
+        # The end of the block writes them out: the process may be about to end.
+        with writer.as_default(), tf.summary.record_if(True):
+            for name, value in values.items():
+                tf.summary.scalar(name, value, step=step)
+    except tf.errors.OpError as error:
+        raise OSError(str(error)) from error
