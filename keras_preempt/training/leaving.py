@@ -110,6 +110,8 @@ def _end_soon() -> None:
     # as before.
     with whatever_happens("Keeping the iterators of the input"):
         _kept[:] = backend().datasets.iterators()
+    with whatever_happens("Leaving the job at the end of the process"):
+        backend().leave_together()
     atexit.register(_at_the_end)
 
 

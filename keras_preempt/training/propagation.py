@@ -101,6 +101,8 @@ class Propagation:
             What to raise: `error` itself; the error of the other worker; or a `WorkerLost`.
         """
         self._out_of_reach = backend().errors.says_the_service_is_out_of_reach(error)
+        if self._coordinator.members > 1:
+            exits_by(_alone_at_its_end)
         failure = self._of_a_peer(error)
         if failure is not None:
             return self._heard(failure)
@@ -224,6 +226,11 @@ def _status_of_loss(error: BaseException) -> int | None:
         return None
     tell_loss(errors.described(said)[1])
     return EXIT_WORKER_LOST
+
+
+def _alone_at_its_end(error: BaseException) -> None:
+    """Judges no error, but has the process that it ends not wait for others, which wait for this one."""
+    backend().errors.end_without_others()
 
 
 def tell_loss(text: str) -> None:

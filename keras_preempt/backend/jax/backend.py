@@ -76,7 +76,10 @@ class JaxBackend:
 
     def coordinator(self, place: Place) -> Coordinator:
         """See `seam.Backend.coordinator`."""
-        return LocalCoordinator() if place.members == 1 else JaxCoordinator(place.member, place.members)
+        if place.members == 1:
+            return LocalCoordinator()
+        distributed.leave_in_order()
+        return JaxCoordinator(place.member, place.members)
 
     def gather(self, place: Place, patience: float) -> Gather | None:
         """Returns None: each process reads a checkpoint by itself."""

@@ -13,7 +13,10 @@ import contextlib
 import ctypes
 import importlib
 import logging
+import threading
 from typing import Any
+
+import jax
 
 from keras_preempt.backend.versions import UnsupportedJax
 
@@ -25,8 +28,12 @@ NOTICE_KEY = "RECEIVED_PREEMPTION_NOTICE"
 LEAVE_TOGETHER_SECONDS = 5.0
 """How long a process that has saved waits for the others before it leaves their job."""
 
+FINISH_SECONDS = 300.0
+"""How long a process that has finished waits for the others, as JAX does by default."""
+
 _METHODS = (
     "blocking_key_value_get",
+    "get_live_nodes",
     "key_value_delete",
     "key_value_set",
     "key_value_try_get",
@@ -74,19 +81,46 @@ def leave_alone() -> None:
             setattr(state, name, None)
 
 
+def leave_in_order() -> None:
+    """Has this process, whenever it ends well, leave the job in an order that JAX itself does not keep.
+
+    With `jax_enable_recoverability` no process waits for the others at its end. Where process 0 is the first to end, it
+    takes the service with it, and JAX ends all others with SIGABRT.
+    """
+    if not _ordered:
+        _ordered.append(True)
+        atexit.register(_leave, FINISH_SECONDS, only_if_recoverable=True)
+
+
 def leave_together() -> None:
     """Leaves the job at the end of this process, with all others that leave it, for which it waits a few seconds."""
     if _state().client is not None:
-        atexit.register(_leave)
+        atexit.register(_leave, LEAVE_TOGETHER_SECONDS)
 
 
-def _leave() -> None:
-    found = _state().client
-    if found is None:
+_ordered: list[bool] = []
+
+
+def _leave(patience: float, *, only_if_recoverable: bool = False) -> None:
+    state, recoverable = _state(), bool(jax.config.jax_enable_recoverability)
+    found = state.client
+    if found is None or (only_if_recoverable and not recoverable):
         return
     try:
-        found.wait_at_barrier("keras_preempt/leaves", round(LEAVE_TOGETHER_SECONDS * 1000))
+        found.wait_at_barrier("keras_preempt/leaves", round(patience * 1000))
+        if recoverable and state.process_id == 0:
+            _wait_until_alone(found, state.num_processes)
+        jax.distributed.shutdown()
     except Exception as error:  # Whatever JAX raises: another process is gone, or still at work.
         logger.info("The other processes of the job have not left with this one: %s", str(error)[:200])
         with contextlib.suppress(UnsupportedJax):
             leave_alone()
+
+
+def _wait_until_alone(found: Any, processes: int) -> None:
+    # The service answers when each process has asked as well, or has left. The question itself has no limit.
+    asking = threading.Thread(
+        target=found.get_live_nodes, args=(list(range(processes)),), name="keras_preempt-alone", daemon=True
+    )
+    asking.start()
+    asking.join(LEAVE_TOGETHER_SECONDS)
