@@ -45,17 +45,25 @@ _HOMES = {
     "PreemptionCheckpointHandler": "keras_preempt.handler",
     "ResumedFrom": "keras_preempt.training.resuming",
     "TerminationConfig": "keras_preempt.notices.termination",
-    "WorkerLost": "keras_preempt.backend.tensorflow.errors",
     "enable_multi_worker_fit": "keras_preempt.backend.tensorflow.multi_worker_fit",
     "load_weights": "keras_preempt.state.weights",
 }
 
+_OF_BACKENDS = {"WorkerLost": "errors"}
+"""Names that each backend has one of, by the module in its folder."""
+
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: the command line must not wait for TensorFlow.
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _OF_BACKENDS:
         raise AttributeError(f"module 'keras_preempt' has no attribute {name!r}")
     from keras_preempt.backend.requirements import check
 
     check()
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES.get(name) or _home_of_backend(_OF_BACKENDS[name])), name)
+
+
+def _home_of_backend(module: str) -> str:
+    import keras  # As Keras itself is: imported when the first name is used.
+
+    return f"keras_preempt.backend.{keras.backend.backend()}.{module}"

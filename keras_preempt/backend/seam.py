@@ -67,7 +67,15 @@ class Variables(Protocol):
 
 
 class Errors(Protocol):
-    """The errors of the backend: what one says of another worker, and how it is told to another process."""
+    """The errors of the backend: what one says of another worker, and how it is told to another process.
+
+    Attributes:
+        ends_collectives: Whether `Coordinator.report_error` ends the collectives that wait for this process.
+    """
+
+    @property
+    def ends_collectives(self) -> bool:
+        """See the class."""
 
     def described(self, error: BaseException) -> tuple[int, str]:
         """Returns the backend's code of an error, 0 if it is not the backend's, and its text."""
@@ -164,12 +172,21 @@ class Repaired(Protocol):
 
 
 class Backend(Protocol):
-    """A backend of Keras, as this package sees it."""
+    """A backend of Keras, as this package sees it.
+
+    Attributes:
+        hears_by_key: Whether its runtime tells all processes of a notice, and which of them it is for, under
+            `place.PREEMPTION_NOTICE_KEY`.
+    """
 
     variables: Variables
     datasets: Datasets
     reshuffling: Reshuffling
     errors: Errors
+
+    @property
+    def hears_by_key(self) -> bool:
+        """See the class."""
 
     def versions(self) -> dict[str, str]:
         """Returns the versions of what a checkpoint depends on, by package, for its manifest."""
@@ -220,6 +237,9 @@ class Backend(Protocol):
 
     def notice_keys(self) -> Coordinator:
         """Returns where the backend's runtime leaves its own notices. Raises CoordinationLost if it is not there."""
+
+    def early_notice(self) -> str | None:
+        """Returns when the backend's runtime has heard a termination signal that Python did not; None if it has not."""
 
     def leave_together(self) -> None:
         """Called when this process is about to end as all others do, after a save: it may have to wait for them."""

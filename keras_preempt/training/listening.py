@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import signal
+import time
 from dataclasses import replace
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
@@ -26,6 +27,9 @@ from keras_preempt.training import several_fits
 from keras_preempt.training.runtime import Runtime
 
 logger = logging.getLogger("keras_preempt")
+
+EARLY = "signal before fit"
+"""The source of a notice that the backend's runtime has heard before Python listened."""
 
 
 class Listening:
@@ -62,13 +66,15 @@ class Listening:
             self._hear(self._signals)
             if signals:
                 listens(place.member)
-        elif signals and not clustered:
+        elif signals and (not clustered or not backend().hears_by_key):
             logger.warning(
-                "fit runs outside the main thread of a single process, where Python cannot hear signals: a "
+                "fit runs outside the main thread of its process, where Python cannot hear signals: a "
                 "termination signal will NOT be heard. Call fit from the main thread."
             )
-        if clustered:
-            # In addition to the signals: one that came before this fit went to TensorFlow's own handler, which sets
+        if (since := backend().early_notice()) is not None:
+            runtime.notify(Notice(EARLY, f"a termination signal at {since}, before fit", time.time()))
+        if clustered and backend().hears_by_key:
+            # In addition to the signals: one that came before this fit went to the runtime's own handler, which sets
             # the key up to a second later.
             keys, on_lost = _notice_keys(place, coordinator), None
             if place.workers and keys is not coordinator:
@@ -121,7 +127,7 @@ class Listening:
         found = self._detection.result()
         if self._place.workers:
             return found.for_tpu_coordinator()
-        if self._place.members == 1:  # No coordination service, so no key of it.
+        if self._place.members == 1 or not backend().hears_by_key:  # No coordination service, or no key of it.
             return replace(found, sources=tuple(name for name in found.sources if name != COORDINATION_KEY))
         return found
 

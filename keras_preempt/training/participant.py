@@ -124,6 +124,9 @@ class Participant:
             ValueError: See `Listening.hear_platform`.
         """
         self.runtime.start()
+        if (watch := self.propagation.watch()) is not None:
+            watch.start()
+            self.ending.add(watch.stop)
         self.termination = self.listening.hear_platform()
 
     def settle(self, error: BaseException) -> BaseException:

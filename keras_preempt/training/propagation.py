@@ -19,6 +19,7 @@ from keras_preempt.agreement.messages import Failure
 from keras_preempt.backend.place import NO_WORKERS, RemoteWorkers
 from keras_preempt.backend.seam import backend
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_by
+from keras_preempt.training.error_watch import NOBODY, PATIENCE, ErrorWatch
 
 logger = logging.getLogger("keras_preempt")
 
@@ -102,7 +103,7 @@ class Propagation:
         """
         self._out_of_reach = backend().errors.says_the_service_is_out_of_reach(error)
         if self._coordinator.members > 1:
-            exits_by(_alone_at_its_end)
+            backend().errors.end_without_others()
         failure = self._of_a_peer(error)
         if failure is not None:
             return self._heard(failure)
@@ -125,6 +126,12 @@ class Propagation:
             return False
         self._look_at = time.monotonic() + 1.0
         return self._look() is not None
+
+    def watch(self) -> ErrorWatch | None:
+        """Returns what ends this process if it waits for another one that has failed; None where the backend does."""
+        if self._coordinator.members == 1 or backend().errors.ends_collectives:
+            return None
+        return ErrorWatch(self._coordinator, _KEY, self._heard)
 
     def told(self) -> Exception | None:
         """The error of which another worker has told, if one has; asks the coordination service once."""
@@ -174,7 +181,7 @@ class Propagation:
             return None
         try:
             # Not by a wait that ends without the key: TensorFlow keeps such a request for ever.
-            if self._coordinator.put_if_absent(_KEY, "nobody"):
+            if self._coordinator.put_if_absent(_KEY, NOBODY):
                 self._coordinator.delete(_KEY)
                 return None
             failure = Failure.decode(self._coordinator.wait_for(_KEY, _LOOK_SECONDS))
@@ -197,6 +204,8 @@ class Propagation:
 
     def _stay_to_be_heard(self) -> None:
         limit = time.monotonic() + SEEN_TIMEOUT
+        if not backend().errors.ends_collectives:
+            limit += PATIENCE  # They hear of it while they wait in one, and hear it out.
         with contextlib.suppress(CoordinationTimeout):
             for other in range(1, self._coordinator.members):
                 self._coordinator.wait_for(f"{_SEEN}/{other}", limit - time.monotonic())
@@ -224,13 +233,9 @@ def _status_of_loss(error: BaseException) -> int | None:
         said = error.__context__ if code and text in str(error) else error
     if not errors.says_a_worker_is_gone(said) or not backend().in_a_cluster():
         return None
+    errors.end_without_others()
     tell_loss(errors.described(said)[1])
     return EXIT_WORKER_LOST
-
-
-def _alone_at_its_end(error: BaseException) -> None:
-    """Judges no error, but has the process that it ends not wait for others, which wait for this one."""
-    backend().errors.end_without_others()
 
 
 def tell_loss(text: str) -> None:

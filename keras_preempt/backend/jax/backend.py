@@ -60,6 +60,8 @@ class JaxBackend:
     stateful_random_operations = staticmethod(step.stateful_random_operations)
     watch_first_use = staticmethod(first_use.FirstUse)
     leave_together = staticmethod(distributed.leave_together)
+    early_notice = staticmethod(distributed.early_notice)
+    hears_by_key = False
 
     def versions(self) -> dict[str, str]:
         """See `seam.Backend.versions`."""

@@ -81,12 +81,32 @@ def leave_alone() -> None:
             setattr(state, name, None)
 
 
+def leave_alone_at_the_end() -> None:
+    """Has this process end without the others, unless it trains again before that."""
+    atexit.register(leave_alone)
+
+
+def early_notice() -> str | None:
+    """Returns when JAX's own handler has caught a SIGTERM of a process of this job; None if it has caught none.
+
+    It is installed by `jax.distributed.initialize`, and catches what comes before a fit listens.
+    """
+    found = client()
+    if found is None:
+        return None
+    try:
+        return str(found.key_value_try_get(NOTICE_KEY))
+    except jax.errors.JaxRuntimeError:  # It is not there, or the service is gone, which training will find out.
+        return None
+
+
 def leave_in_order() -> None:
     """Has this process, whenever it ends well, leave the job in an order that JAX itself does not keep.
 
     With `jax_enable_recoverability` no process waits for the others at its end. Where process 0 is the first to end, it
     takes the service with it, and JAX ends all others with SIGABRT.
     """
+    atexit.unregister(leave_alone)
     if not _ordered:
         _ordered.append(True)
         atexit.register(_leave, FINISH_SECONDS, only_if_recoverable=True)

@@ -38,6 +38,9 @@ _CODES = {
 _WORDS = {number: word for word, number in _CODES.items()}
 _BEGINNING = re.compile(rf"({'|'.join(_CODES)}): ")
 
+_OF_JAX = re.compile(rf"{_BEGINNING.pattern}|Array has been deleted")
+"""How texts of JAX begin. The second: a step that has failed has taken the state and returned none."""
+
 _LOST = re.compile(
     r"Gloo [\w-]+ failed|Connection (?:closed|reset) by peer|\bNCCL\b|ncclRemoteError|ncclSystemError"
     r"|heartbeat timeout|stopped sending heartbeats|CoordinationService|coordination service|different incarnation"
@@ -67,7 +70,11 @@ def _is_of_jax(error: BaseException) -> bool:
     """Whether JAX has raised an error; on CPUs it also raises ValueError with the text of a status."""
     if isinstance(error, (jax.errors.JaxRuntimeError, WorkerLost)):
         return True
-    return isinstance(error, (RuntimeError, ValueError)) and _BEGINNING.match(str(error)) is not None
+    return isinstance(error, (RuntimeError, ValueError)) and _OF_JAX.match(str(error)) is not None
+
+
+ends_collectives = False
+"""Whether an error that one worker reports ends the collectives of the others."""
 
 
 def described(error: BaseException) -> tuple[int, str]:
@@ -118,7 +125,7 @@ def lost(error: BaseException) -> WorkerLost:
 
 def end_without_others() -> None:
     """Has this process end without waiting for the others, which JAX does otherwise."""
-    distributed.leave_alone()
+    distributed.leave_alone_at_the_end()
 
 
 def check_preemption(seen: str | None) -> None:

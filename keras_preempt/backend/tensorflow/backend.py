@@ -52,6 +52,7 @@ class TensorFlowBackend:
     watch_first_use = staticmethod(first_use.FirstUse)
     summary_writer = staticmethod(summaries.summary_writer)
     write_points = staticmethod(summaries.write_points)
+    hears_by_key = True
 
     def versions(self) -> dict[str, str]:
         """See `seam.Backend.versions`."""
@@ -86,6 +87,9 @@ class TensorFlowBackend:
     def notice_keys(self) -> Coordinator:
         """See `seam.Backend.notice_keys`."""
         return coordination.ServiceCoordinator(0, 1)
+
+    def early_notice(self) -> None:
+        """Returns None: the key is waited for."""
 
     def leave_together(self) -> None:
         """Does nothing: a worker of TensorFlow ends without the others."""

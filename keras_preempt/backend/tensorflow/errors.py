@@ -27,6 +27,10 @@ _BY_CODE: dict[int, Callable[[None, None, str], Exception]] = {
 """TensorFlow's classes of errors by code."""
 
 
+ends_collectives = True
+"""Whether an error that one worker reports ends the collectives of the others."""
+
+
 def described(error: BaseException) -> tuple[int, str]:
     """Returns TensorFlow's code of an error, 0 if it is not TensorFlow's, and its text."""
     if isinstance(error, tf.errors.OpError):
