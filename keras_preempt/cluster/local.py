@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import re
@@ -16,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from keras_preempt.cluster.tf_config import tf_config_of
+from keras_preempt.cluster.tf_config import tf_config_of, worker_environment
 from keras_preempt.cluster.worker import WorkerProcess
-from keras_preempt.process.environment import TF_CONFIG
+from keras_preempt.process.environment import CLUSTER
 from keras_preempt.process.exit_codes import RESTART_CODES
 
 _OUTPUT_TAIL = 10.0  # seconds for a worker whose keeper was killed
@@ -51,11 +50,13 @@ class WorkerExit:
 
 
 class LocalCluster:
-    """Starts ``workers`` processes that see each other through ``TF_CONFIG``, and always ends them.
+    """Starts ``workers`` processes that can find each other, and always ends them.
 
-    Two or more workers get TensorFlow's cluster description with free ports of 127.0.0.1; one worker gets
-    none, nor does it inherit one: it is a plain job of one process. Use it as a context manager: when the block
-    ends, whatever still runs is ended. The workers also end when this process is killed.
+    Two or more workers get the description of their cluster with free ports of 127.0.0.1, both for TensorFlow
+    (``TF_CONFIG``) and for ``keras.distribution.initialize``, since the script chooses its backend; see
+    `worker_environment`. One worker gets none, nor does it inherit one: it is a plain job of one process. Use it as a
+    context manager: when the block ends, whatever still runs is ended. The workers also end when this process is
+    killed.
 
     Example:
         >>> with LocalCluster(2, ["python", "train.py"], log=sys.stdout) as cluster:
@@ -254,10 +255,11 @@ class LocalCluster:
 
     def _environment(self, index: int, *changes: Mapping[str, str | None]) -> dict[str, str]:
         environment = dict(os.environ)
-        environment.pop(TF_CONFIG, None)
+        for name in CLUSTER:
+            environment.pop(name, None)
         environment.setdefault("PYTHONUNBUFFERED", "1")  # So that lines are shown as they are written.
         if self.addresses:
-            environment[TF_CONFIG] = json.dumps(tf_config_of(self.addresses, index))
+            environment.update(worker_environment(tf_config_of(self.addresses, index)))
         for change in changes:
             for name, value in change.items():
                 if value is None:
