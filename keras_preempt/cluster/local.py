@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from keras_preempt.cluster.tf_config import tf_config_of, worker_environment
-from keras_preempt.cluster.worker import WorkerProcess
+from keras_preempt.cluster.worker import UNHEARD_GRACE, WorkerProcess
 from keras_preempt.process.environment import CLUSTER
 from keras_preempt.process.exit_codes import RESTART_CODES
 
@@ -71,6 +71,8 @@ class LocalCluster:
             each line; None to drop the output.
         on_exit: Called from a thread with the index of each worker that has ended, once its output was read.
         prefix: Returns the prefix of a worker's lines in a log file.
+        unheard_grace: Seconds after SIGTERM until a worker that does not listen for notices, and has not ended, is
+            killed.
         cwd: Working directory; this process's own if None.
 
     Raises:
@@ -90,6 +92,7 @@ class LocalCluster:
         log: Callable[[int, str], None] | TextIO | None = None,
         prefix: Callable[[int], str] = default_prefix,
         on_exit: Callable[[int], None] | None = None,
+        unheard_grace: float = UNHEARD_GRACE,
         cwd: Path | None = None,
     ):
         if workers < 1:
@@ -108,7 +111,13 @@ class LocalCluster:
         for index in range(workers):
             environment = self._environment(index, env or {}, (worker_env or {}).get(index, {}))
             worker = self.worker_type(
-                index, command, environment, on_line=self._write, on_exit=self._exited, cwd=cwd
+                index,
+                command,
+                environment,
+                on_line=self._write,
+                on_exit=self._exited,
+                unheard_grace=unheard_grace,
+                cwd=cwd,
             )
             self._workers.append(worker)
 
