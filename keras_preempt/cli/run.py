@@ -76,8 +76,8 @@ def run(
     SIGTERM, also behind a shell script; they save and leave, and nothing is started again after that. So do SIGUSR1 and
     SIGUSR2, which workers that listen for them get as they are. A worker that does not listen yet, and does
     not end either (as after jax.distributed.initialize), is killed after --unheard-grace. Ctrl-C is passed on as it
-    is: they save and leave, too; a second one kills them. Nothing that a worker has started outlives this command, even if it is
-    killed itself. If standard output cannot be written, the output is dropped and the job goes on.
+    is: they save and leave, too; a second one kills them. Nothing that a worker has started outlives this command,
+    even if it is killed itself. If standard output cannot be written, the output is dropped and the job goes on.
 
     \b
     Exit codes:
