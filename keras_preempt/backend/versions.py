@@ -1,4 +1,4 @@
-"""The versions of Keras and TensorFlow that this package was verified with."""
+"""The versions of Keras and its backends that this package was verified with."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ NEWEST_TENSORFLOW = "2.21.0"
 
 VERIFIED_TENSORFLOW = (OLDEST_TENSORFLOW, "2.17.1", NEWEST_TENSORFLOW)
 """All that were verified."""
+
+OLDEST_JAX = "0.10.2"
+"""The only one that was verified so far; an older one is told of and used."""
+
+NEWEST_JAX = "0.10.2"
+"""A newer one works as long as it has the private names of `backend.jax`."""
+
+OLDEST_KERAS_ON_JAX = "3.15.0"
+"""Before it, Keras was not verified on JAX."""
 
 
 class UnsupportedTensorFlow(ImportError):

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_preempt.process.environment import JOB_ADDRESSES, NUM_PROCESSES, PROCESS_ID, TF_CONFIG
+from keras_preempt.process.environment import KERAS_ADDRESSES, KERAS_PROCESS, KERAS_PROCESSES, TF_CONFIG
 
 DEFAULT_PORT = 2222
 """The port that TensorFlow's own examples use. It has to be free on all machines."""
@@ -57,9 +57,9 @@ def worker_environment(config: Mapping[str, Any]) -> dict[str, str]:
     tasks, here = training_tasks(config), (config["task"]["type"], int(config["task"]["index"]))
     if here in tasks:
         addresses = [str(config["cluster"][job][index]) for job, index in tasks]
-        variables[JOB_ADDRESSES] = ",".join(addresses)
-        variables[NUM_PROCESSES] = str(len(addresses))
-        variables[PROCESS_ID] = str(tasks.index(here))
+        variables[KERAS_ADDRESSES] = ",".join(addresses)
+        variables[KERAS_PROCESSES] = str(len(addresses))
+        variables[KERAS_PROCESS] = str(tasks.index(here))
     return variables
 
 

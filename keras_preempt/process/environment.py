@@ -9,17 +9,17 @@ from __future__ import annotations
 TF_CONFIG = "TF_CONFIG"
 """TensorFlow's own cluster description (JSON): set for each worker when there are two or more."""
 
-JOB_ADDRESSES = "KERAS_DISTRIBUTION_JOB_ADDRESSES"
+KERAS_ADDRESSES = "KERAS_DISTRIBUTION_JOB_ADDRESSES"
 """The addresses of all workers, separated by commas, as ``keras.distribution.initialize`` reads them. JAX needs the
 first, where process 0 hosts its coordination service."""
 
-NUM_PROCESSES = "KERAS_DISTRIBUTION_NUM_PROCESSES"
+KERAS_PROCESSES = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 """How many workers there are, as ``keras.distribution.initialize`` reads it."""
 
-PROCESS_ID = "KERAS_DISTRIBUTION_PROCESS_ID"
+KERAS_PROCESS = "KERAS_DISTRIBUTION_PROCESS_ID"
 """The number of this worker, from 0, as ``keras.distribution.initialize`` reads it."""
 
-CLUSTER = (TF_CONFIG, JOB_ADDRESSES, NUM_PROCESSES, PROCESS_ID)
+CLUSTER = (TF_CONFIG, KERAS_ADDRESSES, KERAS_PROCESSES, KERAS_PROCESS)
 """What describes a cluster to one of its workers, on every backend."""
 
 STATUS_DIR = "KERAS_PREEMPT_STATUS_DIR"
