@@ -154,7 +154,9 @@ class RestartPolicy:
         max_restarts_without_progress: Restarts in a row that may save no later step.
         max_failures: Crashes after which the cluster is still started again.
         failure_grace: Seconds that the others have to end by themselves once a worker has failed. TensorFlow tells them
-            of a loss only after 10 s; with less time they would be ended before they can say so (69).
+            of a loss only after 10 s; with less time they would be ended before they can say so (69). JAX tells those
+            that wait for the lost one at once, and others after its heartbeat timeout (100 s, unless the script says
+            otherwise), before which they are ended.
         incarnation_timeout: Seconds that one incarnation may take; None for no limit.
         unheard_grace: Seconds after SIGTERM until a worker that does not listen for notices, and has not ended (as
             after ``jax.distributed.initialize``), is killed. One that listens is never killed for taking its time.
