@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from keras_preempt.cluster.tf_config import tf_config_of, worker_environment
+from keras_preempt.cluster.tf_config import VARIABLES, tf_config_of, worker_environment
 from keras_preempt.cluster.worker import UNHEARD_GRACE, WorkerProcess
-from keras_preempt.process.environment import CLUSTER
 from keras_preempt.process.exit_codes import RESTART_CODES
 
 _OUTPUT_TAIL = 10.0  # seconds for a worker whose keeper was killed
@@ -264,7 +263,7 @@ class LocalCluster:
 
     def _environment(self, index: int, *changes: Mapping[str, str | None]) -> dict[str, str]:
         environment = dict(os.environ)
-        for name in CLUSTER:
+        for name in VARIABLES:
             environment.pop(name, None)
         environment.setdefault("PYTHONUNBUFFERED", "1")  # So that lines are shown as they are written.
         if self.addresses:

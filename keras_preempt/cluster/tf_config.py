@@ -21,6 +21,9 @@ from keras_preempt.process.environment import KERAS_ADDRESSES, KERAS_PROCESS, KE
 DEFAULT_PORT = 2222
 """The port that TensorFlow's own examples use. It has to be free on all machines."""
 
+VARIABLES = (TF_CONFIG, KERAS_ADDRESSES, KERAS_PROCESSES, KERAS_PROCESS)
+"""The environment variables that describe a cluster to one of its workers, on every backend."""
+
 
 def tf_config_of(addresses: Sequence[str], index: int) -> dict[str, Any]:
     """Returns the TF_CONFIG of the worker at `addresses[index]`."""

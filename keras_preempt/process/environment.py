@@ -19,9 +19,6 @@ KERAS_PROCESSES = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 KERAS_PROCESS = "KERAS_DISTRIBUTION_PROCESS_ID"
 """The number of this worker, from 0, as ``keras.distribution.initialize`` reads it."""
 
-CLUSTER = (TF_CONFIG, KERAS_ADDRESSES, KERAS_PROCESSES, KERAS_PROCESS)
-"""What describes a cluster to one of its workers, on every backend."""
-
 STATUS_DIR = "KERAS_PREEMPT_STATUS_DIR"
 """Directory for ``fit-<index>.json`` of each worker when its fit begins, ``worker-<index>.json`` when it ends; set by
 the launcher."""

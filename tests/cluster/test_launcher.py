@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.cluster import LocalCluster
-from keras_preempt.process.environment import CLUSTER
+from keras_preempt.cluster.tf_config import VARIABLES
 from tests.cluster.harness import is_running, run_cluster, start_cluster
 
 
@@ -49,7 +49,7 @@ def test_every_worker_gets_what_keras_distribution_initialize_reads(worker_scrip
 
 
 def test_one_worker_is_a_plain_job_even_inside_another_cluster(worker_script, monkeypatch):
-    for name in CLUSTER:
+    for name in VARIABLES:
         monkeypatch.setenv(name, "inherited")
     result = run_cluster(worker_script("print('inherited' in os.environ.values())"), 1).assert_ok()
     assert result.outputs == ["False"]

@@ -38,7 +38,7 @@ from keras_preempt.cli.options import (
     workers_option,
 )
 from keras_preempt.cluster.scratch import scratch_directory
-from keras_preempt.process.environment import CLUSTER
+from keras_preempt.cluster.tf_config import VARIABLES
 
 _PASS, _WOULD_LOSE_WORK = 0, 1
 _COMMAND = "keras_preempt.doctor.command"
@@ -246,7 +246,7 @@ class _Examination:
                 wanted.start_timeout,
                 wanted.restart_codes,
                 self.printer.worker_line,
-                variables={} if job is None else {name: os.environ.get(name) for name in CLUSTER},
+                variables={} if job is None else {name: os.environ.get(name) for name in VARIABLES},
                 as_pid_1=wanted.as_pid_1 or os.getpid() == 1,
                 sends=job is None or job.index == job.workers - 1,
                 uses_handler=uses_handler(wanted.command),
