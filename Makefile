@@ -15,8 +15,12 @@ VERSIONS_ARGS ?=
 # the first of these on to it, later ones want the second.
 LOCKED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
+# What the demo trains on: make demo BACKEND=jax
+BACKEND ?= tensorflow
+
 # Quiet TensorFlow, plain arithmetic. Two workers cannot share one GPU, so the demo trains on the CPU.
-DEMO_ENV := TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1
+DEMO_ENV := KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1 \
+	JAX_PLATFORMS=cpu
 
 .PHONY: help setup demo test versions lint chaos slurm bench docs docs-check lock clean
 
@@ -25,7 +29,7 @@ help: ## Show this list
 
 setup: $(READY) ## Create .venv with the package and everything it is developed with
 
-demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and compare every bit (up to 3 minutes)
+demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and compare every bit (up to 3 minutes; BACKEND=jax)
 	$(DEMO_ENV) $(BIN)/keras-preempt drill --workers 2 --preempt 2 --seed 1 -- \
 		$(BIN)/python examples/digits.py runs/digits
 

@@ -6,20 +6,31 @@ It runs unchanged on one device, on several devices of one machine, and on sever
     python examples/digits.py runs/digits --strategy mirrored --devices 2
     keras-preempt run --workers 2 -- python examples/digits.py runs/digits
 
+and all of that on TensorFlow or, with KERAS_BACKEND=jax in the environment, on JAX, which needs no TensorFlow.
 Send it SIGTERM, start it again with the same arguments, and it continues with the next batch.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import sklearn.datasets
-import tensorflow as tf
 
 import keras_preempt
+
+
+class Job(NamedTuple):
+    """How this process trains: where the model is made, and which part of the data it has to bring."""
+
+    scope: contextlib.AbstractContextManager[Any]
+    first: bool  # Of all processes: the one that prints.
+    part: int = 0
+    parts: int = 1
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -32,38 +43,63 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def make_strategy(name: str, devices: int) -> tf.distribute.Strategy:
-    if "TF_CONFIG" in os.environ:  # Several workers: the launcher has told each its number.
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    if name == "auto":
-        return tf.distribute.get_strategy()
-    if gpus := tf.config.list_logical_devices("GPU"):
-        return tf.distribute.MirroredStrategy([gpu.name for gpu in gpus[:devices]])
-    return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(devices)])
+def start(strategy: str = "auto", devices: int = 1) -> Job:
+    """Before anything else: finds the devices and the other workers. The launcher has told each its number."""
+    keras.utils.set_random_seed(1)  # Repeatable weights, order of the data, dropout and augmentation.
+    on_jax = keras.backend.backend() == "jax"
+    return (start_jax if on_jax else start_tensorflow)(strategy == "mirrored", devices)
 
 
-def split_cpu(devices: int) -> None:
-    """Without GPUs, the CPU can stand in for several devices; only before TensorFlow starts to use it."""
-    if not tf.config.list_physical_devices("GPU"):
+def start_tensorflow(mirrored: bool, devices: int) -> Job:
+    import tensorflow as tf
+
+    tf.config.experimental.enable_op_determinism()  # Repeatable sums, also on a GPU.
+    if "TF_CONFIG" in os.environ:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    elif not mirrored:
+        strategy = tf.distribute.get_strategy()
+    elif gpus := tf.config.list_physical_devices("GPU"):
+        strategy = tf.distribute.MirroredStrategy([f"GPU:{number}" for number in range(len(gpus[:devices]))])
+    else:  # The CPU can stand in for several devices, before TensorFlow starts to use it.
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
+        strategy = tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(devices)])
+    return Job(strategy.scope(), strategy.extended.should_checkpoint)  # It divides the data itself.
 
 
-def make_datasets(batch_size: int) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    """1,797 real digits of 8x8 pixels, a fifth of them for validation."""
+def start_jax(mirrored: bool, devices: int) -> Job:
+    import jax
+
+    if mirrored:  # The CPU can stand in for several devices, before JAX starts to use it.
+        jax.config.update("jax_num_cpu_devices", devices)
+    if "KERAS_DISTRIBUTION_NUM_PROCESSES" in os.environ:
+        keras.distribution.initialize()
+    if mirrored or jax.process_count() > 1:
+        found = keras.distribution.list_devices()[: devices if mirrored else None]
+        data_parallel = keras.distribution.DataParallel(devices=found, auto_shard_dataset=False)
+        keras.distribution.set_distribution(data_parallel)
+    return Job(contextlib.nullcontext(), jax.process_index() == 0, jax.process_index(), jax.process_count())
+
+
+def load_data(batch_size: int, job: Job) -> dict[str, Any]:
+    """What fit is to learn from: 1,797 real digits of 8x8 pixels, a fifth of them for validation."""
     digits = sklearn.datasets.load_digits()
     images = (digits.images / 16).astype(np.float32)[..., np.newaxis]
     labels = digits.target.astype(np.int32)
+
+    def share(samples: slice) -> tuple[np.ndarray, np.ndarray]:
+        # Whole batches only, which the devices can divide, and of each batch the part of this process.
+        whole = len(images[samples]) // batch_size * batch_size
+        return tuple(each[samples][:whole][job.part :: job.parts] for each in (images, labels))
+
     held_out = len(images) // 5
-    train = tf.data.Dataset.from_tensor_slices((images[held_out:], labels[held_out:]))
-    validation = tf.data.Dataset.from_tensor_slices((images[:held_out], labels[:held_out]))
-    # The seed makes the order repeatable, which a resume on several replicas needs; it also lets all
-    # workers shuffle in the same order, so that each can take its own share of every batch.
-    train = train.shuffle(len(train), seed=1).batch(batch_size, drop_remainder=True)
-    validation = validation.batch(batch_size, drop_remainder=True)
-    by_element = tf.data.Options()
-    by_element.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    return train.with_options(by_element).prefetch(2), validation.with_options(by_element).prefetch(2)
+    x, y = share(slice(held_out, None))
+    return {
+        "x": x,
+        "y": y,
+        "batch_size": batch_size // job.parts,
+        "validation_data": share(slice(held_out)),
+    }
 
 
 def make_model() -> keras.Model:
@@ -86,33 +122,25 @@ def make_model() -> keras.Model:
 
 def main() -> None:
     arguments = parse_arguments()
-    keras.utils.set_random_seed(1)  # Repeatable weights, dropout and augmentation,
-    tf.config.experimental.enable_op_determinism()  # and, also on a GPU, repeatable sums.
-    if arguments.strategy == "mirrored":
-        split_cpu(arguments.devices)
-    strategy = make_strategy(arguments.strategy, arguments.devices)  # Before anything else of TensorFlow.
-    with strategy.scope():
+    job = start(arguments.strategy, arguments.devices)
+    with job.scope:
         model = make_model()
         model.compile(
             optimizer=keras.optimizers.Adam(4e-3),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
-    train, validation = make_datasets(arguments.batch_size)
-    first_worker = strategy.extended.should_checkpoint  # True for one worker, or without a cluster.
     history = model.fit(
-        train,
+        **load_data(arguments.batch_size, job),
         epochs=arguments.epochs,
-        validation_data=validation,
         callbacks=[
             keras.callbacks.EarlyStopping(patience=5, restore_best_weights=True),
             keras.callbacks.ReduceLROnPlateau(factor=0.5, patience=1, min_delta=0.01),
             keras_preempt.PreemptionCallback(arguments.directory),
         ],
-        shuffle=False,  # The dataset shuffles.
-        verbose=2 if first_worker else 0,
+        verbose=2 if job.first else 0,
     )
-    if first_worker:
+    if job.first:
         print(f"validation accuracy: {history.history['val_accuracy'][-1]:.4f}")
 
 

@@ -5,7 +5,7 @@ has a folder beside this file, with the files that start it there and a README t
 
     python examples/train_on_cluster.py gs://bucket/runs/digits
 
-Without a cluster it trains in one process.
+Without a cluster it trains in one process. With KERAS_BACKEND=jax it trains on JAX.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ import os
 
 import digits
 import keras
-import tensorflow as tf
 
 from keras_preempt import PreemptionCallback, TerminationConfig
-from keras_preempt.cluster import tf_config_from_hosts, tf_config_from_jobset, tf_config_from_slurm
+from keras_preempt.cluster import (
+    tf_config_from_hosts,
+    tf_config_from_jobset,
+    tf_config_from_slurm,
+    worker_environment,
+)
 
 
 def find_cluster() -> None:
-    """Sets TF_CONFIG, unless whoever started this process has set it, as Vertex AI does."""
-    if "TF_CONFIG" in os.environ:
-        return
-    if "JOBSET_NAME" in os.environ:
+    """Sets the variables by which TensorFlow and JAX find the other workers."""
+    if "TF_CONFIG" in os.environ:  # Set by whoever has started this process, as Vertex AI does.
+        config = json.loads(os.environ["TF_CONFIG"])
+    elif "JOBSET_NAME" in os.environ:
         config = tf_config_from_jobset()
     elif "SLURM_STEP_ID" in os.environ:
         config = tf_config_from_slurm()
@@ -34,7 +38,7 @@ def find_cluster() -> None:
         config = tf_config_from_hosts(os.environ["WORKERS"].split())
     else:
         return
-    os.environ["TF_CONFIG"] = json.dumps(config)
+    os.environ.update(worker_environment(config))
 
 
 def main() -> None:
@@ -44,15 +48,12 @@ def main() -> None:
     parser.add_argument("--save-every", default="10min", help="for machines that go without a word")
     arguments = parser.parse_args()
     find_cluster()
-    keras.utils.set_random_seed(1)
-    tf.config.experimental.enable_op_determinism()
-    strategy = digits.make_strategy("auto", devices=1)
-    with strategy.scope():
+    job = digits.start()
+    with job.scope:
         model = digits.make_model()
         model.compile(
             "adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
         )
-    train, validation = digits.make_datasets(batch_size=32)
     callback = PreemptionCallback(
         arguments.directory,
         save_every=arguments.save_every,
@@ -60,16 +61,13 @@ def main() -> None:
         # grace_period a signal means: save and leave at once, since it does not say how much time is left.
         termination=TerminationConfig(signals=("SIGTERM", "SIGUSR1")),
     )
-    first_worker = strategy.extended.should_checkpoint
     history = model.fit(
-        train,
+        **digits.load_data(32, job),
         epochs=arguments.epochs,
-        validation_data=validation,
         callbacks=[callback],
-        shuffle=False,  # The dataset shuffles.
-        verbose=2 if first_worker else 0,
+        verbose=2 if job.first else 0,
     )
-    if first_worker:
+    if job.first:
         print(f"validation accuracy: {history.history['val_accuracy'][-1]:.4f}")
 
 

@@ -1,13 +1,14 @@
-"""TF_CONFIG from what a JobSet's pods are told, and from the names of machines."""
+"""What describes a cluster, from what a JobSet's pods are told, and from the names of machines."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
 
-from keras_preempt.cluster import tf_config_from_hosts, tf_config_from_jobset
+from keras_preempt.cluster import tf_config_from_hosts, tf_config_from_jobset, worker_environment
 
 
 def pod(job: int, index: int, *, jobs: int = 1, pods: int = 2, **more: str) -> dict[str, str]:
@@ -89,6 +90,31 @@ def test_list_of_machines_that_is_none_is_refused(hosts):
 def test_machine_asks_the_system_for_its_name():
     with pytest.raises(ValueError, match=r"this machine, '[^']+', to be one of the workers"):
         tf_config_from_hosts(["no-such-machine"])
+
+
+def test_worker_finds_the_others_on_every_backend():
+    config = tf_config_from_hosts(["a", "b", "c"], "b", port=5)
+    variables = worker_environment(config)
+    assert json.loads(variables.pop("TF_CONFIG")) == config
+    assert variables == {
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": "a:5,b:5,c:5",
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": "3",
+        "KERAS_DISTRIBUTION_PROCESS_ID": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "number"), [(("chief", 0), "0"), (("worker", 1), "2"), (("evaluator", 0), None)]
+)
+def test_chief_is_process_0_and_an_evaluator_is_none(task, number):
+    config = {
+        "cluster": {"worker": ["b:1", "c:1"], "chief": ["a:1"], "evaluator": ["d:1"]},
+        "task": {"type": task[0], "index": task[1]},
+    }
+    variables = worker_environment(config)
+    assert variables.get("KERAS_DISTRIBUTION_PROCESS_ID") == number
+    addresses = variables.get("KERAS_DISTRIBUTION_JOB_ADDRESSES")
+    assert addresses == (None if number is None else "a:1,b:1,c:1")
 
 
 def test_finding_the_cluster_does_not_wait_for_tensorflow():

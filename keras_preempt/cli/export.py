@@ -30,7 +30,7 @@ def export(directory: str, out: Path, step: int | None, model: str | None, force
 
     \b
     OUT ends with
-      .weights.h5    for model.load_weights(OUT); needs Keras and TensorFlow
+      .weights.h5    for model.load_weights(OUT); needs Keras and its backend
       .keras         for keras.models.load_model(OUT), with the architecture; needs both, too
       .safetensors   tensors by the path of their variable; needs neither
 

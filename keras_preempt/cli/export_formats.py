@@ -1,4 +1,4 @@
-"""Writes exported weights: as safetensors without TensorFlow, or in Keras' formats, for which the model is made."""
+"""Writes exported weights: as safetensors without Keras, or in Keras' formats, for which the model is made."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def export_keras(store: Store, step: int | None, out: Path, model: str | None) -
     Raises:
         click.UsageError: The model cannot be made as --model says.
         CheckpointError: The weights cannot be read, or are those of another model.
-        CannotRead: Keras and TensorFlow are not installed, or the model cannot be made from the directory.
+        CannotRead: Keras and its backend are not installed, or the model cannot be made from the directory.
         CannotWrite: The file cannot be written.
     """
     with _without_noise():

@@ -30,7 +30,7 @@ workers_option = click.option(
     default=1,
     show_default=True,
     metavar="N",
-    help="Worker processes on this machine. Two or more get TF_CONFIG; one is a plain job without it.",
+    help="Worker processes on this machine. Two or more are told how to find each other; one is a plain job.",
 )
 
 restart_code_option = click.option(

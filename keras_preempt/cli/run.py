@@ -41,6 +41,12 @@ from keras_preempt.cluster import RestartPolicy, Supervisor
     zero=True,
     help="Time for the other workers to end by themselves once one has crashed.",
 )
+@seconds_option(
+    "--unheard-grace",
+    default=RestartPolicy.unheard_grace,
+    zero=True,
+    help="Time after SIGTERM for a worker that does not listen for notices; then it is killed.",
+)
 @command_argument
 def run(
     workers: int,
@@ -48,27 +54,30 @@ def run(
     max_restarts_without_progress: int,
     max_failures: int,
     failure_grace: float,
+    unheard_grace: float,
     command: tuple[str, ...],
 ) -> int:
     """Train with N local workers; restart them after a preemption.
 
-    Each worker runs COMMAND with its own TF_CONFIG; its output is shown after its prefix, such as [w0].
+    Each worker runs COMMAND with its own TF_CONFIG and KERAS_DISTRIBUTION_* variables, of which its backend takes what
+    it needs; its output is shown after its prefix, such as [w0].
 
     \b
     Example:
       keras-preempt run --workers 2 -- python train.py --epochs 10
 
     When a worker leaves with a restart code (or SIGTERM ends it before the callback listens), that is a
-    preemption: the WHOLE cluster is started again, since TensorFlow takes no single worker back. Any other
+    preemption: the WHOLE cluster is started again, since no backend takes a single worker back. Any other
     exit code is a failure; the other workers then get a moment to end by themselves and are terminated.
     Where a worker was killed without a notice (SIGKILL) and the others leave with 69, which says that they
     have lost it, the cluster is started again if there is a checkpoint.
 
     SIGTERM, and SIGHUP when the terminal is closed, are passed on to the training process of every worker as
     SIGTERM, also behind a shell script; they save and leave, and nothing is started again after that. So do SIGUSR1 and
-    SIGUSR2, which workers that listen for them get as they are. Ctrl-C is passed on as it is: they save and leave,
-    too; a second one kills them. Nothing that a worker has started outlives this command, even if it is
-    killed itself. If standard output cannot be written, the output is dropped and the job goes on.
+    SIGUSR2, which workers that listen for them get as they are. A worker that does not listen yet, and does
+    not end either (as after jax.distributed.initialize), is killed after --unheard-grace. Ctrl-C is passed on as it
+    is: they save and leave, too; a second one kills them. Nothing that a worker has started outlives this command,
+    even if it is killed itself. If standard output cannot be written, the output is dropped and the job goes on.
 
     \b
     Exit codes:
@@ -89,6 +98,7 @@ def run(
         max_restarts_without_progress=max_restarts_without_progress,
         max_failures=max_failures,
         failure_grace=failure_grace,
+        unheard_grace=unheard_grace,
     )
     terminal = Terminal(job=True)
     supervisor = Supervisor(

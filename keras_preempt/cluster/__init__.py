@@ -1,4 +1,4 @@
-"""Starts, ends and restarts worker processes on this machine; describes the workers of a cluster to TensorFlow."""
+"""Starts, ends and restarts worker processes on this machine; tells each worker of a cluster about the others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from keras_preempt.cluster.outcome import (
     exit_status,
     judge,
 )
+from keras_preempt.cluster.slurm import tf_config_from_slurm
 from keras_preempt.cluster.status import WorkerStatus, read_statuses
 from keras_preempt.cluster.supervisor import Supervisor
-from keras_preempt.cluster.tf_config import tf_config_from_hosts, tf_config_from_jobset, tf_config_from_slurm
+from keras_preempt.cluster.tf_config import tf_config_from_hosts, tf_config_from_jobset, worker_environment
 
 __all__ = [
     "Incarnation",
@@ -33,4 +34,5 @@ __all__ = [
     "tf_config_from_hosts",
     "tf_config_from_jobset",
     "tf_config_from_slurm",
+    "worker_environment",
 ]

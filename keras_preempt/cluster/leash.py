@@ -11,6 +11,9 @@ the launcher and the command as a small init does in a container, because some t
 - The process that listens for notices need not be the one that was started: in ``sh -c 'python train.py; echo over'``
   the shell would die of a SIGTERM and the training process would never get it. That process names itself in a file
   (`keras_preempt.report.status`), and the signal goes to it. Until it has done so, the signal goes to the command.
+- A process need not end of a SIGTERM that it does not listen for: ``jax.distributed.initialize`` installs a handler of
+  its own, after which nothing happens. If such a process listens later, it is told again. If it does not within the
+  time that the launcher names, it is killed. One that has said that it listens is never killed for being slow.
 
 The other processes of the group get no signal, because training needs them until it has saved: the workers of a data
 loader, for example.
@@ -55,9 +58,12 @@ _NOT_THE_KEEPERS = (*_ENDING, signal.SIGQUIT)
 
 
 class _Keeper:
-    def __init__(self, control: socket.socket, command: list[str], listening: str) -> None:
+    def __init__(
+        self, control: socket.socket, command: list[str], listening: str, unheard_grace: float
+    ) -> None:
         self._control = control
         self._listening = listening
+        self._unheard_grace = unheard_grace
         self._killing: float | None = None  # Since when; so are all the times below.
         self._terminating: float | None = None
         self._main_ended: float | None = None
@@ -68,6 +74,8 @@ class _Keeper:
         self._told_gone: float | None = None
         self._wrapper_told = False
         self._wanted = 0  # A signal that came before a training process was known.
+        self._terminated_at: float | None = None  # Since when the command has had a SIGTERM.
+        self._unheard = False  # It was killed since nothing in it listened.
         self._orphans: dict[int, int] = {}
         self._reported = False
         # Before the command starts, so that none of its descendants is missed.
@@ -134,6 +142,8 @@ class _Keeper:
         if trainer and number in _ENDING:
             self._tell(trainer, number)
         else:
+            if number == signal.SIGTERM:
+                self._terminated_at = self._terminated_at or time.monotonic()
             _send(target, number)
 
     def _tell(self, trainer: int, number: int) -> None:
@@ -155,18 +165,27 @@ class _Keeper:
         return self._after(now)
 
     def _beside_the_command(self, now: float) -> float | None:
-        """While the command runs: if it wraps a training process that was told to stop, it has to end soon after it."""
+        """While the command runs: ends it if nothing in it listens, or some time after the training process in it."""
         if not self._wanted:
             return None
         trainer = self._trainer()
         if trainer == self._main:
+            if not self._told and self._terminated_at is not None:
+                self._tell(trainer, signal.SIGTERM)  # It has begun to listen since, and lives.
             return None
         if trainer and not self._told:
             self._tell(trainer, self._wanted)  # The shell has not passed the signal on.
+        if not self._told and self._goes_unheard(now):
+            self._unheard, self._killing = True, now
+            self._say(f"unheard {self._unheard_grace:g}")
+            return 0.0
         if not self._told or trainer == self._told:
             return _AGAIN
         self._told_gone = self._told_gone or now
         return self._after(now) if now >= self._told_gone + _WRAP_UP else _AGAIN
+
+    def _goes_unheard(self, now: float) -> bool:
+        return self._terminated_at is not None and now >= self._terminated_at + self._unheard_grace
 
     def _after(self, now: float) -> float:
         """Ends what is left. The training process saves first, and keeps its children until then."""
@@ -240,7 +259,9 @@ class _Keeper:
         if self._main_ended is None or self._reported:
             return
         self._reported = True
-        self._say(f"ended {self._orphans.get(self._told, self._main_code)}")
+        # SIGKILL only did what SIGTERM does to others that do not listen: to the launcher they are the same.
+        code = -signal.SIGTERM if self._unheard else self._orphans.get(self._told, self._main_code)
+        self._say(f"ended {code}")
 
     def _say(self, line: str) -> None:
         with contextlib.suppress(OSError):  # The launcher is gone, which is noticed elsewhere.
@@ -366,7 +387,7 @@ def main(argv: list[str]) -> None:
             return  # The launcher is gone already.
         text += piece
     wanted = json.loads(text)
-    _Keeper(control, wanted["command"], wanted["listening"]).run()
+    _Keeper(control, wanted["command"], wanted["listening"], wanted["unheard_grace"]).run()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import re
@@ -16,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from keras_preempt.cluster.tf_config import tf_config_of
-from keras_preempt.cluster.worker import WorkerProcess
-from keras_preempt.process.environment import TF_CONFIG
+from keras_preempt.cluster.tf_config import VARIABLES, tf_config_of, worker_environment
+from keras_preempt.cluster.worker import UNHEARD_GRACE, WorkerProcess
 from keras_preempt.process.exit_codes import RESTART_CODES
 
 _OUTPUT_TAIL = 10.0  # seconds for a worker whose keeper was killed
@@ -51,11 +49,13 @@ class WorkerExit:
 
 
 class LocalCluster:
-    """Starts ``workers`` processes that see each other through ``TF_CONFIG``, and always ends them.
+    """Starts ``workers`` processes that can find each other, and always ends them.
 
-    Two or more workers get TensorFlow's cluster description with free ports of 127.0.0.1; one worker gets
-    none, nor does it inherit one: it is a plain job of one process. Use it as a context manager: when the block
-    ends, whatever still runs is ended. The workers also end when this process is killed.
+    Two or more workers get the description of their cluster with free ports of 127.0.0.1, both for TensorFlow
+    (``TF_CONFIG``) and for ``keras.distribution.initialize``, since the script chooses its backend; see
+    `worker_environment`. One worker gets none, nor does it inherit one: it is a plain job of one process. Use it as a
+    context manager: when the block ends, whatever still runs is ended. The workers also end when this process is
+    killed.
 
     Example:
         >>> with LocalCluster(2, ["python", "train.py"], log=sys.stdout) as cluster:
@@ -70,6 +70,8 @@ class LocalCluster:
             each line; None to drop the output.
         on_exit: Called from a thread with the index of each worker that has ended, once its output was read.
         prefix: Returns the prefix of a worker's lines in a log file.
+        unheard_grace: Seconds after SIGTERM until a worker that does not listen for notices, and has not ended, is
+            killed.
         cwd: Working directory; this process's own if None.
 
     Raises:
@@ -89,6 +91,7 @@ class LocalCluster:
         log: Callable[[int, str], None] | TextIO | None = None,
         prefix: Callable[[int], str] = default_prefix,
         on_exit: Callable[[int], None] | None = None,
+        unheard_grace: float = UNHEARD_GRACE,
         cwd: Path | None = None,
     ):
         if workers < 1:
@@ -107,7 +110,13 @@ class LocalCluster:
         for index in range(workers):
             environment = self._environment(index, env or {}, (worker_env or {}).get(index, {}))
             worker = self.worker_type(
-                index, command, environment, on_line=self._write, on_exit=self._exited, cwd=cwd
+                index,
+                command,
+                environment,
+                on_line=self._write,
+                on_exit=self._exited,
+                unheard_grace=unheard_grace,
+                cwd=cwd,
             )
             self._workers.append(worker)
 
@@ -254,10 +263,11 @@ class LocalCluster:
 
     def _environment(self, index: int, *changes: Mapping[str, str | None]) -> dict[str, str]:
         environment = dict(os.environ)
-        environment.pop(TF_CONFIG, None)
+        for name in VARIABLES:
+            environment.pop(name, None)
         environment.setdefault("PYTHONUNBUFFERED", "1")  # So that lines are shown as they are written.
         if self.addresses:
-            environment[TF_CONFIG] = json.dumps(tf_config_of(self.addresses, index))
+            environment.update(worker_environment(tf_config_of(self.addresses, index)))
         for change in changes:
             for name, value in change.items():
                 if value is None:

@@ -9,10 +9,15 @@ from dataclasses import dataclass, replace
 
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.cluster.status import WorkerStatus
+from keras_preempt.cluster.worker import UNHEARD_GRACE
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_WORKER_LOST, RESTART_CODES, signal_name
 
 #: SIGTERM reached a worker that did not handle it yet (or a shell that reports it as 128 + 15).
 KILLED_BY_TERM = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM})
+
+#: JAX's coordination service ends a process so, from a thread of its own, where process 0 or the heartbeats of another
+#: are gone; nothing in Python can catch it. By itself it is a failure like any other.
+ABORTED = frozenset({-signal.SIGABRT, 128 + signal.SIGABRT})
 
 #: Somebody has pressed Ctrl-C, whether the worker has saved or not: nobody starts it again.
 INTERRUPTED = frozenset({-signal.SIGINT, EXIT_INTERRUPTED})
@@ -36,7 +41,7 @@ class Verdict:
         cause: The exit that explains the others; None if nobody failed, or the launcher ended them all.
         notes: Lines for the log, such as "w1 failed (exit code 1) after w0 was killed".
         lost: Whether it failed only because workers were lost: they were killed or could not be reached any more, and
-            a survivor says so by its exit code (69).
+            a survivor says so by its exit code (69), or was aborted for it.
     """
 
     outcome: Outcome
@@ -53,7 +58,8 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
     before the callback listened is a preemption, like a restart code; SIGINT is somebody who presses Ctrl-C;
     another code is a failure. SIGKILL is
     the end of a grace period if some worker left with a restart code, else a failure (often: out of memory).
-    An exit that says "another worker was lost" decides only if there is no other exit that can.
+    An exit that says "another worker was lost" decides only if there is no other exit that can. So does one
+    that was aborted after another worker had ended: on JAX that is what becomes of survivors.
 
     Args:
         exits: All exits, in the order in which the workers ended.
@@ -62,24 +68,34 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
     asked = [e for e in exits if e.code in restart_codes and not e.by_launcher]
     own = [e for e in exits if e.code != 0 and e.code not in restart_codes and not e.by_launcher]
     # Also where the launcher did not wait for it: it takes seconds to notice that a worker is gone.
-    lost = [e for e in exits if e.code == EXIT_WORKER_LOST]
-    losses = (-signal.SIGKILL, EXIT_WORKER_LOST)
+    lost = [e for e in exits if e.code == EXIT_WORKER_LOST or _is_aborted_survivor(e, exits)]
     if asked:
-        own = [e for e in own if e.code not in losses]
+        own = [e for e in own if e.code != -signal.SIGKILL and e not in lost]
     own = [e for e in own if e not in lost] or own
     first = own[0] if own else None
     ended = tuple(e for e in exits if e.code != 0 and e.code not in restart_codes)
     if first is not None:
         outcome = Outcome.PREEMPTED if first.code in KILLED_BY_TERM else Outcome.FAILED
         outcome = Outcome.INTERRUPTED if first.code in INTERRUPTED else outcome
-        only_lost = bool(lost) and all(e.code in losses for e in own)
-        return Verdict(outcome, first, tuple(_describe(e, first) for e in ended), only_lost)
+        only_lost = bool(lost) and all(e.code == -signal.SIGKILL or e in lost for e in own)
+        return Verdict(outcome, first, tuple(_describe(e, first, e in lost) for e in ended), only_lost)
     if asked:
-        return Verdict(Outcome.PREEMPTED, asked[0], tuple(_describe(e, asked[0]) for e in ended))
+        return Verdict(Outcome.PREEMPTED, asked[0], tuple(_describe(e, asked[0], e in lost) for e in ended))
     if all(e.code == 0 for e in exits):
         return Verdict(Outcome.FINISHED, None, ())
     # The launcher has ended all that did not end well: it gave up on the incarnation.
-    return Verdict(Outcome.FAILED, None, tuple(_describe(e, None) for e in ended))
+    return Verdict(Outcome.FAILED, None, tuple(_describe(e, None, e in lost) for e in ended))
+
+
+def _is_aborted_survivor(exit: WorkerExit, exits: Sequence[WorkerExit]) -> bool:
+    """Whether a worker was aborted after another one had ended by itself, and not with 0.
+
+    Where one was killed, the order does not count: the others are aborted within milliseconds.
+    """
+    if exit.code not in ABORTED:
+        return False
+    others = [e for e in exits if e.code != 0 and e.code not in ABORTED and not e.by_launcher]
+    return any(e.code == -signal.SIGKILL or e.at <= exit.at for e in others)
 
 
 def as_told(
@@ -111,17 +127,17 @@ def exit_status(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _describe(exit: WorkerExit, cause: WorkerExit | None) -> str:
+def _describe(exit: WorkerExit, cause: WorkerExit | None, lost: bool) -> str:
     name = f"w{exit.index}"
     how = f"exit code {exit.code}" if exit.code >= 0 else signal_name(-exit.code)
     if exit.by_launcher:
         return f"{name} was ended by the launcher ({how})"
     if exit.code in INTERRUPTED:
         return f"{name} was interrupted ({how})"
+    if lost:
+        return f"{name} has lost another worker ({how})"
     if exit.code < 0 or exit.code in KILLED_BY_TERM:
         return f"{name} was killed ({how})"
-    if exit.code == EXIT_WORKER_LOST:
-        return f"{name} has lost another worker ({how})"
     if cause is not None and exit is not cause:
         verb = "was killed" if cause.code < 0 or cause.code in KILLED_BY_TERM else "ended"
         return f"{name} failed ({how}) after w{cause.index} {verb}: a consequence"
@@ -138,8 +154,12 @@ class RestartPolicy:
         max_restarts_without_progress: Restarts in a row that may save no later step.
         max_failures: Crashes after which the cluster is still started again.
         failure_grace: Seconds that the others have to end by themselves once a worker has failed. TensorFlow tells them
-            of a loss only after 10 s; with less time they would be ended before they can say so (69).
+            of a loss only after 10 s; with less time they would be ended before they can say so (69). JAX tells those
+            that wait for the lost one at once, and others after its heartbeat timeout (100 s, unless the script says
+            otherwise), before which they are ended.
         incarnation_timeout: Seconds that one incarnation may take; None for no limit.
+        unheard_grace: Seconds after SIGTERM until a worker that does not listen for notices, and has not ended (as
+            after ``jax.distributed.initialize``), is killed. One that listens is never killed for taking its time.
     """
 
     restart_codes: tuple[int, ...] = RESTART_CODES
@@ -147,6 +167,7 @@ class RestartPolicy:
     max_failures: int = 0
     failure_grace: float = 30.0
     incarnation_timeout: float | None = None
+    unheard_grace: float = UNHEARD_GRACE
 
     def __post_init__(self) -> None:
         if not self.restart_codes or not all(0 < code < 256 for code in self.restart_codes):

@@ -183,11 +183,17 @@ class Supervisor:
         status_dir = root / f"{number:05d}"
         status_dir.mkdir()
         env = {INCARNATION: str(number), STATUS_DIR: str(status_dir), **self._environment(number)}
+        policy = self._policy
         cluster = LocalCluster(
-            self._workers, self._command, env=env, log=self._log, prefix=self._prefix, cwd=self._cwd
+            self._workers,
+            self._command,
+            env=env,
+            log=self._log,
+            prefix=self._prefix,
+            unheard_grace=policy.unheard_grace,
+            cwd=self._cwd,
         )
         started_at, timed_out = time.monotonic(), False
-        policy = self._policy
         with cluster:
             self._cluster = cluster
             self._deliver()

@@ -1,4 +1,6 @@
-"""TF_CONFIG, TensorFlow's description of a cluster: of machines with known names, a Kubernetes JobSet, a Slurm step.
+"""TF_CONFIG, TensorFlow's description of a cluster: of machines with known names, or of a Kubernetes JobSet.
+
+`worker_environment` makes of it what a worker needs on every backend. A Slurm step is in `slurm`.
 
 JobSet gives every pod a name that stays the same over restarts,
 ``<jobset>-<replicated job>-<job index>-<pod index>.<subdomain>``, and writes the parts into the labels of the pod.
@@ -8,18 +10,60 @@ Source: github.com/kubernetes-sigs/jobset, api/jobset/v1alpha2/jobset_types.go.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from keras_preempt.process.environment import KERAS_ADDRESSES, KERAS_PROCESS, KERAS_PROCESSES, TF_CONFIG
+
 DEFAULT_PORT = 2222
 """The port that TensorFlow's own examples use. It has to be free on all machines."""
+
+VARIABLES = (TF_CONFIG, KERAS_ADDRESSES, KERAS_PROCESSES, KERAS_PROCESS)
+"""The environment variables that describe a cluster to one of its workers, on every backend."""
 
 
 def tf_config_of(addresses: Sequence[str], index: int) -> dict[str, Any]:
     """Returns the TF_CONFIG of the worker at `addresses[index]`."""
     return {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": index}}
+
+
+def training_tasks(config: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Returns the tasks of a TF_CONFIG that train, as ("worker", 1), in the order in which they are numbered."""
+    return [
+        (job, index) for job in ("chief", "worker") for index in range(len(config["cluster"].get(job, ())))
+    ]
+
+
+def worker_environment(config: Mapping[str, Any]) -> dict[str, str]:
+    """The environment variables by which one worker finds the others, whichever backend its script chooses.
+
+    ``MultiWorkerMirroredStrategy`` reads ``TF_CONFIG``. ``keras.distribution.initialize()`` reads three variables of
+    Keras' own, ``KERAS_DISTRIBUTION_JOB_ADDRESSES``, ``_NUM_PROCESSES`` and ``_PROCESS_ID``; they are left out for a
+    task that does not train, such as an evaluator.
+
+    Args:
+        config: A TF_CONFIG, such as `tf_config_from_jobset` returns.
+
+    Returns:
+        Values by name, for `os.environ`, to be set before the strategy is made or ``initialize`` is called.
+
+    Raises:
+        KeyError: That is no TF_CONFIG.
+
+    Example:
+        >>> os.environ.update(worker_environment(tf_config_from_hosts(["a", "b"])))
+    """
+    variables = {TF_CONFIG: json.dumps(config)}
+    tasks, here = training_tasks(config), (config["task"]["type"], int(config["task"]["index"]))
+    if here in tasks:
+        addresses = [str(config["cluster"][job][index]) for job, index in tasks]
+        variables[KERAS_ADDRESSES] = ",".join(addresses)
+        variables[KERAS_PROCESSES] = str(len(addresses))
+        variables[KERAS_PROCESS] = str(tasks.index(here))
+    return variables
 
 
 def tf_config_from_hosts(
@@ -34,7 +78,7 @@ def tf_config_from_hosts(
         port: Where the workers listen.
 
     Returns:
-        What `json.dumps` makes a TF_CONFIG of, for `os.environ` before the strategy is made.
+        A TF_CONFIG, of which `worker_environment` makes environment variables.
 
     Raises:
         ValueError: A machine is named twice, or this one is not there.
@@ -88,7 +132,7 @@ def tf_config_from_jobset(
         port: Where the workers listen.
 
     Returns:
-        What `json.dumps` makes a TF_CONFIG of, for `os.environ` before the strategy is made.
+        A TF_CONFIG, of which `worker_environment` makes environment variables.
 
     Raises:
         ValueError: A variable is missing, or is no number where one is needed, or they contradict each other.
@@ -135,66 +179,3 @@ def _index(variables: Mapping[str, str], name: str, count: str) -> int:
             f"{count} has to be what {_WHERE[count]} says."
         )
     return value
-
-
-_NEEDED = (
-    "SLURM_JOB_ID",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURMD_NODENAME",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_STEP_NODELIST",
-    "SLURM_STEP_TASKS_PER_NODE",
-)
-
-# Below the ports that Linux hands out by itself (32768 and up); each job gets a block of its own, so that two jobs
-# that share a node do not meet as long as they have no more tasks on it.
-_FIRST_PORT, _BLOCK, _BLOCKS = 10_000, 64, 350
-
-
-def tf_config_from_slurm(*, port: int | None = None) -> dict[str, Any]:
-    """The TF_CONFIG of this task among all tasks of its job step, as TensorFlow's SlurmClusterResolver finds them.
-
-    It differs from that resolver alone in three points. The resolver sorts the nodes by name as text, n10 before n9,
-    where Slurm counts n9 first, and then takes a task's number for its place in that list, which gives tasks the
-    addresses of others; here a task is found by its own address. It asks nvidia-smi for the number of GPUs, and
-    fails on machines that have none; and it sets CUDA_VISIBLE_DEVICES, which Slurm has done already.
-
-    Args:
-        port: Where the first task of each node listens; its others follow. None: by the number of the job.
-
-    Returns:
-        What `json.dumps` makes a TF_CONFIG of, for `os.environ` before the strategy is made.
-
-    Raises:
-        ValueError: This is no task of a job step.
-        RuntimeError: SlurmClusterResolver cannot make sense of the variables.
-    """
-    missing = [name for name in _NEEDED if not os.environ.get(name)]
-    if missing:
-        raise ValueError(
-            "Expected to be in a task of a Slurm job step. "
-            f"Received: no {', '.join(missing)}. Start the script through srun."
-        )
-    # Here, since the command line imports this package and does without TensorFlow.
-    import tensorflow as tf
-
-    tasks = int(os.environ["SLURM_STEP_NUM_TASKS"])
-    base = _port_of(int(os.environ["SLURM_JOB_ID"])) if port is None else port
-    # As many "GPUs" as tasks and one for each: the resolver cannot count with none, and the number ends up nowhere.
-    resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
-        port_base=base, gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False
-    )
-    addresses = resolver.cluster_spec().job_tasks("worker")
-    here = f"{os.environ['SLURMD_NODENAME']}:{base + int(os.environ['SLURM_LOCALID'])}"
-    if here not in addresses:
-        raise ValueError(
-            f"Expected this task, {here}, to be one of the step's. Received: {addresses} from "
-            f"SLURM_STEP_NODELIST={os.environ['SLURM_STEP_NODELIST']!r} and "
-            f"SLURM_STEP_TASKS_PER_NODE={os.environ['SLURM_STEP_TASKS_PER_NODE']!r}."
-        )
-    return tf_config_of(addresses, addresses.index(here))
-
-
-def _port_of(job: int) -> int:
-    return _FIRST_PORT + job % _BLOCKS * _BLOCK

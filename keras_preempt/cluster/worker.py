@@ -24,6 +24,9 @@ _LONGEST_LINE = 1 << 16  # bytes; a longer line is passed on in pieces, so that 
 LEFT_BEHIND = "keras-preempt: ending what the command has left behind: "
 """The beginning of the line that names the processes that the keeper ends, after the worker's own output."""
 
+UNHEARD_GRACE = 30.0
+"""Seconds between SIGTERM and SIGKILL for a worker that does not listen for notices: what Kubernetes and Slurm give."""
+
 _OUTPUT_TAIL = 5.0  # seconds to read the last lines once the process is gone
 
 
@@ -38,6 +41,7 @@ class WorkerProcess:
         env: The complete environment of the process.
         on_line: Called with (index, line without its newline) for each line of stdout or stderr.
         on_exit: Called with the worker once its exit code is known and its output has been read.
+        unheard_grace: Seconds after SIGTERM until a worker in which no process has said that it listens is killed.
         cwd: Working directory; the launcher's own if None.
     """
 
@@ -49,6 +53,7 @@ class WorkerProcess:
         *,
         on_line: Callable[[int, str], None],
         on_exit: Callable[[WorkerProcess], None],
+        unheard_grace: float = UNHEARD_GRACE,
         cwd: Path | None = None,
     ):
         self.index = index
@@ -62,6 +67,7 @@ class WorkerProcess:
         self._cwd = cwd
         self._on_line = on_line
         self._on_exit = on_exit
+        self._unheard_grace = unheard_grace
         self._keeper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._start_error: OSError | None = None
@@ -151,7 +157,7 @@ class WorkerProcess:
         """Reads what the keeper says until it ends."""
         folder = self._env.get(STATUS_DIR)
         listening = str(Path(folder, process_file(self.index))) if folder else ""
-        request = {"command": self._command, "listening": listening}
+        request = {"command": self._command, "listening": listening, "unheard_grace": self._unheard_grace}
         with control.makefile("rb") as words, contextlib.suppress(OSError):
             control.sendall(json.dumps(request).encode() + b"\n")
             self._control = control
@@ -164,6 +170,11 @@ class WorkerProcess:
                     self._ended(int(rest))
                 elif what == "left":
                     self._on_line(self.index, f"{LEFT_BEHIND}{rest}")
+                elif what == "unheard":
+                    self._on_line(
+                        self.index,
+                        f"keras-preempt: killed: it does not listen for notices, and still ran {rest} s after SIGTERM",
+                    )
         os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
         if self.exit_code is None:
             # The keeper was killed, and the command with it. It has not been reaped: the session id is still its own.

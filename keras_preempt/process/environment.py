@@ -9,6 +9,16 @@ from __future__ import annotations
 TF_CONFIG = "TF_CONFIG"
 """TensorFlow's own cluster description (JSON): set for each worker when there are two or more."""
 
+KERAS_ADDRESSES = "KERAS_DISTRIBUTION_JOB_ADDRESSES"
+"""The addresses of all workers, separated by commas, as ``keras.distribution.initialize`` reads them. JAX needs the
+first, where process 0 hosts its coordination service."""
+
+KERAS_PROCESSES = "KERAS_DISTRIBUTION_NUM_PROCESSES"
+"""How many workers there are, as ``keras.distribution.initialize`` reads it."""
+
+KERAS_PROCESS = "KERAS_DISTRIBUTION_PROCESS_ID"
+"""The number of this worker, from 0, as ``keras.distribution.initialize`` reads it."""
+
 STATUS_DIR = "KERAS_PREEMPT_STATUS_DIR"
 """Directory for ``fit-<index>.json`` of each worker when its fit begins, ``worker-<index>.json`` when it ends; set by
 the launcher."""

@@ -32,7 +32,7 @@ UNACCOUNTED = "unaccounted"
 
 MEANINGS = {
     TRAIN: "steps, validation and callbacks",
-    COMPILE: "from the start of fit's first epoch to the end of the first step, which TensorFlow compiles",
+    COMPILE: "from the start of fit's first epoch to the end of the first step, which the backend compiles",
     START_UP: "starting Python, importing, building the model, agreeing with the other workers",
     RESTORE: "reading a checkpoint and taking it over",
     REPLAY: "bringing the input to where it stood",

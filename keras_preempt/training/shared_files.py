@@ -47,8 +47,8 @@ def warn(written: Mapping[int, Mapping[str, Any]]) -> None:
         if len(workers) > 1:
             logger.warning(
                 "Workers %s write the same file: %s of %s. One of them may fail at it, or leave it broken. Put the "
-                "worker's number in the path, which is json.loads(os.environ['TF_CONFIG'])['task']['index'], or pass "
-                "%s on worker 0 alone.",
+                "worker's number in the path (json.loads(os.environ['TF_CONFIG'])['task']['index'] on TensorFlow, "
+                "jax.process_index() on JAX), or pass %s on worker 0 alone.",
                 ", ".join(map(str, workers)),
                 path,
                 callback,

@@ -1,7 +1,8 @@
 """Detects workers of one cluster that each train a model of their own in the same directory.
 
-TensorFlow makes several processes train together only under a strategy for several workers. Without it each of them
-trains alone, without any message. That is right for a search or for folds, each in a directory of its own. In one
+TensorFlow makes several processes train together only under a strategy for several workers, and JAX only once
+`keras.distribution.initialize` was called and a distribution was set. Without it each of them trains alone, without any
+message. That is right for a search or for folds, each in a directory of its own. In one
 directory they take each other for a later start of the same run: one of them could never save again, or the second one
 would continue from what the first one has left.
 """
@@ -16,6 +17,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import keras
 
 from keras_preempt.backend.place import Place
 from keras_preempt.checkpoint import incarnations
@@ -35,6 +38,14 @@ _CLAIMS = 32
 """How many of the newest claims are looked at: each takes one read."""
 
 
+_TO_JOIN = {
+    environment.TF_CONFIG: "make and compile it under tf.distribute.MultiWorkerMirroredStrategy",
+    environment.KERAS_PROCESSES: "call keras.distribution.initialize() and set a keras.distribution.DataParallel() "
+    "before it is made",
+}
+"""How a script has the workers train one model, by the variable that names them."""
+
+
 class SideBySide(StartError):
     """Another worker of the cluster trains a model of its own in the same directory."""
 
@@ -45,25 +56,28 @@ class Alone:
 
     Attributes:
         task: Which one, such as "worker 1".
-        members: How many training workers TF_CONFIG names.
+        members: How many training workers there are.
         cluster: Tells this cluster from others.
         strategy: What its model was made under, in words.
+        said_by: The variable that names the workers.
     """
 
     task: str
     members: int
     cluster: str
     strategy: str
+    said_by: str = environment.TF_CONFIG
 
     def warn(self) -> None:
         """Logs that this worker trains alone, and what to do about it."""
         logger.warning(
-            "TF_CONFIG names %d workers, and this one, %s, trains a model of its own, since that was made under %s. "
-            "To train one model on all of them, make and compile it under tf.distribute.MultiWorkerMirroredStrategy. "
-            "If each shall train its own, give each its own directory.",
+            "%s names %d workers, and this one, %s, trains a model of its own, since that was made under %s. "
+            "To train one model on all of them, %s. If each shall train its own, give each its own directory.",
+            self.said_by,
             self.members,
             self.task,
             self.strategy,
+            _TO_JOIN[self.said_by],
         )
 
     def claim(self) -> Mapping[str, Any]:
@@ -95,10 +109,10 @@ class Alone:
 
     def _told(self, url: str, other: str) -> str:
         return (
-            f"Expected one model on all {self.members} workers of TF_CONFIG, or a directory for each worker. Received: "
-            f"a model of its own on {self.task}, made under {self.strategy}, in {url}, where {other} has begun to "
-            "train another one. Make and compile the model under tf.distribute.MultiWorkerMirroredStrategy; or give "
-            "each worker its own directory."
+            f"Expected one model on all {self.members} workers of {self.said_by}, or a directory for each worker. "
+            f"Received: a model of its own on {self.task}, made under {self.strategy}, in {url}, where {other} has "
+            f"begun to train another one. For one model, {_TO_JOIN[self.said_by]}; or give each worker its own "
+            "directory."
         )
 
 
@@ -106,7 +120,7 @@ def alone(strategy: object, place: Place) -> Alone | None:
     """Finds out whether this process is one of several training workers that each train alone.
 
     Args:
-        strategy: What the model trains under.
+        strategy: What the model trains under: a strategy, or on JAX a distribution or None.
         place: The place that this process has in it.
 
     Returns:
@@ -115,6 +129,23 @@ def alone(strategy: object, place: Place) -> Alone | None:
     """
     if place.members > 1 or place.workers or place.joins:
         return None
+    return _alone_on_jax(strategy) if keras.backend.backend() == "jax" else _alone_on_tensorflow(strategy)
+
+
+def _alone_on_jax(distribution: object) -> Alone | None:
+    try:
+        members = int(os.environ.get(environment.KERAS_PROCESSES) or 1)
+        index = int(os.environ.get(environment.KERAS_PROCESS) or 0)
+    except ValueError:  # What keras.distribution.initialize would not take either.
+        return None
+    if members < 2:
+        return None
+    named = "no distribution" if distribution is None else type(distribution).__name__
+    cluster = os.environ.get(environment.KERAS_ADDRESSES) or ""
+    return Alone(f"process {index}", members, _digest(cluster), named, environment.KERAS_PROCESSES)
+
+
+def _alone_on_tensorflow(strategy: object) -> Alone | None:
     try:
         told = json.loads(os.environ.get(environment.TF_CONFIG) or "{}")
         cluster, task = dict(told["cluster"]), dict(told["task"])
@@ -124,10 +155,14 @@ def alone(strategy: object, place: Place) -> Alone | None:
         return None
     if members < 2 or job not in ("chief", "worker") or "ps" in cluster:
         return None
-    digest = hashlib.sha256(json.dumps(cluster, sort_keys=True).encode()).hexdigest()[:16]
+    digest = _digest(json.dumps(cluster, sort_keys=True))
     named = type(strategy).__name__
     # A model that is made under none has TensorFlow's default strategy, whose class is not public.
     return Alone(f"{job} {index}", members, digest, "no strategy" if named.startswith("_") else named)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _lives(other: Mapping[str, Any], claimed_at: object) -> bool:

@@ -63,9 +63,11 @@ class Launched:
         path.write_text(WORKER.format(root=ROOT, here=str(self.folder)) + body)
         return str(path)
 
-    def run(self, *command: str, workers: int = 1, before: str = "", **how: Any) -> subprocess.Popen[str]:
+    def run(
+        self, *command: str, workers: int = 1, options: Sequence[str] = (), before: str = "", **how: Any
+    ) -> subprocess.Popen[str]:
         """Starts it; `before` is a shell command that becomes the launcher, such as ``exec nohup "$@"``."""
-        line = command_line("run", "--workers", str(workers), "--", *command)
+        line = command_line("run", "--workers", str(workers), *options, "--", *command)
         how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **how}
         process = subprocess.Popen(
             ["sh", "-c", before, "sh", *line] if before else line,

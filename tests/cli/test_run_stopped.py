@@ -190,6 +190,51 @@ def test_a_job_stopped_while_it_starts_again_is_saved_already(launched: Launched
     assert process.returncode == 75, output
 
 
+#: As after jax.distributed.initialize: SIGTERM arrives, and nothing happens.
+UNHEARD = (
+    "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); (here / 'listening-0').write_text('1')\n"
+    "signal.sigwait([signal.SIGTERM]); (here / 'unheard').touch()\n"
+)
+SAVED_BEFORE = "if not (here / 'saved-0').exists():\n    listen(); saved(); sys.exit(75)\n"
+
+
+@pytest.mark.parametrize(("before", "status"), [("", 143), (SAVED_BEFORE, 75)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("line", ["exec {python} {script}", "trap '' TERM; {python} {script}; echo over"])
+def test_a_worker_that_neither_listens_nor_ends_is_killed_as_if_by_the_signal(
+    launched: Launched, before: str, status: int, number: signal.Signals, line: str
+) -> None:
+    body = before + UNHEARD.replace("'listening-0'", "'ready'") + "signal.pause()"
+    if line.startswith("trap"):  # The process gets no signal at all.
+        body = before + "(here / 'ready').write_text('1'); signal.pause()"
+    script = launched.script(body)
+    command = line.format(python=PYTHON, script=shlex.quote(script))
+    process = launched.run("sh", "-c", command, options=["--unheard-grace", "0.3"])
+    launched.trace("ready", process)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    expected = 128 + number if status == 143 else status
+    assert process.returncode == expected, output
+    assert "does not listen for notices, and still ran 0.3 s after SIGTERM" in output
+
+
+HEARS_FROM_NOW_ON = (
+    UNHEARD + "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM]); listens(member)\n"
+)
+
+
+@pytest.mark.parametrize(("begins", "grace"), [("listen()\n", "0"), (HEARS_FROM_NOW_ON, "1")])
+def test_a_worker_that_listens_is_not_killed_for_taking_its_time(
+    launched: Launched, begins: str, grace: str
+) -> None:
+    script = launched.script(f"{begins}until_signal(); select.select([], [], [], 2.0); saved(); sys.exit(75)")
+    process = launched.run(sys.executable, script, options=["--unheard-grace", grace])
+    launched.trace("listening-0", process)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, (launched.folder / "saved-0").exists()) == (75, True), output
+
+
 def test_a_second_signal_does_not_change_the_status(launched: Launched) -> None:
     process = launched.run(sys.executable, launched.script(SAVES))
     launched.trace("listening-0", process)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.cluster import LocalCluster
+from keras_preempt.cluster.tf_config import VARIABLES
 from tests.cluster.harness import is_running, run_cluster, start_cluster
 
 
@@ -33,10 +34,25 @@ def test_every_worker_gets_the_same_cluster_and_its_own_index(worker_script):
     assert len(set(configs[0]["cluster"]["worker"])) == 3
 
 
+def test_every_worker_gets_what_keras_distribution_initialize_reads(worker_script):
+    body = (
+        "print(json.dumps({name: os.environ[name] for name in os.environ if name.startswith('KERAS_DIST')}))"
+    )
+    result = run_cluster(worker_script(f"import json\n{body}\nprint(os.environ['TF_CONFIG'])"), 2).assert_ok()
+    for number, output in enumerate(result.outputs):
+        told, config = map(json.loads, output.splitlines())
+        assert told == {
+            "KERAS_DISTRIBUTION_JOB_ADDRESSES": ",".join(config["cluster"]["worker"]),
+            "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
+            "KERAS_DISTRIBUTION_PROCESS_ID": str(number),
+        }
+
+
 def test_one_worker_is_a_plain_job_even_inside_another_cluster(worker_script, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", "inherited")
-    result = run_cluster(worker_script("print(os.environ.get('TF_CONFIG'))"), 1).assert_ok()
-    assert result.outputs == ["None"]
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "inherited")
+    result = run_cluster(worker_script("print('inherited' in os.environ.values())"), 1).assert_ok()
+    assert result.outputs == ["False"]
 
 
 def test_each_line_of_a_log_file_names_its_worker(worker_script):

@@ -155,7 +155,7 @@ def exits(*codes: int | tuple[int, bool]) -> list[WorkerExit]:
     return [WorkerExit(index, code, float(index), by) for index, (code, by) in enumerate(pairs)]
 
 
-TERM, KILL, INT = -signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT
+TERM, KILL, INT, ABORT = -signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT, -signal.SIGABRT
 
 
 @pytest.mark.parametrize(
@@ -185,6 +185,12 @@ TERM, KILL, INT = -signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT
         (exits(69, 3), Outcome.FAILED),
         (exits(KILL, 69), Outcome.FAILED),
         (exits(69, 69), Outcome.FAILED),
+        # JAX aborts who has lost process 0, or is left behind by one that has been preempted.
+        (exits(KILL, ABORT), Outcome.FAILED),
+        (exits(TERM, ABORT), Outcome.PREEMPTED),
+        (exits(75, ABORT), Outcome.PREEMPTED),
+        (exits(KILL, 75, 134), Outcome.PREEMPTED),
+        (exits(ABORT, 75), Outcome.FAILED),
         (exits(INT, INT), Outcome.INTERRUPTED),
         (exits(INT, 69), Outcome.INTERRUPTED),
         (exits(130, 1), Outcome.INTERRUPTED),
@@ -207,12 +213,34 @@ def test_the_first_death_decides_what_an_incarnation_came_to(ended, outcome):
         (exits(KILL, 1), 0, False),
         (exits(69, 3), 1, False),
         (exits(-signal.SIGSEGV, 69), 0, False),
+        # Survivors on JAX, in whatever order their ends are seen.
+        (exits(KILL, ABORT), 0, True),
+        (exits(ABORT, KILL), 1, True),
+        (exits(KILL, 134, ABORT), 0, True),
+        (exits(69, ABORT), 0, True),
+        (exits(KILL, (ABORT, True)), 0, True),
+        # Nobody else had ended: the program has aborted itself, and its peers have lost it.
+        (exits(ABORT), 0, False),
+        (exits(ABORT, ABORT), 0, False),
+        (exits(ABORT, 69), 0, False),
+        (exits(ABORT, (KILL, True)), 0, False),
+        (exits(0, ABORT), 1, False),
+        (exits(1, ABORT), 0, False),
+        (exits(-signal.SIGSEGV, ABORT), 0, False),
     ],
 )
 def test_the_loss_of_a_worker_is_told_apart_from_an_error_of_the_program(ended, cause, lost):
     verdict = judge(ended, [75])
     assert verdict.outcome is Outcome.FAILED
     assert (verdict.cause.index, verdict.lost) == (cause, lost)
+
+
+def test_an_aborted_survivor_is_said_to_have_lost_another_worker():
+    assert judge(exits(KILL, ABORT), [75]).notes == (
+        "w0 was killed (SIGKILL)",
+        "w1 has lost another worker (SIGABRT)",
+    )
+    assert judge(exits(ABORT), [75]).notes == ("w0 was killed (SIGABRT)",)
 
 
 LOSES_A_WORKER = """

@@ -260,6 +260,7 @@ def _places(names: Names) -> Iterator[Names]:
         yield {}
         assert json.loads(os.environ["TF_CONFIG"]) == names["config"]
         assert names["config"]["cluster"]["worker"] == ["trainer-0:2222", "trainer-1:2222"]
+        assert os.environ["KERAS_DISTRIBUTION_PROCESS_ID"] == "0"
 
 
 @_preparation("training loop")

@@ -40,6 +40,29 @@ def test_every_task_finds_itself_at_its_own_address(step):
         assert config["task"] == {"type": "worker", "index": rank}
 
 
+def test_names_of_nodes_are_read_as_slurm_writes_them(step):
+    step("a[01-02,10]-ib,b7,c[1-2]r[8-9]", "1(x8)", 8, "b7")
+    addresses = tf_config_from_slurm(port=1)["cluster"]["worker"]
+    names = ["a01-ib", "a02-ib", "a10-ib", "b7", "c1r8", "c1r9", "c2r8", "c2r9"]
+    assert addresses == [f"{name}:1" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "message"),
+    [
+        ("a[1-2", "1(x2)", r"SLURM_STEP_NODELIST to be a list.*'a\[1-2'"),
+        ("a[1-x]", "1(x2)", r"numbers in the brackets.*'\[1-x\]'"),
+        ("a[1-2]", "one", r"SLURM_STEP_TASKS_PER_NODE to be a list.*'one'"),
+        ("a[1-3]", "1(x2)", r"number of tasks on each, 2 in all.*'a\[1-3\]'.*'1\(x2\)'"),
+        ("a[1-2]", "1,2", r"number of tasks on each, 2 in all"),
+    ],
+)
+def test_variables_that_make_no_sense_are_shown(step, nodes, tasks, message):
+    step(nodes, tasks, 2, "a1")
+    with pytest.raises(ValueError, match=message):
+        tf_config_from_slurm()
+
+
 def test_nodes_that_sort_differently_as_text_do_not_swap_addresses(step):
     # Slurm counts n9 first, TensorFlow's resolver n10: going by the task's number, each would be told the other's.
     found = {}

@@ -15,6 +15,8 @@ import tensorflow as tf
 from keras_preempt import PreemptionCallback
 from keras_preempt.backend.place import Place, RemoteWorkers
 from keras_preempt.checkpoint import incarnations
+from keras_preempt.cluster import worker_environment
+from keras_preempt.cluster.tf_config import tf_config_of
 from keras_preempt.process import this_process
 from keras_preempt.training import side_by_side
 from keras_preempt.training.side_by_side import Alone, SideBySide, alone
@@ -168,3 +170,58 @@ def test_a_chief_with_workers_and_a_mirrored_strategy_are_alone_too(monkeypatch:
     found = alone(tf.distribute.MirroredStrategy(["/cpu:0"]), Place())
     assert found is not None
     assert (found.task, found.members, found.strategy) == ("chief 0", 2, "MirroredStrategy")
+
+
+@pytest.fixture
+def on_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process 1 of 2, as its launcher tells it: TF_CONFIG, which counts for TensorFlow, is there as well."""
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    for name, value in worker_environment(tf_config_of(["one:1", "two:1"], 1)).items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_process_on_jax_that_has_not_joined_the_others_is_alone(
+    on_jax: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = alone(None, Place())
+    assert found is not None
+    assert (found.task, found.members, found.strategy) == ("process 1", 2, "no distribution")
+    with caplog.at_level(logging.WARNING, "keras_preempt"):
+        found.warn()
+    (told,) = caplog.messages
+    assert told.startswith(
+        "KERAS_DISTRIBUTION_NUM_PROCESSES names 2 workers, and this one, process 1, trains"
+    )
+    assert "call keras.distribution.initialize()" in told
+    assert "MultiWorkerMirroredStrategy" not in told
+
+
+def test_another_process_of_the_job_on_jax_in_the_directory_is_an_error(
+    on_jax: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(tmp_path)
+    first = alone(None, Place())
+    monkeypatch.setenv("KERAS_DISTRIBUTION_PROCESS_ID", "0")
+    second = alone(None, Place())
+    assert first is not None
+    assert second is not None
+    incarnations.claim(store, first.claim())
+    with pytest.raises(SideBySide, match=r"2 workers of KERAS_.*process 0.*process 1 has.*initialize\(\)"):
+        second.refuse_company(store, incarnations.claim(store, second.claim()))
+
+
+def test_processes_on_jax_that_train_together_or_are_no_job_are_not_alone(
+    on_jax: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert alone(object(), Place(1, 2, "process 1", joins=True)) is None
+    for number in ("1", "", "two"):
+        monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", number)
+        assert alone(None, Place()) is None
+
+
+def test_on_tensorflow_the_variables_of_jax_do_not_count(
+    on_jax: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
+    monkeypatch.delenv("TF_CONFIG")
+    assert alone(ONE_DEVICE, Place()) is None

@@ -2,11 +2,11 @@
 
 The canaries look at every private name that is relied upon; the drill preempts two workers once and compares every
 bit. Combinations are both ends of the range of Keras and TensorFlow (oldest.txt and newest.txt beside this file), every
-supported Python that is installed, tensorflow-tpu in place of TensorFlow, and PyTorch beside TensorFlow, whose data
-loader has ways to train of its own that are preempted there: its wheels for Linux are too large for everybody's
-environment. The ends and PyTorch are run from this repository, the others from the wheel, installed as a user would
-into an empty virtual environment beside this repository's own. An environment is kept until what it was made from
-changes.
+supported Python that is installed, tensorflow-tpu in place of TensorFlow, JAX without any TensorFlow, and PyTorch
+beside TensorFlow, whose data loader has ways to train of its own that are preempted there: its wheels for Linux are too
+large for everybody's environment. The ends, JAX and PyTorch are run from this repository, the others from the wheel,
+installed as a user would into an empty virtual environment beside this repository's own. An environment is kept until
+what it was made from changes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ CANARIES = (
     "tests/backend/tensorflow/test_array_batches.py",
     "tests/backend/keras/test_py_batches.py",
 )
+JAX_CANARIES = ("tests/backend/jax", "tests/backend/keras/test_py_batches.py")
 TESTED_WITH = ("pytest", "pytest-timeout", "tensorboard")
 
 _WHICH = "import sys; print(sys.executable)"
@@ -42,7 +43,12 @@ _WHICH = "import sys; print(sys.executable)"
 _PATIENCE = 1200.0  # seconds for the canaries, and for the drill
 
 # Quiet TensorFlow, plain arithmetic; two workers cannot share one GPU.
-_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
+_ENVIRONMENT = {
+    "KERAS_BACKEND": "tensorflow",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "CUDA_VISIBLE_DEVICES": "-1",
+}
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Combination:
         from_wheel: Whether the package is installed from a wheel rather than used from this repository.
         settings: Environment variables that it needs.
         ways: Ways to train (of `tests.ways`) that need what it installs.
+        canaries: The tests that look at the private names of its backend.
     """
 
     name: str
@@ -64,6 +71,7 @@ class Combination:
     from_wheel: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     ways: tuple[str, ...] = ()
+    canaries: tuple[str, ...] = CANARIES
 
 
 def pins(end: str) -> dict[str, str]:
@@ -99,6 +107,10 @@ def combinations() -> list[Combination]:
         what = ("{wheel}[tpu,examples]",)
         found.append(Combination("tpu", sys.executable, what, from_wheel=True, settings=skip))
     what = ("-e", ".[tensorflow,examples,torch]", *locked)
+    if sys.version_info >= (3, 11):
+        on_jax = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+        with_jax = ("-e", ".[jax,examples]", *locked)
+        found.append(Combination("jax", sys.executable, with_jax, settings=on_jax, canaries=JAX_CANARIES))
     found.append(Combination("torch", sys.executable, what, ways=("torch",)))
     return found
 
@@ -154,9 +166,9 @@ def built(folder: str) -> Path:
     return wheel
 
 
-def canaries(python: Path) -> list[str]:
+def canaries(python: Path, tests: Sequence[str]) -> list[str]:
     """Returns the command that looks at every private name."""
-    return [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *CANARIES]
+    return [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
 
 
 def trained(python: Path, ways: Sequence[str]) -> list[str]:
@@ -175,8 +187,9 @@ def drill(python: Path, folder: str) -> list[str]:
 
 _VERSIONS = (
     "import platform; from importlib.metadata import distributions as d; v = {x.name.lower(): x.version for x in d()}; "
-    "print('Python', platform.python_version() + ', Keras', v['keras'] + ', TensorFlow', "
-    "v.get('tensorflow') or 'TPU ' + v.get('tensorflow-tpu', v.get('tensorflow_tpu', '?')))"
+    "t = v.get('tensorflow') or v.get('tensorflow-tpu') or v.get('tensorflow_tpu'); "
+    "print('Python', platform.python_version() + ', Keras', v['keras'] + ',', "
+    "'TensorFlow ' + t + ('' if 'tensorflow' in v else ' TPU') if t else 'JAX ' + v['jax'])"
 )
 
 
@@ -193,7 +206,10 @@ def verify(combination: Combination, wheel: Path) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         # Not in the repository, whose package would be found before the installed one.
         away = Path(folder) if combination.from_wheel else REPOSITORY
-        commands = [("canaries", canaries(python), REPOSITORY), ("drill", drill(python, folder), away)]
+        commands = [
+            ("canaries", canaries(python, combination.canaries), REPOSITORY),
+            ("drill", drill(python, folder), away),
+        ]
         if combination.ways:
             commands.append(("ways", trained(python, combination.ways), REPOSITORY))
         for what, command, where in commands:

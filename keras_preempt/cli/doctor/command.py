@@ -38,7 +38,7 @@ from keras_preempt.cli.options import (
     workers_option,
 )
 from keras_preempt.cluster.scratch import scratch_directory
-from keras_preempt.process.environment import TF_CONFIG
+from keras_preempt.cluster.tf_config import VARIABLES
 
 _PASS, _WOULD_LOSE_WORK = 0, 1
 _COMMAND = "keras_preempt.doctor.command"
@@ -124,7 +124,7 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
       keras-preempt doctor gs://bucket/run --json -- sh -c 'exec python train.py'
 
     DIR is what the callback is given: a path, or gs://bucket/prefix. On a cluster, start this instead of the job,
-    on all workers: by TF_CONFIG, Slurm's variables or JobSet's they look for each other.
+    on all workers: by TF_CONFIG, KERAS_DISTRIBUTION_*, Slurm's variables or JobSet's they look for each other.
 
     \b
     Exit codes:
@@ -246,7 +246,7 @@ class _Examination:
                 wanted.start_timeout,
                 wanted.restart_codes,
                 self.printer.worker_line,
-                variables={} if job is None else {TF_CONFIG: os.environ.get(TF_CONFIG)},
+                variables={} if job is None else {name: os.environ.get(name) for name in VARIABLES},
                 as_pid_1=wanted.as_pid_1 or os.getpid() == 1,
                 sends=job is None or job.index == job.workers - 1,
                 uses_handler=uses_handler(wanted.command),

@@ -23,7 +23,8 @@ from keras_preempt.checkpoint.errors import AlreadyExists, CheckpointError, NotF
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.cluster import tf_config_from_jobset
-from keras_preempt.process.environment import TF_CONFIG
+from keras_preempt.cluster.tf_config import training_tasks
+from keras_preempt.process.environment import KERAS_ADDRESSES, KERAS_PROCESS, KERAS_PROCESSES, TF_CONFIG
 
 _HELLO = re.compile(r"hello-(\d+)-([0-9a-f]{16})")
 _OVER = re.compile(r"over-(\d+)-([0-9a-f]{16})")
@@ -260,14 +261,16 @@ class Job:
 def job_of(variables: Mapping[str, str]) -> Job | None:
     """Returns the job that this process belongs to; None if no variable names more than one worker.
 
-    TF_CONFIG comes first: the script has made it of the others, or does not look at them.
+    TF_CONFIG and Keras' own variables come first: the script has made them of the others, or does not look at those.
 
     Raises:
-        ValueError: TensorFlow cannot read TF_CONFIG, or this process is not a worker in it; or a variable of JobSet is
-            missing or wrong.
+        ValueError: TF_CONFIG cannot be read, or this process is not a worker in it; or a variable of Keras or of JobSet
+            is missing or wrong.
     """
     if text := variables.get(TF_CONFIG):
         return _of_tf_config(text)
+    if variables.get(KERAS_PROCESSES):
+        return _of_keras(variables)
     if variables.get(_JOBSET):
         return _of_tf_config(json.dumps(tf_config_from_jobset(variables)), _JOBSET)
     tasks, number = variables.get("SLURM_STEP_NUM_TASKS", ""), variables.get("SLURM_PROCID", "")
@@ -276,11 +279,29 @@ def job_of(variables: Mapping[str, str]) -> Job | None:
     return None
 
 
+def _of_keras(variables: Mapping[str, str]) -> Job | None:
+    told = {name: variables.get(name, "") for name in (KERAS_ADDRESSES, KERAS_PROCESSES, KERAS_PROCESS)}
+    addresses = tuple(filter(None, told[KERAS_ADDRESSES].split(",")))
+    try:
+        workers, index = int(told[KERAS_PROCESSES]), int(told[KERAS_PROCESS])
+    except ValueError:
+        workers, index = 0, 0
+    if not 0 <= index < workers or (len(addresses) > 1 and len(addresses) != workers):
+        raise ValueError(
+            f"Expected {KERAS_PROCESSES} to be a number, {KERAS_PROCESS} one below it, and {KERAS_ADDRESSES} to name "
+            f"as many addresses, or that of process 0. Received: {told}. See docs/clusters.md."
+        )
+    if workers < 2:
+        return None
+    # With the address of process 0 alone, nobody knows where the others listen.
+    return Job(index, workers, addresses if len(addresses) == workers else (), KERAS_PROCESSES)
+
+
 def _of_tf_config(text: str, said_by: str = TF_CONFIG) -> Job | None:
     try:
         config = json.loads(text)
         cluster = config.get("cluster") or {}
-        order = [(job, task) for job in ("chief", "worker") for task in range(len(cluster.get(job, ())))]
+        order = training_tasks({"cluster": cluster})
         if len(order) < 2:
             return None
         here = (config["task"]["type"], int(config["task"]["index"]))

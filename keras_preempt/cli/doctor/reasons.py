@@ -122,7 +122,7 @@ def _causes(seen: Trial, findings: Findings) -> None:
             "SIGTERM",
             f"SIGTERM is blocked in {last}, which trains: whoever started it has blocked it, and the "
             "signal never arrives.",
-            f"Find who blocks it, or begin the script with `import signal; {UNBLOCK}`, before TensorFlow is imported.",
+            f"Find who blocks it, or begin the script with `import signal; {UNBLOCK}`, before Keras is imported.",
         )
     elif seen.dropped or (first is not None and first.first and not first.caught and not seen.in_time):
         findings.problem(

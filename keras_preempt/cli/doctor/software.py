@@ -1,44 +1,99 @@
-"""Checks versions, the backend, and what makes results repeatable on a GPU; imports neither Keras nor TensorFlow."""
+"""Checks versions, the backend, and what makes results repeatable on a GPU; imports neither Keras nor its backends."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from packaging.version import Version
 
 from keras_preempt.backend.versions import (
+    NEWEST_JAX,
     NEWEST_KERAS,
     NEWEST_TENSORFLOW,
+    OLDEST_JAX,
     OLDEST_KERAS,
+    OLDEST_KERAS_ON_JAX,
     OLDEST_TENSORFLOW,
 )
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.notices.detection import find_accelerator
 
-_RANGES = (
-    ("keras", ("keras",), OLDEST_KERAS, NEWEST_KERAS),
-    (
-        "tensorflow",
-        ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly"),
-        OLDEST_TENSORFLOW,
-        NEWEST_TENSORFLOW,
+_Range = tuple[str, tuple[str, ...], str, str]  # Name, packages, oldest and newest version.
+
+_RANGES: dict[str, tuple[_Range, ...]] = {
+    "tensorflow": (
+        ("keras", ("keras",), OLDEST_KERAS, NEWEST_KERAS),
+        (
+            "tensorflow",
+            ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly"),
+            OLDEST_TENSORFLOW,
+            NEWEST_TENSORFLOW,
+        ),
     ),
-)
+    "jax": (
+        ("keras", ("keras",), OLDEST_KERAS_ON_JAX, NEWEST_KERAS),
+        ("jax", ("jax",), OLDEST_JAX, NEWEST_JAX),
+    ),
+}
+"""What has to be installed, by the backend."""
+
+
+@dataclass(frozen=True)
+class _Determinism:
+    """What makes a GPU give the same bits twice.
+
+    Attributes:
+        variable: An environment variable for it.
+        value: What its value has to match.
+        in_script: What a script says that sees to it by itself.
+        cure: What to do.
+    """
+
+    variable: str
+    value: str
+    in_script: str
+    cure: str
+
+
+_DETERMINISM = {
+    "tensorflow": _Determinism(
+        "TF_DETERMINISTIC_OPS",
+        r"\A(1|true)\Z",
+        "enable_op_determinism",
+        "Call tf.config.experimental.enable_op_determinism() in the script, or set TF_DETERMINISTIC_OPS=1.",
+    ),
+    "jax": _Determinism(
+        "XLA_FLAGS",
+        r"--xla_gpu_(deterministic|exclude_nondeterministic)_ops(=true|=1|\s|\Z)",
+        "deterministic_ops",
+        "Set XLA_FLAGS=--xla_gpu_deterministic_ops=true for the job.",
+    ),
+}
 
 
 def check_versions(findings: Findings) -> None:
-    """Compares the installed versions with those that were verified."""
-    for name, packages, oldest, newest in _RANGES:
+    """Compares the installed versions of Keras and its backend with those that were verified."""
+    backend = _backend(os.environ)
+    if backend not in _RANGES:
+        findings.problem(
+            "backend",
+            f"Expected Keras to run on the TensorFlow or the JAX backend. Received: {backend!r}.",
+            "Set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax for the job, or the 'backend' in ~/.keras/keras.json.",
+        )
+        return
+    for name, packages, oldest, newest in _RANGES[backend]:
         version = next(filter(None, map(_version, packages)), None)
         if version is None:
             findings.problem(
                 "versions",
                 f"Expected {name} to be installed beside keras-preempt. Received: none.",
-                "Install it with `pip install 'keras-preempt[tensorflow]'`, in the environment of the job.",
+                f"Install it with `pip install 'keras-preempt[{backend}]'`, in the environment of the job.",
             )
         elif Version(version) < Version(oldest):
             findings.problem(
@@ -55,13 +110,6 @@ def check_versions(findings: Findings) -> None:
             )
         else:
             findings.ok("versions", f"{name} {version}; {oldest} to {newest} are verified.")
-    backend = _backend(os.environ)
-    if backend != "tensorflow":
-        findings.problem(
-            "backend",
-            f"Expected Keras to run on the TensorFlow backend. Received: {backend!r}.",
-            "Set KERAS_BACKEND=tensorflow for the job, or the 'backend' in ~/.keras/keras.json.",
-        )
 
 
 def check_determinism(findings: Findings, command: Sequence[str], root: Path = Path("/")) -> None:
@@ -70,22 +118,21 @@ def check_determinism(findings: Findings, command: Sequence[str], root: Path = P
     if kind != "gpu":
         findings.ok("determinism", "There is no GPU here whose order of additions could matter.")
         return
-    if os.environ.get("TF_DETERMINISTIC_OPS", "").lower() in ("1", "true"):
-        findings.ok("determinism", f"There is a GPU ({sign}), and TF_DETERMINISTIC_OPS is set.")
+    wanted = _DETERMINISM.get(_backend(os.environ), _DETERMINISM["tensorflow"])
+    if re.search(wanted.value, os.environ.get(wanted.variable, ""), re.IGNORECASE):
+        findings.ok("determinism", f"There is a GPU ({sign}), and {wanted.variable} makes it repeatable.")
         return
     for word in command:
         if word.endswith(".py") and os.path.isfile(word):
             text = Path(word).read_text("utf-8", errors="replace")
-            if "enable_op_determinism" in text:
-                findings.ok(
-                    "determinism", f"There is a GPU ({sign}), and {word} calls enable_op_determinism."
-                )
+            if wanted.in_script in text:
+                findings.ok("determinism", f"There is a GPU ({sign}), and {word} says {wanted.in_script}.")
                 return
     findings.warning(
         "determinism",
         f"There is a GPU ({sign}), and nothing that makes its results repeatable was found. No work is lost, "
         "but a resumed run is not bit-identical to an undisturbed one.",
-        "Call tf.config.experimental.enable_op_determinism() in the script, or set TF_DETERMINISTIC_OPS=1.",
+        wanted.cure,
     )
 
 

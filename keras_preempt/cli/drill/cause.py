@@ -8,6 +8,10 @@ from keras_preempt.cli.drill.comparison import Parting
 from keras_preempt.cli.drill.step_records import RunRecord
 from keras_preempt.report.tables import counted
 
+_DETERMINISM = (
+    "call tf.config.experimental.enable_op_determinism(), "
+    "or on JAX set XLA_FLAGS=--xla_gpu_deterministic_ops=true"
+)
 _SEED = "call keras.utils.set_random_seed(...) first thing in the script"
 
 
@@ -112,15 +116,15 @@ def likely_causes(
     if not suspects and not restored_wrongly:
         if itself:
             causes.append(
-                f"Likely cause: a missing seed ({_SEED}), a nondeterministic operation (call "
-                "tf.config.experimental.enable_op_determinism()), or data that is read in an order that depends on "
+                f"Likely cause: a missing seed ({_SEED}), a nondeterministic operation ("
+                f"{_DETERMINISM}), or data that is read in an order that depends on "
                 "time or threads."
             )
         elif parting is not None:
             causes.append(
                 "Likely cause: state that no checkpoint holds, such as a Python variable in a layer, or data that "
                 "depends on what the process has drawn before; or "
-                "an operation that is nondeterministic (tf.config.experimental.enable_op_determinism())."
+                f"an operation that is nondeterministic ({_DETERMINISM})."
             )
         else:
             causes.append(

@@ -128,8 +128,9 @@ class Trainer:
         if self.workers > 1 and _trains_alone(run):
             raise NoVerdict(
                 f"each of the {self.workers} workers trains a model of its own, and the drill compares only what they "
-                "train together. Make and compile the model under tf.distribute.MultiWorkerMirroredStrategy, or drill "
-                "the script with one worker."
+                "train together. Make and compile the model under tf.distribute.MultiWorkerMirroredStrategy, or on JAX "
+                "call keras.distribution.initialize() and set a distribution first; or drill the script with one "
+                "worker."
             )
         judge.check_arrival(report.incarnations[-1].number)
         if report.exit_code != 0:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.cli.doctor import meeting, storage
+from keras_preempt.cli.doctor import meeting, software, storage
 from keras_preempt.cli.doctor.finding import Finding, Findings
 from keras_preempt.cli.doctor.meeting import Job, Meeting
 from keras_preempt.cli.doctor.software import check_versions
@@ -179,13 +179,35 @@ def test_another_backend_in_the_environment_is_found(
     keras_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keras_home.write_text('{"backend": "tensorflow"}')
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
     (finding,) = backend()
     assert finding.level == "problem"
-    assert "Received: 'jax'" in finding.what
-    assert "KERAS_BACKEND=tensorflow" in finding.cure
-    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
-    assert backend() == []
+    assert "Received: 'torch'" in finding.what
+    assert "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax" in finding.cure
+    for name in ("tensorflow", "jax"):
+        monkeypatch.setenv("KERAS_BACKEND", name)
+        assert backend() == []
+
+
+@pytest.mark.parametrize(
+    ("installed", "level", "words"),
+    [
+        ({"keras": "3.15.1", "jax": "0.10.2"}, ["ok", "ok"], "jax 0.10.2"),
+        ({"keras": "3.15.1", "tensorflow": "2.21.0"}, ["ok", "problem"], "keras-preempt[jax]"),
+        ({"keras": "3.14.0", "jax": "0.10.2"}, ["problem", "ok"], "keras>=3.15.0"),
+        ({"keras": "3.15.1", "jax": "0.4.30"}, ["ok", "problem"], "jax>=0.10.2"),
+        ({"keras": "3.15.1", "jax": "9.0"}, ["ok", "warning"], "jax 9.0 is newer"),
+    ],
+)
+def test_on_jax_the_versions_of_keras_and_jax_count(
+    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], level: list[str], words: str
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setattr(software, "_version", installed.get)
+    findings = Findings()
+    check_versions(findings)
+    assert [finding.level for finding in findings.all] == level
+    assert any(words in f"{finding.what} {finding.cure}" for finding in findings.all)
 
 
 def test_another_backend_in_keras_json_is_found(keras_home: Path) -> None:

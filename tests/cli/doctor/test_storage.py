@@ -10,11 +10,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from keras_preempt.cli.doctor.meeting import job_of
 from keras_preempt.cli.main import main
+from keras_preempt.cluster import worker_environment
 from keras_preempt.cluster.local import find_free_ports
+from keras_preempt.cluster.tf_config import tf_config_of
 from keras_preempt.process.environment import DRILL_DIRECTORY
 from keras_preempt.testing import FakeGcs
 from tests.cli.doctor.doctored import ENV, Report, doctor, report_of, start
@@ -98,6 +102,10 @@ def variables_of(kind: str, workers: int, addresses: list[str] | None = None) ->
             {"TF_CONFIG": json.dumps({**cluster, "task": {"type": "worker", "index": index}})}
             for index in range(workers)
         ]
+    if kind == "Keras":
+        addresses = [f"127.0.0.1:{port}" for port in find_free_ports(workers)]
+        configs = [tf_config_of(addresses, index) for index in range(workers)]
+        return [{**worker_environment(config), "TF_CONFIG": ""} for config in configs]
     if kind == "Slurm":
         return [
             {"SLURM_PROCID": str(index), "SLURM_STEP_NUM_TASKS": str(workers)} for index in range(workers)
@@ -122,7 +130,8 @@ def as_cluster(
 
 
 @pytest.mark.parametrize(
-    "kind", ["TF_CONFIG", *(pytest.param(kind, marks=pytest.mark.chaos) for kind in ("Slurm", "JobSet"))]
+    "kind",
+    ["TF_CONFIG", *(pytest.param(kind, marks=pytest.mark.chaos) for kind in ("Keras", "Slurm", "JobSet"))],
 )
 def test_a_directory_that_workers_do_not_share_is_found(kind: str, tmp_path: Path) -> None:
     own = [str(tmp_path / name) for name in ("disk-of-0", "disk-of-1")]
@@ -137,7 +146,28 @@ def test_a_directory_that_workers_do_not_share_is_found(kind: str, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["TF_CONFIG", "Slurm", "JobSet"])
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"NUM_PROCESSES": "2", "PROCESS_ID": "1", "JOB_ADDRESSES": "a:1,b:1"}, (1, 2, ("a:1", "b:1"))),
+        ({"NUM_PROCESSES": "2", "PROCESS_ID": "0", "JOB_ADDRESSES": "a:1"}, (0, 2, ())),
+        ({"NUM_PROCESSES": "1", "PROCESS_ID": "0"}, None),
+        ({"NUM_PROCESSES": "2"}, "error"),
+        ({"NUM_PROCESSES": "2", "PROCESS_ID": "2"}, "error"),
+        ({"NUM_PROCESSES": "3", "PROCESS_ID": "0", "JOB_ADDRESSES": "a:1,b:1"}, "error"),
+    ],
+)
+def test_the_job_is_what_keras_distribution_initialize_would_be_told(variables: Any, wanted: Any) -> None:
+    variables = {f"KERAS_DISTRIBUTION_{name}": value for name, value in variables.items()}
+    if wanted == "error":
+        with pytest.raises(ValueError, match="KERAS_DISTRIBUTION_PROCESS_ID one below it"):
+            job_of(variables)
+        return
+    job = job_of(variables)
+    assert (job and (job.index, job.workers, job.addresses)) == wanted
+
+
+@pytest.mark.parametrize("kind", ["TF_CONFIG", "Keras", "Slurm", "JobSet"])
 def test_the_workers_of_a_job_try_it_in_one_place(kind: str, tmp_path: Path) -> None:
     says_where = f"import os; print('place:', os.environ['{DRILL_DIRECTORY}'])"
     command = ("--", sys.executable, "-c", says_where)

@@ -99,3 +99,27 @@ def test_a_gpu_without_determinism_is_reported(tmp_path: Path) -> None:
     train.write_text("tf.config.experimental.enable_op_determinism()")
     check_determinism(findings, ["python", str(train)], tmp_path)
     assert [finding.level for finding in findings.all] == ["warning", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"),
+    [
+        ("", "warning"),
+        ("--xla_gpu_deterministic_ops=true", "ok"),
+        ("--xla_dump_to=x --xla_gpu_exclude_nondeterministic_ops", "ok"),
+        ("--xla_gpu_deterministic_ops=false", "warning"),
+    ],
+)
+def test_on_jax_flags_of_xla_make_a_gpu_repeatable(
+    flags: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from keras_preempt.cli.doctor.software import check_determinism
+
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setenv("TF_DETERMINISTIC_OPS", "1")  # Says nothing there.
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    findings = Findings()
+    check_determinism(findings, [], tmp_path)
+    assert [finding.level for finding in findings.all] == [level]
