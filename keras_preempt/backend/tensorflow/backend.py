@@ -64,6 +64,14 @@ class TensorFlowBackend:
         """See `seam.Backend.replicas`."""
         return int(strategy.num_replicas_in_sync)
 
+    def replicas_differ(self, strategy: tf.distribute.Strategy) -> bool:
+        """See `seam.Backend.replicas_differ`."""
+        return self.replicas(strategy) > 1
+
+    def layout(self, strategy: tf.distribute.Strategy) -> str:
+        """See `seam.Backend.layout`: every worker holds all of every variable."""
+        return ""
+
     def coordinator(self, place: Place) -> Coordinator:
         """See `seam.Backend.coordinator`."""
         if place.members == 1:
