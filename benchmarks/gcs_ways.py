@@ -17,7 +17,8 @@ import numpy as np
 from google.cloud import storage
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import Attempt, commit
+from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.commit import commit
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed, load

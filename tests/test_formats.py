@@ -127,22 +127,22 @@ def read_all(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "make_newer"),
+    ("name", "make_newer", "newest"),
     [
-        (RUN, newer_document),
-        (f"{ATTEMPT}/{MANIFEST}", newer_document),
-        (f"{EVENTS}/00001.w00000.jsonl", newer_line),
+        (RUN, newer_document, 2),
+        (f"{ATTEMPT}/{MANIFEST}", newer_document, 2),
+        (f"{EVENTS}/00001.w00000.jsonl", newer_line, 1),
     ],
 )
 def test_a_newer_format_is_refused_with_the_version_that_is_needed(
-    store: LocalStore, name: str, make_newer: Callable[[Path], None]
+    store: LocalStore, name: str, make_newer: Callable[[Path], None], newest: int
 ) -> None:
     read_all(store)
     make_newer(store.path / name)
     with pytest.raises(UnsupportedFormat) as refused:
         read_all(store)
     assert str(refused.value) == (
-        f"Expected {name} in format version 1 or older. Received: format version 3. "
+        f"Expected {name} in format version {newest} or older. Received: format version 3. "
         "Install a keras-preempt release that reads format version 3."
     )
 

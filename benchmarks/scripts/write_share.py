@@ -12,7 +12,8 @@ import time
 
 import numpy as np
 
-from keras_preempt.checkpoint.commit import Attempt, commit
+from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.commit import commit
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.storage.local import LocalStore

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keras_preempt.agreement.coordinator import Coordinator
     from keras_preempt.backend.keras.input_feed import InputFeed
     from keras_preempt.backend.keras.running_fit import RunningFit, TracedStep
+    from keras_preempt.checkpoint.boxes import Box, Piece, Point
     from keras_preempt.checkpoint.exchange import Gather
     from keras_preempt.checkpoint.tensors import Array
 
@@ -31,6 +32,7 @@ _BACKENDS = {
     "tensorflow": "keras_preempt.backend.tensorflow.backend",
 }
 """The module of each backend, by Keras' name for it; its `BACKEND` is the backend."""
+
 
 class Variables(Protocol):
     """A variable's parts on this worker, and how to read and assign them."""
@@ -55,6 +57,33 @@ class Variables(Protocol):
 
     def assign(self, components: Iterable[Any], array: Array) -> None:
         """Assigns a value to parts. The array must not be changed any more."""
+
+    # -- Variables that are divided among processes ----------------------------------------------------
+
+    def pieces(self, variable: Any) -> tuple[Piece, ...] | None:
+        """Returns the pieces of a variable that is divided among processes, with the members that hold each.
+
+        They make up the variable exactly once, and are the same in the same order on every process. For such a variable
+        `views`, `copies` and `assign` are not called.
+
+        Returns:
+            None if this process holds all of it. Then the functions below are not called with the variable.
+        """
+
+    def needed(self, variable: Any) -> tuple[tuple[Point, Point], ...]:
+        """Returns start and stop of the distinct pieces that this process holds."""
+
+    def read_pieces(self, variable: Any, boxes: Sequence[Box], *, copy: bool) -> list[Array]:
+        """Returns the values of pieces that this process holds.
+
+        Args:
+            variable: The variable.
+            boxes: The pieces.
+            copy: Whether the values must outlive the next assignment to the variable.
+        """
+
+    def assign_pieces(self, variable: Any, values: Mapping[Box, Array]) -> None:
+        """Assigns all pieces that this process holds. The arrays must not be changed any more."""
 
     def is_variable(self, value: Any) -> bool:
         """Whether a value is a variable, which changes later, and not a tensor."""
@@ -206,7 +235,10 @@ class Backend(Protocol):
         """Whether a variable may have another value on each replica."""
 
     def layout(self, strategy: Any) -> str:
-        """Returns how a strategy divides variables among devices, in words; empty if each replica has all of them."""
+        """Returns how variables are divided among the devices, in words; empty if they are not.
+
+        What it says is part of what a run trains on: another layout rounds otherwise.
+        """
 
     def place(self, strategy: Any) -> Place:
         """Finds this process among the workers of its strategy. Raises ValueError if they cannot be aligned."""

@@ -66,20 +66,34 @@ class Assembly:
     def _places(
         self, file: str, wanted: Mapping[str, Slice], stored: Sequence[StoredTensor]
     ) -> Mapping[str, Array]:
-        name = f"{self._directory}/{file}"
-        if {tensor.key for tensor in stored} != wanted.keys():
-            raise CorruptCheckpoint(name, "other tensors than its part list names")
-        for tensor in stored:
-            slice_ = wanted[tensor.key]
-            if (tensor.dtype, tensor.shape) != (slice_.dtype, slice_.stored_shape):
-                raise CorruptCheckpoint(
-                    name,
-                    f"{tensor.key!r:.200} as {tensor.dtype}{list(tensor.shape)}, not as its part list says",
-                )
+        listed = {key: (slice_.dtype, slice_.stored_shape) for key, slice_ in wanted.items()}
+        check_stored(f"{self._directory}/{file}", stored, listed)
         return {key: self._place(slice_) for key, slice_ in wanted.items()}
 
     def _place(self, slice_: Slice) -> Array:
         return self.tensors[slice_.tensor].reshape(elements(slice_.shape))[slice_.start : slice_.stop]
+
+
+def check_stored(
+    name: str, stored: Sequence[StoredTensor], listed: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> None:
+    """Makes sure that a file holds what its part list says.
+
+    Args:
+        name: The file, for messages.
+        stored: What its header says.
+        listed: Element type and shape of each tensor, by key.
+
+    Raises:
+        CorruptCheckpoint: It does not.
+    """
+    if {tensor.key for tensor in stored} != listed.keys():
+        raise CorruptCheckpoint(name, "other tensors than its part list names")
+    for tensor in stored:
+        if (tensor.dtype, tensor.shape) != listed[tensor.key]:
+            raise CorruptCheckpoint(
+                name, f"{tensor.key!r:.200} as {tensor.dtype}{list(tensor.shape)}, not as its part list says"
+            )
 
 
 def memory_limit() -> int:

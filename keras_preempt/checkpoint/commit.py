@@ -8,87 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-import google_crc32c
+from collections.abc import Callable, Collection, Sequence
 
 from keras_preempt.checkpoint import documents, failpoints, incarnations
+from keras_preempt.checkpoint.arrived import check_files, check_positions, check_tensors, read_parts, some
+from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
     CommitFailed,
     Fenced,
     NotFound,
     PartsMissing,
-    PositionMismatch,
     StoreUnavailable,
-    TooLarge,
 )
-from keras_preempt.checkpoint.layout import (
-    MANIFEST,
-    attempt_directory,
-    incarnation_file,
-    parse_attempt,
-    part_file,
-)
-from keras_preempt.checkpoint.manifest import FORMAT, Manifest, Part, PartRef
-from keras_preempt.checkpoint.partition import TensorSpec, check_tiling
+from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file, part_file
+from keras_preempt.checkpoint.manifest import SHARDED_FORMAT, Manifest, Part, PartRef
 from keras_preempt.checkpoint.storage.store import Store
 
 _SAME_COMMIT = ("step", "attempt", "position")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """One attempt to save a checkpoint: what all workers that take part in it know alike.
-
-    Attributes:
-        step: Optimizer steps done.
-        name: From `layout.attempt_name`; it says which start of the job saves.
-        position: Where in the training, as JSON; the same for every worker.
-        kind: See `Manifest`, as are `finished`, `reason` and `versions`.
-        members: How many workers the job has; they are numbered from 0.
-        writers: Those that write the mirrored tensors; all of them must arrive.
-        doomed: Those whose part may be missing, since they are being taken away; not the writers among them.
-        specs: The mirrored tensors that there must be; None to check only that those which are there are complete.
-
-    Raises:
-        ValueError: There is no writer, a worker has another number, or `name` is not that of an attempt.
-        TypeError: `position` or `versions` is not JSON.
-    """
-
-    step: int
-    name: str
-    position: Mapping[str, Any]
-    kind: str
-    members: int
-    writers: tuple[int, ...]
-    doomed: tuple[int, ...] = ()
-    finished: bool = False
-    reason: str = ""
-    versions: Mapping[str, Any] = field(default_factory=dict)
-    specs: Sequence[TensorSpec] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.writers or not {*self.writers, *self.doomed} <= set(range(self.members)):
-            raise ValueError(
-                f"Expected at least one writer, and writers and doomed ones among {self.members} workers numbered "
-                f"from 0. Received: writers {list(self.writers)}, doomed {list(self.doomed)}. Correct the plan."
-            )
-        parse_attempt(self.name)
-        for name in ("position", "versions"):  # As they will be read back.
-            object.__setattr__(self, name, documents.as_read(dict(getattr(self, name))))
-
-    @property
-    def directory(self) -> str:
-        """Its folder in the store."""
-        return attempt_directory(self.step, self.name)
-
-    @property
-    def incarnation(self) -> int:
-        """The start of the job that saves."""
-        return parse_attempt(self.name)[0]
 
 
 def commit(
@@ -134,12 +71,12 @@ def commit(
     sizes = _wait_for_parts(store, attempt, timeout, optional_timeout, gone, clock, wait)
     members = range(attempt.members)
     present = [member for member in members if part_file(member) in sizes]
-    parts, refs = _read_parts(store, attempt.directory, present)
-    _check_positions(attempt, parts)
-    _check_files(attempt, parts, sizes)
-    _check_slices(attempt, parts)
+    parts, refs = read_parts(store, attempt.directory, present)
+    check_positions(attempt, parts)
+    check_files(attempt, parts, sizes)
+    check_tensors(attempt, parts)
     manifest = Manifest(
-        format=FORMAT,
+        format=SHARDED_FORMAT if attempt.holders else documents.FORMAT,
         step=attempt.step,
         position=dict(attempt.position),
         incarnation=attempt.incarnation,
@@ -153,6 +90,7 @@ def commit(
         missing=tuple(member for member in members if member not in present),
         created_at=now(),
         versions=dict(attempt.versions),
+        holders=attempt.holders,
     )
     failpoints.point("save.before-manifest")
     check_fence(store, attempt.incarnation)
@@ -225,7 +163,7 @@ def _wait_for_parts(
 ) -> dict[str, int]:
     """Returns the sizes of the attempt's files by plain name, once the part lists are there or time is up."""
     members = range(attempt.members)
-    required = set(members) - (set(attempt.doomed) - set(attempt.writers))
+    required = attempt.required
     begun = clock()
     pause, longest_pause = store.look_again
     while True:
@@ -241,14 +179,30 @@ def _wait_for_parts(
             # Another survivor may have given this attempt up already, and taken its own part away.
             lost = [member for member in late if member in dead] or late
             raise PartsMissing(
-                f"Expected the part lists of workers {_some(sorted(required))} in {store.url}/{attempt.directory}. "
-                f"Received: none of {'worker' if len(late) == 1 else 'workers'} {_some(late)} in time. "
-                "Nothing was committed; the newest earlier checkpoint stays valid. Check that all workers "
-                "share the directory.",
+                f"Expected the part lists of workers {some(sorted(required))} in {store.url}/{attempt.directory}. "
+                f"Received: none of {'worker' if len(late) == 1 else 'workers'} {some(late)} in time. "
+                f"Nothing was committed; the newest earlier checkpoint stays valid. {_why_needed(attempt, lost)}",
                 tuple(lost),
             )
         wait(min(pause, max((timeout if late else optional_timeout) - waited, 0.0)))
         pause = min(2 * pause, longest_pause)
+
+
+def _why_needed(attempt: Attempt, lost: Sequence[int]) -> str:
+    """Says why a save fails without those workers, if they alone hold some of the model."""
+    alone = {
+        holder
+        for spec in attempt.sharded
+        for piece in spec.pieces
+        if set(piece.holders) <= {*lost, *attempt.lost}
+        for holder in set(piece.holders).intersection(lost)
+    }
+    if not alone:
+        return "Check that all workers share the directory."
+    return (
+        f"Worker(s) {some(sorted(alone))} alone held part of the model, and died, or are too slow, before they have "
+        "written it."
+    )
 
 
 def check_fence(store: Store, incarnation: int) -> None:
@@ -311,78 +265,3 @@ def _store_manifest(store: Store, directory: str, manifest: Manifest) -> Manifes
             ) from None
         return stored
     return manifest
-
-
-def _read_parts(store: Store, directory: str, members: Sequence[int]) -> tuple[list[Part], list[PartRef]]:
-    """Reads the part lists of workers; returns them, and how a manifest refers to them."""
-    parts, refs = [], []
-    for member in members:
-        name = part_file(member)
-        path = f"{directory}/{name}"
-        try:
-            data = store.read(path, limit=documents.LARGEST)
-        except (NotFound, TooLarge) as error:
-            raise CommitFailed(
-                f"Expected a readable part list {path}. Received: {error} Nothing was committed."
-            ) from error
-        part = Part.from_document(documents.decode(data, path), path)
-        if part.member != member:
-            raise CommitFailed(
-                f"Expected the part of worker {member} in {path}. Received: that of worker {part.member}. "
-                "Nothing was committed; two workers seem to have the same number."
-            )
-        parts.append(part)
-        refs.append(PartRef(member, name, len(data), google_crc32c.value(data)))
-    return parts, refs
-
-
-def _check_positions(attempt: Attempt, parts: Sequence[Part]) -> None:
-    """Makes sure that all saved at the same position, which is the committer's. Raises `PositionMismatch`."""
-    for part in parts:
-        if part.position != parts[0].position:
-            raise PositionMismatch(
-                "Expected all workers to save at the same position. Received: worker "
-                f"{parts[0].member} at {parts[0].position}, worker {part.member} at {part.position}. "
-                "Nothing was committed; check that all workers run the same program on equally long data."
-            )
-    if parts[0].position != attempt.position:
-        raise PositionMismatch(
-            f"Expected the parts at the committer's position {attempt.position}. Received: worker {parts[0].member} "
-            f"at {parts[0].position}. Nothing was committed; check that all workers run the same program."
-        )
-
-
-def _check_files(attempt: Attempt, parts: Sequence[Part], sizes: Mapping[str, int]) -> None:
-    """Makes sure that every listed file is there in its listed size. Raises `CommitFailed`."""
-    for part in parts:
-        for entry in part.files:
-            if sizes.get(entry.name) != entry.size:
-                raise CommitFailed(
-                    f"Expected {attempt.directory}/{entry.name} with {entry.size} bytes, as worker {part.member} "
-                    f"lists it. Received: {sizes.get(entry.name, 'no such file')}. Nothing was committed; check the "
-                    "storage."
-                )
-
-
-def _check_slices(attempt: Attempt, parts: Sequence[Part]) -> None:
-    """Makes sure that the writers, and only they, wrote every tensor exactly once. Raises `CommitFailed`."""
-    for part in parts:
-        if part.mirrored and part.member not in attempt.writers:
-            raise CommitFailed(
-                f"Expected mirrored tensors only from the writers {_some(sorted(attempt.writers))} of "
-                f"{attempt.directory}. Received: some from worker {part.member}. Nothing was committed; check that "
-                "all workers have the same plan."
-            )
-    try:
-        check_tiling((placed.slice for part in parts for placed in part.mirrored), attempt.specs)
-    except ValueError as error:
-        raise CommitFailed(
-            f"Expected the parts in {attempt.directory} to make up every tensor exactly once. Received: {error}. "
-            "Nothing was committed; check that all workers build the same model."
-        ) from error
-
-
-def _some(members: Sequence[int]) -> str:
-    """Returns numbers for a message: the first ten, and how many more."""
-    shown = ", ".join(str(member) for member in members[:10])
-    return shown if len(members) <= 10 else f"{shown} and {len(members) - 10} more"

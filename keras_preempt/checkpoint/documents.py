@@ -31,7 +31,11 @@ from keras_preempt.checkpoint.fields import (
 from keras_preempt.checkpoint.storage.store import Store
 
 FORMAT = 1
-"""The newest format of manifests, part lists, claims and identities that this version reads, and writes."""
+"""The format in which documents are written, unless they need a newer one: so older releases go on reading them."""
+
+NEWEST = 2
+"""The newest format of manifests, part lists, claims and identities that this version reads. Format 2 has sharded
+tensors: see `manifest`."""
 
 LARGEST = 64 << 20
 """Bytes that a document may have."""
@@ -146,8 +150,8 @@ def read_listed(store: Store, name: str, *, size: int, crc32c: int) -> dict[str,
 def _check_format(version: object, file: str) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= _NEWEST_FORMAT:
         raise CorruptCheckpoint(file, f"no format version ({shown(version)})")
-    if version > FORMAT:
-        raise UnsupportedFormat(file, version, FORMAT)
+    if version > NEWEST:
+        raise UnsupportedFormat(file, version, NEWEST)
 
 
 def _end(head: bytes) -> bytes:

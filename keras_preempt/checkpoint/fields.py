@@ -106,6 +106,10 @@ class Fields:
             raise refuse("a JSON object", value)
         self._rest: dict[str, Any] = dict(value)
 
+    def has(self, key: str) -> bool:
+        """Whether there is a field of that name that was not taken yet."""
+        return key in self._rest
+
     def integer(self, key: str, *, minimum: int = 0, maximum: int | None = 2**62) -> int:
         """Takes a whole number from `minimum` to `maximum`; None for any from `minimum` on."""
         return self._integer(self._take(key), key, minimum, maximum)

@@ -33,7 +33,9 @@ LATEST_INCARNATION = 10**9 - 1
 _STEP = re.compile(r"step-([0-9]{8,18})")
 _ATTEMPT = re.compile(r"([0-9]{5,9})-([0-9]{4,9})")
 _INCARNATION = re.compile(r"([0-9]{5,9})\.json")
-_PART_FILE = re.compile(r"w[0-9]{5,9}\.(part\.json|local\.safetensors|mirrored(-[0-9]{3,9})?\.safetensors)")
+_PART_FILE = re.compile(
+    r"w[0-9]{5,9}\.(part\.json|local\.safetensors|(mirrored|sharded)(-[0-9]{3,9})?\.safetensors)"
+)
 
 
 def step_directory(step: int) -> str:
@@ -129,3 +131,8 @@ def local_file(member: int) -> str:
 def mirrored_file(member: int, index: int | None) -> str:
     """Returns the file name of a worker's mirrored tensors; `index` counts them if there are several."""
     return f"w{member:05d}.mirrored{'' if index is None else f'-{index:03d}'}.safetensors"
+
+
+def sharded_file(member: int, index: int | None) -> str:
+    """Returns the file name of the pieces of sharded tensors that a worker writes; `index` as in `mirrored_file`."""
+    return f"w{member:05d}.sharded{'' if index is None else f'-{index:03d}'}.safetensors"

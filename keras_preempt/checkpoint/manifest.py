@@ -1,4 +1,8 @@
-"""The description of a checkpoint: a part list for each worker, and the manifest that binds them."""
+"""The description of a checkpoint: a part list for each worker, and the manifest that binds them.
+
+A checkpoint without sharded tensors is described in format 1. With some, the manifest and the part lists that name
+pieces of them are in format 2, which has one more field each: `holders` and `sharded`.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.boxes import Box
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.fields import Fields, of_file
 from keras_preempt.checkpoint.layout import parse_attempt, part_file
 from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.storage.store import check_name
 
-FORMAT = documents.FORMAT
+SHARDED_FORMAT = 2
+"""The first format with sharded tensors."""
 
 _LARGEST_SUM = 2**32 - 1
 _MOST_MEMBERS = 10**9
@@ -46,6 +52,14 @@ class PlacedSlice:
 
 
 @dataclass(frozen=True)
+class PlacedBox:
+    """A piece of a sharded tensor, and the name of the file that holds it under the key `box.key`."""
+
+    file: str
+    box: Box
+
+
+@dataclass(frozen=True)
 class Part:
     """What one worker has written for one attempt.
 
@@ -56,6 +70,7 @@ class Part:
         local: Name of the file with its own tensors; None if it has none.
         state: JSON: input position, random state, state of callbacks.
         position: Where in the training it saved, such as ``{"epoch": 1, "phase": "train", "batch": 7}``.
+        sharded: Where its pieces of sharded tensors lie; empty for a worker that had to write none.
 
     Raises:
         ValueError: The fields contradict each other.
@@ -67,18 +82,23 @@ class Part:
     local: str | None
     state: dict[str, Any]
     position: dict[str, Any]
+    sharded: tuple[PlacedBox, ...] = ()
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.files]
-        used = {placed.file for placed in self.mirrored}
+        used, boxed = {placed.file for placed in self.mirrored}, {placed.file for placed in self.sharded}
         if len(set(names)) != len(names):
             raise ValueError("a file is listed twice")
-        if not (used | ({self.local} - {None})) <= set(names) or self.local in used:
+        if not (used | boxed | ({self.local} - {None})) <= set(names) or self.local in used | boxed:
             raise ValueError("a tensor lies in a file that is not listed, or in the one of local tensors")
+        if used & boxed:
+            raise ValueError("a file holds both pieces of sharded tensors and others")
         # Checked before memory is taken for the tensors that a list claims.
         room = {entry.name: entry.size for entry in self.files}
         for placed in self.mirrored:
             room[placed.file] -= placed.slice.nbytes
+        for piece in self.sharded:
+            room[piece.file] -= piece.box.nbytes
         if min(room.values(), default=0) < 0:
             raise ValueError("a file is smaller than the tensors in it")
 
@@ -86,7 +106,7 @@ class Part:
         """Returns the bytes of the part list. Raises `TypeError` if `state` or `position` is not JSON."""
         mirrored = [{"file": placed.file, **asdict(placed.slice)} for placed in self.mirrored]
         body = {
-            "format": FORMAT,
+            "format": SHARDED_FORMAT if self.sharded else documents.FORMAT,
             "member": self.member,
             "files": [asdict(entry) for entry in self.files],
             "mirrored": mirrored,
@@ -94,6 +114,8 @@ class Part:
             "state": self.state,
             "position": self.position,
         }
+        if self.sharded:
+            body["sharded"] = [{"file": placed.file, **asdict(placed.box)} for placed in self.sharded]
         return documents.encode(body)
 
     @classmethod
@@ -108,7 +130,7 @@ class Part:
             CorruptCheckpoint: A field is missing, unknown, of another type, or contradicts another.
         """
         fields = of_file(document, file)
-        fields.integer("format", minimum=1)
+        with_boxes = fields.integer("format", minimum=1) >= SHARDED_FORMAT
         try:
             part = cls(
                 member=fields.integer("member", maximum=_MOST_MEMBERS),
@@ -117,6 +139,7 @@ class Part:
                 local=None if fields.null("local") else fields.text("local"),
                 state=fields.mapping("state"),
                 position=fields.mapping("position", longest=_LONGEST_SMALL),
+                sharded=tuple(map(_placed_box, fields.objects("sharded"))) if with_boxes else (),
             )
         except ValueError as error:
             raise CorruptCheckpoint(file, f"contradictory fields: {error}") from error
@@ -157,6 +180,7 @@ class Manifest:
         missing: Workers whose part did not arrive; their own tensors and state are lost.
         created_at: Seconds since the epoch.
         versions: Versions of the software that saved it, by name.
+        holders: The workers that wrote the pieces of sharded tensors; none in format 1.
 
     Raises:
         ValueError: The fields contradict each other.
@@ -176,6 +200,7 @@ class Manifest:
     missing: tuple[int, ...]
     created_at: float
     versions: dict[str, Any]
+    holders: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         present = [part.member for part in self.parts]
@@ -190,18 +215,28 @@ class Manifest:
         writers = set(self.writers)
         if not writers or sorted(writers) != list(self.writers) or not writers <= set(present):
             raise ValueError("writers are none, repeated, not in order or without a part")
+        holders = set(self.holders)
+        if sorted(holders) != list(self.holders) or not holders <= set(present):
+            raise ValueError("holders are repeated, not in order or without a part")
+        if holders and self.format < SHARDED_FORMAT:
+            raise ValueError(f"holders in format {self.format}, which has no sharded tensors")
 
     def to_json(self) -> bytes:
         """Returns the bytes of the manifest. Raises `TypeError` if `position` or `versions` is not JSON."""
-        return documents.encode(asdict(self))
+        body = asdict(self)
+        if self.format < SHARDED_FORMAT:
+            del body["holders"]
+        return documents.encode(body)
 
     @classmethod
     def from_document(cls, document: dict[str, Any], file: str) -> Manifest:
         """Returns the manifest that a document describes; arguments and errors as in `Part.from_document`."""
         fields = of_file(document, file)
+        version = fields.integer("format", minimum=1)
+        with_boxes = version >= SHARDED_FORMAT
         try:
             manifest = cls(
-                format=fields.integer("format", minimum=1),
+                format=version,
                 step=fields.integer("step", maximum=10**17),
                 position=fields.mapping("position", longest=_LONGEST_SMALL),
                 incarnation=fields.integer("incarnation"),
@@ -215,6 +250,7 @@ class Manifest:
                 missing=fields.integers("missing", maximum=_MOST_MEMBERS),
                 created_at=fields.number("created_at"),
                 versions=fields.mapping("versions", longest=_LONGEST_SMALL),
+                holders=fields.integers("holders", maximum=_MOST_MEMBERS) if with_boxes else (),
             )
         except ValueError as error:
             raise CorruptCheckpoint(file, f"contradictory fields: {error}") from error
@@ -250,6 +286,21 @@ def _placed_slice(fields: Fields) -> PlacedSlice:
             fields.integers("shape"),
             fields.integer("start"),
             fields.integer("stop"),
+        ),
+    )
+    fields.end()
+    return placed
+
+
+def _placed_box(fields: Fields) -> PlacedBox:
+    placed = PlacedBox(
+        fields.text("file"),
+        Box(
+            fields.text("tensor"),
+            fields.text("dtype"),
+            fields.integers("shape"),
+            fields.integers("start"),
+            fields.integers("stop"),
         ),
     )
     fields.end()

@@ -1,4 +1,4 @@
-"""Checkpoints read by another number of workers or replicas than saved them."""
+"""Checkpoints read by other workers or replicas, or in another layout, than saved them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.box_assembly import Wanted
+from keras_preempt.checkpoint.errors import CheckpointError, one_line
 from keras_preempt.checkpoint.fields import of_file
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Own, Reading
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
@@ -26,6 +27,7 @@ class Setup:
         batches: Steps in one epoch; None where that cannot be seen.
         built_from: Iterators over the training data that Keras has made before it calls a callback: under a
             strategy it draws a batch to build the model.
+        layout: How the variables are divided among the devices, in words; empty if they are not.
     """
 
     workers: int
@@ -33,10 +35,11 @@ class Setup:
     global_batch: int | None
     batches: int | None
     built_from: int
+    layout: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON data."""
-        return asdict(self)
+        """Returns it as JSON data; without an empty layout, as before there was such a field."""
+        return {name: value for name, value in asdict(self).items() if name != "layout" or value}
 
     @classmethod
     def from_json(cls, value: object, file: str) -> Setup:
@@ -56,13 +59,15 @@ class Setup:
             global_batch=None if fields.null("global_batch") else fields.integer("global_batch", minimum=1),
             batches=None if fields.null("batches") else fields.integer("batches", minimum=1),
             built_from=fields.integer("built_from", maximum=1),
+            layout=fields.text("layout", longest=None) if fields.has("layout") else "",
         )
         fields.end()
         return setup
 
     def __str__(self) -> str:
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
-        return workers if self.replicas == self.workers else f"{workers} with {self.replicas} replicas"
+        replicas = "" if self.replicas == self.workers else f" with {self.replicas} replicas"
+        return f"{workers}{replicas}" + (f" ({one_line(self.layout)})" if self.layout else "")
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, object, object]]:
@@ -109,7 +114,14 @@ class LoadedFromOthers(Loaded):
     workers: tuple[Own, ...]
 
 
-def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup, shown: Shown = silent) -> Loaded:
+def load_for(
+    store: Store,
+    info: CheckpointInfo,
+    member: int,
+    setup: Setup,
+    shown: Shown = silent,
+    wanted: Wanted | None = None,
+) -> Loaded:
     """Reads what one worker needs from a checkpoint, and verifies every byte of it; see `load_with`.
 
     Args:
@@ -118,8 +130,9 @@ def load_for(store: Store, info: CheckpointInfo, member: int, setup: Setup, show
         member: The worker's number.
         setup: What it trains on.
         shown: Shows how much of it is read.
+        wanted: See `reader.Reading`.
     """
-    return load_with(Reading(store, info, shown), info, member, setup)
+    return load_with(Reading(store, info, shown, wanted=wanted), info, member, setup)
 
 
 def load_with(reading: Reading, info: CheckpointInfo, member: int, setup: Setup) -> Loaded:
@@ -159,4 +172,5 @@ def load_with(reading: Reading, info: CheckpointInfo, member: int, setup: Setup)
         None if source == member else source,
         Setup.from_json(saved_on, info.directory),
         workers,
+        boxes=reading.boxes,
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from keras_preempt.checkpoint import documents, failpoints
+from keras_preempt.checkpoint.arrived import check_whole
 from keras_preempt.checkpoint.assembly import Assembly, check_room, in_parallel
+from keras_preempt.checkpoint.box_assembly import BoxAssembly, Wanted, cut
+from keras_preempt.checkpoint.boxes import Box
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.commit import read_manifest
 from keras_preempt.checkpoint.errors import (
@@ -27,9 +30,8 @@ from keras_preempt.checkpoint.layout import (
     parse_step,
 )
 from keras_preempt.checkpoint.manifest import Manifest, Part
-from keras_preempt.checkpoint.partition import check_tiling
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
-from keras_preempt.checkpoint.tensors import Array, new_places, read_to_places, verify_file
+from keras_preempt.checkpoint.tensors import Array, Filling, Places, new_places, read_to_places, verify_file
 
 _LOOKS = 10  # at a directory in which others work; each vain one means that they saved and removed meanwhile
 _PHASES = ("epoch", "train", "validation", "end")  # in the order in which an epoch passes them
@@ -60,10 +62,11 @@ class Loaded:
 
     Attributes:
         manifest: What the checkpoint says about itself.
-        tensors: The mirrored tensors, by name.
+        tensors: The mirrored tensors, by name, and the sharded ones of which no boxes were asked for.
         local: The worker's own tensors, by name.
         state: The worker's own state.
         substituted_from: The worker whose `local` and `state` these are, if the checkpoint lacks this worker's own.
+        boxes: The boxes that were asked for, by the tensor's name.
     """
 
     manifest: Manifest
@@ -71,6 +74,7 @@ class Loaded:
     local: dict[str, Array]
     state: dict[str, Any]
     substituted_from: int | None
+    boxes: dict[str, dict[Box, Array]] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -157,13 +161,21 @@ class Reading:
         shown: Shows how much of it is read.
         share: The worker's number, and how many workers there are, if it is to read only its share of the mirrored
             tensors; `exchange` then gets the others'. None to read all of them.
+        wanted: The boxes that are needed of some tensors, by name. Of these only the files that hold something of a box
+            are read, and they do not come as whole tensors.
 
     Attributes:
         manifest: What the checkpoint says about itself.
+        boxes: The wanted boxes, by the tensor's name, after `load` or `load_all`.
     """
 
     def __init__(
-        self, store: Store, info: CheckpointInfo, shown: Shown = silent, share: tuple[int, int] | None = None
+        self,
+        store: Store,
+        info: CheckpointInfo,
+        shown: Shown = silent,
+        share: tuple[int, int] | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         if info.manifest is None:
             raise info.error or CorruptCheckpoint(f"{info.directory}/{MANIFEST}", "no readable manifest")
@@ -175,6 +187,8 @@ class Reading:
         self._parts: dict[int, Part] = {}
         self._share = share
         self._exchange: Exchange | None = None
+        self._wanted: Wanted = wanted or {}
+        self.boxes: dict[str, dict[Box, Array]] = {}
 
     def load(self, member: int) -> Loaded:
         """Reads what one worker needs.
@@ -185,10 +199,11 @@ class Reading:
         """
         source = self.source(member)
         tensors, (own,) = self._read([source])
-        return Loaded(self.manifest, tensors, own.local, own.state, None if source == member else source)
+        substituted_from = None if source == member else source
+        return Loaded(self.manifest, tensors, own.local, own.state, substituted_from, boxes=self.boxes)
 
     def load_all(self) -> tuple[dict[str, Array], tuple[Own, ...]]:
-        """Returns the mirrored tensors, and what every worker that has a part saved of its own, by number."""
+        """Returns the tensors as in `Loaded`, and what every worker that has a part saved of its own, by number."""
         return self._read(sorted(self._refs))
 
     @property
@@ -225,6 +240,8 @@ class Reading:
                 raise CorruptCheckpoint(
                     name, f"a part saved at {part.position} instead of {self.manifest.position}"
                 )
+            if part.sharded and member not in self.manifest.holders:
+                raise CorruptCheckpoint(name, "pieces of sharded tensors of a worker that had to write none")
             self._parts[member] = part
         return self._parts[member]
 
@@ -233,10 +250,10 @@ class Reading:
         return [self.part(member) for member in self._refs]
 
     def check_whole(self) -> list[Part]:
-        """Makes sure that the part lists of the writers make up every mirrored tensor once, and returns them."""
-        writers = [self.part(member) for member in self.manifest.writers]
+        """Makes sure that the parts make up every mirrored and sharded tensor once; returns those that have any."""
+        writers = [self.part(member) for member in sorted({*self.manifest.writers, *self.manifest.holders})]
         try:
-            check_tiling(placed.slice for part in writers for placed in part.mirrored)
+            check_whole(writers)
         except ValueError as error:
             raise CorruptCheckpoint(
                 f"{self._directory}/{MANIFEST}", f"parts that do not fit together: {error}"
@@ -244,33 +261,62 @@ class Reading:
         return writers
 
     def _read(self, members: list[int]) -> tuple[dict[str, Array], tuple[Own, ...]]:
-        """Reads the mirrored tensors and what `members` saved of their own, several files at once."""
+        """Reads the mirrored and sharded tensors and what `members` saved of their own, several files at once."""
         failpoints.point("restore.before-read")
         parts = [self.part(member) for member in members]
-        assembly = Assembly(self._directory, self.check_whole())
+        whole = self.check_whole()
+        assembly, sharded = (
+            Assembly(self._directory, whole),
+            BoxAssembly(self._directory, whole, self._wanted),
+        )
         mirrored = assembly.files
         if self._share is not None:
             self._exchange = Exchange(self._directory, mirrored, *self._share)
             mirrored = self._exchange.own
         locals_ = [(part.member, entry) for part in parts for entry in part.files if entry.name == part.local]
-        wanted = [*mirrored, *((entry, new_places) for _, entry in locals_)]
-        size = sum(entry.size for entry, _ in wanted)
+        to_places = [*mirrored, *((entry, new_places) for _, entry in locals_)]
+        room = sum(entry.size for entry, _ in to_places) + sharded.room
+        size = sum(entry.size for entry in (*(entry for entry, _ in to_places), *sharded.files))
         with self._shown(f"Reading {self._directory}", size) as moved:
-            files = [
-                (CheckedFile(self._store, self._directory, entry, moved), places) for entry, places in wanted
-            ]
-            in_parallel([file.check_size for file, _ in files], size)
-            check_room(self._directory, size if self._exchange is None else size + self._exchange.arriving)
+            opened = partial(CheckedFile, self._store, self._directory, moved=moved)
+            files = [(opened(entry), places) for entry, places in to_places]
+            boxed = [opened(entry) for entry in sharded.files]
+            in_parallel([file.check_size for file in (*(file for file, _ in files), *boxed)], size)
+            check_room(self._directory, room if self._exchange is None else room + self._exchange.arriving)
             assembly.allocate()
-            read = in_parallel([partial(read_to_places, *pair) for pair in files], size)
+            sharded.allocate()
+            read = self._read_files(files, boxed, sharded, size)
         if self._exchange is not None:
             self._exchange.hold(read[: len(mirrored)])
         read_locals = [filling.tensors for filling in read[len(mirrored) :]]
         own = dict(zip((member for member, _ in locals_), read_locals, strict=True))
         failpoints.point("restore.after-read")
-        return assembly.tensors, tuple(
-            Own(part.member, own.get(part.member, {}), part.state) for part in parts
+        tensors = {**assembly.tensors, **sharded.tensors}
+        # Views, since an exchange has yet to fill what they are cut from.
+        cuts = {
+            name: cut(self._directory, tensors.pop(name), boxes)
+            for name, boxes in self._wanted.items()
+            if name in tensors
+        }
+        self.boxes = {**sharded.boxes, **cuts}
+        return tensors, tuple(Own(part.member, own.get(part.member, {}), part.state) for part in parts)
+
+    def _read_files(
+        self,
+        files: list[tuple[CheckedFile, Places]],
+        boxed: list[CheckedFile],
+        sharded: BoxAssembly,
+        size: int,
+    ) -> list[Filling]:
+        """Reads all files, several at once; returns what was read of those that are read to their places."""
+        read: list[Filling | None] = in_parallel(
+            [
+                *(partial(read_to_places, *pair) for pair in files),
+                *(partial(sharded.read, file) for file in boxed),
+            ],
+            size,
         )
+        return [filling for filling in read if filling is not None]
 
 
 def _look(store: Store) -> tuple[list[CheckpointInfo], list[tuple[str, str]]]:

@@ -8,16 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 from keras_preempt.checkpoint import failpoints
+from keras_preempt.checkpoint.boxes import Box
 from keras_preempt.checkpoint.documents import as_read
 from keras_preempt.checkpoint.errors import NotFound
-from keras_preempt.checkpoint.layout import MANIFEST, local_file, mirrored_file, part_file
-from keras_preempt.checkpoint.manifest import FileEntry, Part, PlacedSlice
+from keras_preempt.checkpoint.layout import MANIFEST, local_file, mirrored_file, part_file, sharded_file
+from keras_preempt.checkpoint.manifest import FileEntry, Part, PlacedBox, PlacedSlice
 from keras_preempt.checkpoint.partition import SMALLEST_CUT, Slice, dtype_of
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array, write_tensors
 
 FILE_SIZE = 256 << 20
-"""Bytes of mirrored tensors that a file holds at most, so that several can be transferred at a time."""
+"""Bytes of mirrored or sharded tensors that a file holds at most, so that several can be transferred at a time; a
+larger piece of a sharded tensor has a file of its own."""
 
 _ROUNDING = 64  # bytes; room that is not worth an element
 
@@ -32,8 +34,11 @@ def write_part(
     position: Mapping[str, Any],
     before_file: Callable[[], None] = lambda: None,
     shown: Shown = silent,
+    sharded: Sequence[tuple[Box, Array]] = (),
 ) -> Part:
     """Writes a worker's tensors, and then the part list, which declares the part complete.
+
+    Pieces of sharded tensors come first, since nobody else may have them.
 
     Args:
         store: Where to.
@@ -46,12 +51,13 @@ def write_part(
         position: JSON, see `Part`.
         before_file: Called before each file; an error that it raises ends the save.
         shown: Shows the progress.
+        sharded: The pieces of sharded tensors that it has to write, each with its own values alone.
 
     Returns:
         The part as it was written; all of it is durable.
 
     Raises:
-        ValueError: An array does not fit its slice, or its type cannot be stored.
+        ValueError: An array does not fit its slice or piece, or its type cannot be stored.
         TypeError: `state` or `position` is not JSON; nothing was written.
         AlreadyExists: This worker has written to that attempt before.
         StoreUnavailable: The storage failed.
@@ -62,12 +68,25 @@ def write_part(
                 f"Expected {slice_.tensor!r} as {slice_.dtype}{list(slice_.shape)}. "
                 f"Received: {array.dtype.name}{list(array.shape)}. Pass the whole tensor beside each slice."
             )
+    for box, array in sharded:
+        if (array.dtype, array.shape) != (dtype_of(box.dtype), box.extent):
+            raise ValueError(
+                f"Expected {box.key!r} as {box.dtype}{list(box.extent)}. Received: "
+                f"{array.dtype.name}{list(array.shape)}. Pass the values of the piece alone beside it."
+            )
     # As they will be read; fails on what is not JSON before anything is written.
     state, position = as_read(dict(state)), as_read(dict(position))
-    most = min(FILE_SIZE, store.file_size(sum(slice_.nbytes for slice_, _ in mirrored)))
-    groups = list(_groups(mirrored, most))
+    size = sum(slice_.nbytes for slice_, _ in mirrored) + sum(box.nbytes for box, _ in sharded)
+    most = min(FILE_SIZE, store.file_size(size))
     pending: list[tuple[str, Mapping[str, Array]]] = []
+    boxes: list[PlacedBox] = []
+    box_groups = list(_box_groups(sharded, most))
+    for index, box_group in enumerate(box_groups):
+        file = sharded_file(member, index if len(box_groups) > 1 else None)
+        boxes += (PlacedBox(file, box) for box, _ in box_group)
+        pending.append((file, {box.key: array for box, array in box_group}))
     placed: list[PlacedSlice] = []
+    groups = list(_groups(mirrored, most))
     for index, group in enumerate(groups):
         file = mirrored_file(member, index if len(groups) > 1 else None)
         placed += (PlacedSlice(file, slice_) for slice_, _ in group)
@@ -90,6 +109,7 @@ def write_part(
         local=local_file(member) if local else None,
         state=state,
         position=position,
+        sharded=tuple(boxes),
     )
     failpoints.point("save.before-part-list")
     store.create(f"{directory}/{part_file(member)}", part.to_json())
@@ -112,6 +132,20 @@ def _groups(mirrored: Sequence[tuple[Slice, Array]], most: int) -> Iterator[list
             group, room = [], most
         group.append((rest, array))
         room -= rest.nbytes
+    if group:
+        yield group
+
+
+def _box_groups(sharded: Sequence[tuple[Box, Array]], most: int) -> Iterator[list[tuple[Box, Array]]]:
+    """Distributes pieces of sharded tensors over files of up to `most` bytes; none is cut further."""
+    group: list[tuple[Box, Array]] = []
+    room = most
+    for box, array in sharded:
+        if group and box.nbytes > room:
+            yield group
+            group, room = [], most
+        group.append((box, array))
+        room -= box.nbytes
     if group:
         yield group
 

@@ -52,7 +52,7 @@ def describe(
     }
 
 
-def setup_of(model: keras.Model, feed: InputFeed, replicas: int, workers: int) -> Setup:
+def setup_of(model: keras.Model, feed: InputFeed, replicas: int, workers: int, layout: str = "") -> Setup:
     """Returns what a fit trains on.
 
     Args:
@@ -60,6 +60,7 @@ def setup_of(model: keras.Model, feed: InputFeed, replicas: int, workers: int) -
         feed: Its training input, as fit has made it.
         replicas: How many replicas train together, in all processes.
         workers: How many processes take part.
+        layout: See `backend.seam.Backend.layout`.
     """
     return Setup(
         workers=workers,
@@ -67,4 +68,5 @@ def setup_of(model: keras.Model, feed: InputFeed, replicas: int, workers: int) -
         global_batch=feed.global_batch,
         batches=feed.batches,
         built_from=int(builds_before_evaluating(model)),
+        layout=layout,
     )

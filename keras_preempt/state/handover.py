@@ -14,6 +14,7 @@ from typing import Any
 
 from keras_preempt.backend.seam import FirstUse, backend
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.state import sharding
 
 GROUPS = ("model/", "optimizer/", "metrics/", "attributes/", "step/")
 """How the names of variables begin. Everything else in a checkpoint is not a variable."""
@@ -173,6 +174,9 @@ class Handover:
             self.end()
 
     def _assign(self, name: str, waiting: Waiting, variable: Any) -> None:
+        if sharding.is_divided(variable) and len(waiting.values) == 1:
+            sharding.assign_whole(name, variable, waiting.values[0])
+            return
         components = self._components(variable)
         several = len(waiting.values) > 1
         fits = tuple(waiting.shape) == tuple(variable.shape) and waiting.dtype == variable.dtype

@@ -1,10 +1,11 @@
 """The variables of a training run, as each worker holds them.
 
-There are two kinds. *Mirrored* variables (weights that train, optimizer slots) are kept equal on every replica by the
-strategy: any worker can write any part of them. *Local* ones (metrics, seeds, BatchNormalization's moving statistics,
-the gradients that a replica has accumulated, and everything else that the strategy does not provably keep equal) can
-differ between replicas, so each worker saves the value of each of its own. Reading a replica's part of a local variable
-is never a collective; reading the variable through the strategy can be.
+There are three kinds. *Mirrored* variables (weights that train, optimizer slots) are kept equal on every replica by the
+strategy: any worker can write any part of them. *Sharded* ones are divided among the processes: each piece can be
+written only by a process that holds it, and each process restores what it holds. *Local* ones (metrics, seeds,
+BatchNormalization's moving statistics, the gradients that a replica has accumulated, and everything else that the
+strategy does not provably keep equal) can differ between replicas, so each worker saves the value of each of its own.
+Reading a replica's part of a local variable is never a collective; reading the variable through the strategy can be.
 """
 
 from __future__ import annotations
@@ -17,15 +18,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preempt.backend.keras.model_parts import (
-    global_seed_state,
-    gradient_accumulators,
-    is_seed_state,
-    own_optimizers,
-)
+from keras_preempt.backend.keras.model_parts import global_seed_state, is_seed_state
 from keras_preempt.backend.seam import Runs, backend
-from keras_preempt.checkpoint.partition import NAMES, dtype_of
+from keras_preempt.checkpoint.boxes import Box, ShardedSpec
+from keras_preempt.checkpoint.partition import dtype_of
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.state import sharding
+from keras_preempt.state.groups import check_dtype, grouped
 from keras_preempt.state.handover import Handover, Waiting, base
 from keras_preempt.state.regroup import Rule, rule_of
 
@@ -52,6 +51,7 @@ class ModelState:
     Attributes:
         mirrored: Variables that every replica holds alike, by name.
         local: Variables that can differ between replicas, by name.
+        sharded: Variables that are divided among processes, by name.
         complete: Whether all of its variables existed from the start. Otherwise `look_again` finds the later ones,
             and restored values wait for them.
     """
@@ -70,6 +70,7 @@ class ModelState:
         self._strategy = strategy
         self.complete = complete
         self._small: set[str] = set()
+        self._sampled: list[Box] = []
         self._handover = Handover(self._components)
         self._find()
         self._at_first_use: dict[str, int] = {}
@@ -78,29 +79,10 @@ class ModelState:
         model, strategy = self._model, self._strategy
         self.mirrored: dict[str, Any] = {}
         self.local: dict[str, Any] = {}
+        self.sharded: dict[str, Any] = {}
         self._small.clear()
         seen: set[int] = set()
-        # Scales of float8 "train" by being overwritten, on each replica with what it has seen itself.
-        kept_equal = {
-            id(v) for v in model.trainable_variables if not getattr(v, "overwrite_with_gradient", False)
-        }
-        optimizer_variables = list(model.optimizer.variables) if model.optimizer is not None else []
-        groups: list[tuple[str, Iterable[Any]]] = [
-            ("model", model.variables),
-            ("optimizer", optimizer_variables),
-            ("metrics", model.metrics_variables),
-        ]
-        for name, optimizer in own_optimizers(model).items():
-            groups.append((f"optimizer/{name}", optimizer.variables))
-        kept_equal |= {
-            id(v) for group, variables in groups for v in variables if group.startswith("optimizer")
-        }
-        self._accumulators = {
-            id(v)
-            for optimizer in (model.optimizer, *own_optimizers(model).values())
-            for v in gradient_accumulators(optimizer)
-        }
-        kept_equal -= self._accumulators
+        groups, kept_equal, self._accumulators = grouped(model)
         keras_own = {id(variable.value) for _, variables in groups for variable in variables}
         plain = [v for v in self._variables.plain_variables(model) if id(v.value) not in keras_own]
         groups.append(("attributes", plain))
@@ -118,25 +100,26 @@ class ModelState:
                 if id(variable) in seen:
                     continue
                 seen.add(id(variable))
-                _check_dtype(variable)
+                check_dtype(variable)
                 name = self._unique(f"{group}/{variable.path}")
                 alone = not backend().replicas_differ(strategy)
                 # How many bytes strings take is known from their values alone: they cannot be shared out ahead.
                 can_be_shared = variable.dtype != "string" and (alone or id(variable) in kept_equal)
                 kind = self.mirrored if can_be_shared else self.local
+                kind = self.sharded if sharding.is_divided(variable) else kind
                 kind[name] = variable
                 # A layer may count in a validation too; what is trained does not change there.
                 counts = id(variable) not in kept_equal and 4 * math.prod(variable.shape) <= SMALL
                 if group == "metrics" or counts or is_seed_state(variable):
                     self._small.add(name)
-        self._real = {**self.mirrored, **self.local}
+        self._real = {**self.mirrored, **self.local, **self.sharded}
         self._small |= {name for name in self._handover.names if name.startswith("metrics/")}
         self.mirrored.update(self._handover.mirrored)
         self.local.update(self._handover.local)
 
     def _unique(self, name: str) -> str:
         number, unique = 1, name
-        while unique in self.mirrored or unique in self.local:
+        while unique in self.mirrored or unique in self.local or unique in self.sharded:
             number += 1
             unique = f"{name}#{number}"
         return unique
@@ -158,6 +141,25 @@ class ModelState:
     def capture_local(self, *, copy: bool = False) -> dict[str, Array]:
         """Returns every replica's value of every local variable, as "name@replica"."""
         return self._read(self._by_replica(self._local_now()), copy=copy)
+
+    def sharded_specs(self) -> list[ShardedSpec]:
+        """Describes the sharded variables, in the same order on every worker."""
+        return [sharding.spec_of(name, variable) for name, variable in self.sharded.items()]
+
+    def wanted(self) -> dict[str, list[Box]]:
+        """Returns the boxes that this process needs of a checkpoint, by the name of the variable."""
+        return {name: sharding.held(name, variable) for name, variable in self.sharded.items()}
+
+    def capture_boxes(self, boxes: Iterable[Box], *, copy: bool = False) -> dict[Box, Array]:
+        """Returns the values of boxes of sharded variables that this process holds; `copy` as above."""
+        backend().before_capture(self._model)
+        return sharding.read(self.sharded, boxes, copy=copy)
+
+    def capture_boxes_changed_by_validation(self, *, weights: bool = False) -> dict[Box, Array]:
+        """Returns the same of all that this process holds of sharded variables as the next function of others."""
+        names = self.sharded.keys() if weights else self.sharded.keys() & self._small
+        boxes = [box for name in sorted(names) for box in sharding.held(name, self.sharded[name])]
+        return self.capture_boxes(boxes, copy=True)
 
     def capture_changed_by_validation(self, *, weights: bool = False) -> dict[str, Array]:
         """Returns the metrics, seeds and small counters, named like `capture_mirrored` and `capture_local` name them.
@@ -181,15 +183,31 @@ class ModelState:
             for name, variable in self.mirrored.items()
             if id(variable) in weights and math.prod(variable.shape) <= SMALL
         ]
-        return self.capture_mirrored(names[:_SAMPLED], copy=True)
+        boxes = [
+            sharding.held(name, variable)[0]
+            for name, variable in self.sharded.items()
+            if id(variable) in weights and math.prod(variable.shape) <= SMALL
+        ]
+        self._sampled = boxes[:_SAMPLED]
+        return {**self.capture_mirrored(names[:_SAMPLED], copy=True), **self._sampled_boxes()}
 
     def is_like(self, sample: Mapping[str, Array]) -> bool:
         """Whether those weights still have the values of a `sample`."""
-        present = self.capture_mirrored(sample)
+        present = {**self.capture_mirrored(sample.keys() & self.mirrored.keys()), **self._sampled_boxes()}
         return all(present[name].tobytes() == value.tobytes() for name, value in sample.items())
 
-    def restore(self, mirrored: Mapping[str, Array], local: Mapping[str, Array]) -> None:
+    def _sampled_boxes(self) -> dict[str, Array]:
+        return {box.key: value for box, value in self.capture_boxes(self._sampled, copy=True).items()}
+
+    def restore(
+        self,
+        mirrored: Mapping[str, Array],
+        local: Mapping[str, Array],
+        boxes: Mapping[str, Mapping[Box, Array]] | None = None,
+    ) -> None:
         """Assigns the captured values, replica by replica. Variables without a captured value are left alone.
+
+        Of a sharded variable, `boxes` has what this process holds, by name, or `mirrored` the whole value.
 
         Values whose variables do not exist yet wait for them, and are handed over before these are first used. The
         arrays must not be changed any more: variables may continue to read them.
@@ -203,6 +221,11 @@ class ModelState:
         for name, variable in self.mirrored.items():
             if name in mirrored and not isinstance(variable, Waiting):
                 self._variables.assign(self._components(variable), mirrored[name])
+        for name, variable in self.sharded.items():
+            if boxes is not None and name in boxes:
+                self._variables.assign_pieces(variable, boxes[name])
+            elif name in mirrored:
+                sharding.assign_whole(name, variable, mirrored[name])
         # Made only if the checkpoint has it: making it draws from Python's random numbers.
         has_seed = any(name.startswith(f"{_GLOBAL_SEED}@") for name in local)
         now = self._local_now(create_seed=has_seed)
@@ -291,9 +314,18 @@ class ModelState:
             if name.rpartition("@")[0] in self._small or name in self._small or value.nbytes <= SMALL
         }
 
+    def small_boxes(self, boxes: Mapping[str, Mapping[Box, Array]]) -> dict[str, dict[Box, Array]]:
+        """Selects the boxes of sharded variables as `small` selects other values."""
+        names = [
+            name
+            for name, found in boxes.items()
+            if name in self._small or sum(value.nbytes for value in found.values()) <= SMALL
+        ]
+        return sharding.copied(boxes, names)
+
     def rules(self) -> dict[str, Rule]:
         """Returns how each variable is converted to another number of replicas than saved it, by name."""
-        named = {**self.mirrored, **self.local}
+        named = {**self.mirrored, **self.local, **self.sharded}
         rules = {
             name: Rule.TOTAL
             if id(variable) in self._accumulators
@@ -315,14 +347,21 @@ class ModelState:
         mirrored = {id(variable) for variable in self.mirrored.values()}
         return [number for number, weight in enumerate(self._model.weights) if id(weight) in mirrored]
 
-    def signature(self, *, mirrored_only: bool = False) -> list[dict[str, Any]]:
+    def signature(self) -> list[dict[str, Any]]:
         """Returns name, shape and dtype of the variables: the identity of model and optimizer."""
-        return [
-            {"name": name, "shape": [int(n) for n in variable.shape], "dtype": str(variable.dtype)}
-            for name, variable in (
-                self.mirrored if mirrored_only else {**self.mirrored, **self.local}
-            ).items()
-        ]
+        return _described({**self.mirrored, **self.local, **self.sharded})
+
+    def mirrored_signature(self) -> list[dict[str, Any]]:
+        """Returns the same of the mirrored variables."""
+        return _described(self.mirrored)
+
+    def local_signature(self) -> list[dict[str, Any]]:
+        """Returns the same of those that can differ between replicas."""
+        return _described(self.local)
+
+    def sharded_sizes(self) -> tuple[float, int]:
+        """Returns the bytes of sharded variables that this process writes: an even share of those it holds, and all."""
+        return sharding.sizes(self.sharded)
 
     def _local_now(self, *, create_seed: bool = False) -> dict[str, Any]:
         """The local variables, with Keras' global seed if it exists by now."""
@@ -349,10 +388,8 @@ class ModelState:
         return self._variables.parts(self._strategy, variable)
 
 
-def _check_dtype(variable: Any) -> None:
-    """Refuses a variable that a checkpoint cannot hold, now and not at the first save."""
-    if variable.dtype not in (*NAMES, "string"):
-        raise ValueError(
-            f"Expected variables of the types string, {', '.join(NAMES)}. Received: {variable.path!r} of type "
-            f"{variable.dtype}. Convert it; a complex128 variable can be kept as two of float64."
-        )
+def _described(variables: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "shape": [int(n) for n in variable.shape], "dtype": str(variable.dtype)}
+        for name, variable in variables.items()
+    ]

@@ -15,6 +15,7 @@ from keras_preempt.checkpoint.errors import IdentityMismatch, one_line
 from keras_preempt.checkpoint.run_directory import read_chosen, read_run
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.state import sharding
 from keras_preempt.state.regroup import Rule, rule_of
 from keras_preempt.state.saved_weights import Weights, read_weights
 from keras_preempt.state.variable_names import differ_in_layer, named_alike
@@ -89,8 +90,11 @@ def load_weights_from(
     _check(variables, weights.values, named, f"{store.url}/{info.directory}")
     strategy, held = backend().strategy_of(model), backend().variables
     for name, variable in variables.items():
-        components = held.parts(strategy, variable)
         value = weights.values[named[name]]
+        if sharding.is_divided(variable):
+            sharding.assign_whole(name, variable, value)
+            continue
+        components = held.parts(strategy, variable)
         if rules[name] is Rule.TOTAL and len(components) > 1:
             variable.assign(value)  # The strategy divides it among the replicas.
         else:

@@ -15,7 +15,7 @@ import keras
 from keras_preempt.backend.keras.callbacks import ProgressBar
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
-from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
+from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.other_workers import Setup, load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
 from keras_preempt.checkpoint.storage.store import Store
@@ -37,10 +37,11 @@ from keras_preempt.training.promise import Promise
 from keras_preempt.training.reading_ahead import reading_ahead
 from keras_preempt.training.rehearsal import Rehearsal
 from keras_preempt.training.resuming import resumed_from
-from keras_preempt.training.saver import Saver, check_space
+from keras_preempt.training.saver import Saver
 from keras_preempt.training.saves import Saves
 from keras_preempt.training.session import Session
 from keras_preempt.training.several_fits import Turn, take_notices
+from keras_preempt.training.space import check_space
 from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, Reached, explained
 from keras_preempt.training.timers import Interval
 
@@ -127,7 +128,7 @@ def _find(
     store.deadline = None  # It may have served a fit before, under a notice of that time.
     ending.add(turn.release)
     ending.add(lambda: log.watch_bar(None))
-    ending.add(lambda: _close(store))
+    ending.add(turn.close)
     strategy = backend().strategy_of(model)
     here = backend().place(strategy)
     running = backend().running_fit(model)
@@ -153,7 +154,8 @@ def _find(
     participant = Participant(
         here, coordinator, events, options.termination, _fits, ending, machine_goes, options.on_event
     )
-    setup = setup_of(model, running.feed, backend().replicas(strategy), here.members)
+    replicas, layout = backend().replicas(strategy), backend().layout(strategy)
+    setup = setup_of(model, running.feed, replicas, here.members, layout)
     return _Found(model, running, others, bar, setup, turn, options, participant, milestones)
 
 
@@ -180,14 +182,15 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
 
     def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
         with found.milestones.reading():
-            return load_for(store, info, member, found.setup, transfer)
+            return load_for(store, info, member, found.setup, transfer, model_states[0].wanted())
 
     gather = backend().gather(here, START_TIMEOUT) if here.members > 1 else None
 
     def read_share(store: Store, info: CheckpointInfo, member: int, members: int) -> reading.Share:
         assert gather is not None
         with found.milestones.reading():
-            return reading.read_share(store, info, (member, members), found.setup, gather, exchanging)
+            wanted = model_states[0].wanted()
+            return reading.read_share(store, info, (member, members), found.setup, gather, exchanging, wanted)
 
     @contextlib.contextmanager
     def exchanging() -> Iterator[None]:
@@ -391,10 +394,3 @@ def _steps_done(session: Session) -> int | None:
         if not backend().errors.described(error)[0]:
             raise
         return None  # What has ended training has also left no counter to read.
-
-
-def _close(store: Store) -> None:
-    try:
-        store.close()
-    except StoreUnavailable as error:  # Nothing but events: no reason to hide how the fit has ended.
-        logger.warning("The last events could not be stored: %s", error)

@@ -127,7 +127,9 @@ class Listening:
         found = self._detection.result()
         if self._place.workers:
             return found.for_tpu_coordinator()
-        if self._place.members == 1 or not backend().hears_by_key:  # No coordination service, or no key of it.
+        if (
+            self._place.members == 1 or not backend().hears_by_key
+        ):  # No coordination service, or no key of it.
             return replace(found, sources=tuple(name for name in found.sources if name != COORDINATION_KEY))
         return found
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from keras_preempt.checkpoint.box_assembly import Wanted
 from keras_preempt.checkpoint.exchange import Gather
 from keras_preempt.checkpoint.other_workers import Setup, load_with
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading
@@ -78,6 +79,7 @@ def read_share(
     setup: Setup,
     gather: Gather,
     settled: Callable[[], AbstractContextManager[None]],
+    wanted: Wanted | None = None,
 ) -> Share:
     """Reads a worker's share of a checkpoint.
 
@@ -88,9 +90,10 @@ def read_share(
         setup: What it trains on.
         gather: See `Share`.
         settled: See `Share`.
+        wanted: See `reader.Reading`; these boxes are read by every worker that needs them.
 
     Raises:
         CheckpointError: As from `reader.Reading`.
     """
-    reading = Reading(store, info, transfer, share)
+    reading = Reading(store, info, transfer, share, wanted)
     return Share(load_with(reading, info, share[0], setup), reading, gather, settled)

@@ -77,8 +77,9 @@ def regroup_checkpoint(
         {**others, **local},
         state,
         substituted_from=None,
+        boxes=found.boxes,
     )
-    return Regrouped(loaded, _summary(found, setup, continuation), dict(treatment))
+    return Regrouped(loaded, _summary(found, setup, continuation, exact=not local), dict(treatment))
 
 
 def _variables(
@@ -92,6 +93,9 @@ def _variables(
     local: dict[str, Array] = {}
     treatment: Counter[str] = Counter()
     for name, rule in rules.items():
+        if name in found.boxes:  # One value, of which this worker has read what it holds.
+            treatment[regroup.KEPT] += 1
+            continue
         whole = name in found.tensors
         values = [found.tensors[name]] if whole else _of_all_replicas(found.workers, name)
         if not values:
@@ -120,10 +124,13 @@ def _variable(key: str) -> str:
     return key.rpartition("@")[0]
 
 
-def _summary(found: LoadedFromOthers, setup: Setup, continuation: Continuation) -> str:
+def _summary(found: LoadedFromOthers, setup: Setup, continuation: Continuation, *, exact: bool) -> str:
+    """Says what is exact; `exact` is whether every variable has one value for all replicas."""
     old = found.setup
     missing = found.manifest.missing
-    if old.replicas == setup.replicas and not missing:
+    if old.layout != setup.layout and exact and not missing:
+        kept = "every variable has its exact value, divided among the devices in another way"
+    elif old.replicas == setup.replicas and not missing:
         kept = "weights and what each replica holds exact"
     elif old.replicas == 1:
         kept = (

@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.backend.keras.running_fit import RunningFit
+from keras_preempt.checkpoint.boxes import Box
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Setup
 from keras_preempt.checkpoint.reader import Loaded
@@ -92,6 +93,7 @@ class Resumed:
         arrays: What the callbacks and the random state have of arrays.
         mirrored: The small ones of the mirrored variables.
         local: The small ones of this worker's own.
+        boxes: What this worker holds of the small ones of the sharded variables.
         drawing: Whether the checkpoint is from within an epoch of the training data.
     """
 
@@ -101,6 +103,7 @@ class Resumed:
     arrays: dict[str, Array]
     mirrored: dict[str, Array]
     local: dict[str, Array]
+    boxes: dict[str, dict[Box, Array]]
     drawing: bool
     _told: bool = field(default=False, init=False)
 
@@ -112,7 +115,7 @@ class Resumed:
             variables: Whether the small variables are among that, such as those of metrics.
         """
         if variables:
-            to.variables.restore(self.mirrored, self.local)
+            to.variables.restore(self.mirrored, self.local, self.boxes)
         for difference in to.callbacks.restore(self.state["callbacks"], self.arrays):
             if not self._told:
                 logger.warning("The callbacks differ: %s. Its state starts afresh.", difference)
@@ -197,7 +200,7 @@ def _restore(to: FitState, loaded: Loaded, all_go: Callable[[str], bool]) -> tup
     for later in ("callbacks", "random"):  # Better now, with nothing changed, than at the first epoch.
         state[later].keys()
     to.callbacks.restore_files(state["callbacks"], loaded.local)
-    to.variables.restore(loaded.tensors, loaded.local)
+    to.variables.restore(loaded.tensors, loaded.local, loaded.boxes)
     began = time.time()
     if not to.shuffles.are_like(state.get("shuffle_seeds")):
         logger.warning(
@@ -228,6 +231,7 @@ def _restore(to: FitState, loaded: Loaded, all_go: Callable[[str], bool]) -> tup
         {name: value for name, value in beside.items() if name.startswith(("callbacks/", "random/"))},
         to.variables.small(loaded.tensors),
         to.variables.small(loaded.local),
+        to.variables.small_boxes(loaded.boxes),
         drawing=inputs.is_drawing(state["input"], batch=training),
     )
     return resumed, how, input_seconds
@@ -244,7 +248,8 @@ def _regroup(to: FitState, found: LoadedFromOthers) -> Regrouped:
         num_batches=feed.position(pending=False)["num_batches"],
     )
     loaded = regrouped.loaded
-    _, later = find_waiting(loaded.tensors, loaded.local, {**to.variables.mirrored, **to.variables.local})
+    known = {**to.variables.mirrored, **to.variables.local, **to.variables.sharded}
+    _, later = find_waiting(loaded.tensors, loaded.local, known)
     if later:
         raise not_regrouped(later)
     return regrouped

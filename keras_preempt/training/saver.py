@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from keras_preempt.agreement.alignment import Plan, Position
 from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.backend.seam import backend
-from keras_preempt.checkpoint.commit import Attempt, check_fence, commit, wait_for_commit
+from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.boxes import Box, size_of
+from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
     Fenced,
     PartsMissing,
     SaveCancelled,
-    StoreUnavailable,
     WriteUncertain,
 )
 from keras_preempt.checkpoint.layout import attempt_name, part_file
-from keras_preempt.checkpoint.partition import Slice, TensorSpec, dtype_of, partition
+from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
 from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array
@@ -76,12 +76,14 @@ class Content:
         arrays: Arrays beside it.
         mirrored: Arrays that every worker holds alike; the writers share them like the mirrored variables.
         overrides: Values of variables to write instead of the present ones.
+        boxes: The same of pieces of sharded variables that this worker holds.
     """
 
     state: Mapping[str, Any]
     arrays: Mapping[str, Array]
     mirrored: Mapping[str, Array]
     overrides: Mapping[str, Array]
+    boxes: Mapping[Box, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Prepared:
         began_at: When training stopped for this save, in seconds since 1970; None if it did not.
         ready_at: When everything was on the host.
         background: Whether training went on then.
+        sharded: The pieces of sharded tensors that this worker writes.
     """
 
     attempt: Attempt
@@ -105,6 +108,7 @@ class Prepared:
     began_at: float | None = None
     ready_at: float | None = None
     background: bool = False
+    sharded: Sequence[tuple[Box, Array]] = ()
 
     @property
     def times(self) -> dict[str, object]:
@@ -160,7 +164,14 @@ class Saver:
         self._fenced = False
 
     def prepare(
-        self, plan: Plan, position: Position, content: Content, *, copy: bool, began_at: float
+        self,
+        plan: Plan,
+        position: Position,
+        content: Content,
+        *,
+        copy: bool,
+        began_at: float,
+        gone: Collection[int] = (),
     ) -> Prepared:
         """Fetches what this worker has to write, and nothing else.
 
@@ -172,6 +183,10 @@ class Saver:
             content: What to write beside the variables.
             copy: Whether training goes on before `write` is through.
             began_at: When training stopped for this save, in seconds since 1970.
+            gone: Workers that have turned out to be gone, so that other holders write their pieces of sharded tensors.
+
+        Raises:
+            PiecesLost: Only such workers held some of the model.
         """
         attempt = Attempt(
             step=position.step or 0,
@@ -185,6 +200,8 @@ class Saver:
             reason=f"called by {plan.kind.value}",
             versions=backend().versions(),
             specs=self._specs(content),
+            sharded=self._model.sharded_specs(),
+            lost=frozenset(gone),
         )
         self._count += 1
         mirrored: list[tuple[Slice, Array]] = []
@@ -195,10 +212,13 @@ class Saver:
             wanted = {piece.tensor: (piece.start, piece.stop) for piece in share if piece.tensor not in known}
             values = {**known, **self._model.capture_mirrored(wanted, copy=copy, runs=wanted)}
             mirrored = [(piece, values[piece.tensor]) for piece in share]
+        boxes = attempt.boxes.get(self.member, ())
+        present = self._model.capture_boxes([box for box in boxes if box not in content.boxes], copy=copy)
+        sharded = [(box, content.boxes[box] if box in content.boxes else present[box]) for box in boxes]
         local = self._model.capture_local(copy=copy)
         local.update({name: value for name, value in content.overrides.items() if name in local})
         local.update(content.arrays)
-        return Prepared(attempt, mirrored, local, content.state, began_at, time.time(), copy)
+        return Prepared(attempt, mirrored, local, content.state, began_at, time.time(), copy, sharded)
 
     def skip(self) -> None:
         """Leaves out the name of one save, which the other workers may be making without this one."""
@@ -252,6 +272,7 @@ class Saver:
                 attempt.position,
                 before_file=check,
                 shown=shown or (silent if save.background else transfer),
+                sharded=save.sharded,
             )
             written = time.monotonic()
             emit("save", seconds=written - began, **save.times)
@@ -288,7 +309,7 @@ class Saver:
 
     def _specs(self, content: Content) -> list[TensorSpec]:
         """All mirrored tensors, in the same order on every worker."""
-        variables = self._model.signature(mirrored_only=True)
+        variables = self._model.mirrored_signature()
         specs = [TensorSpec(v["name"], v["dtype"], tuple(v["shape"])) for v in variables]
         return specs + [
             TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
@@ -296,7 +317,8 @@ class Saver:
 
     def _commit(self, attempt: Attempt, check: Callable[[], None], wait: Wait) -> tuple[int, ...]:
         share = sum(spec.nbytes for spec in attempt.specs or ()) / len(attempt.writers)
-        patience = COMMIT_PATIENCE + share / SLOWEST_WRITE
+        pieces = max(map(size_of, attempt.boxes.values()), default=0)
+        patience = COMMIT_PATIENCE + (share + pieces) / SLOWEST_WRITE
         everyone = frozenset(range(self._members))
 
         def pause(seconds: float) -> None:
@@ -329,8 +351,11 @@ class Saver:
         return manifest.missing
 
     def _lacks_a_writer(self, attempt: Attempt) -> bool:
-        """Whether the save has failed with a writer that is gone: the committer, or one whose part is not there."""
-        gone = self._peers.gone.intersection(attempt.writers)
+        """Whether the save has failed with a worker that is gone: the committer, or a writer without a part.
+
+        One under notice counts as a writer if it has to write pieces of sharded tensors.
+        """
+        gone = self._peers.gone.intersection({*attempt.writers, *attempt.holders})
         if not gone:
             return False
         names = self._store.children(attempt.directory)
@@ -345,42 +370,3 @@ class Saver:
             return
         for name in removed:
             logger.info("Removed %s: superseded, or never committed (%s).", name, self._retention)
-
-
-def check_space(store: Store, model_state: ModelState, members: int, replicas: int) -> None:
-    """Makes sure, before training begins, that there is room for what this worker writes, or stages for a bucket.
-
-    That is an even share of the mirrored variables and all of its own. If others are under notice it has to
-    take over their shares too: where there is no room for that, a warning says so.
-
-    Args:
-        store: The run's directory; prepared.
-        model_state: The variables.
-        members: How many workers there are.
-        replicas: How many replicas this worker has.
-
-    Raises:
-        StoreUnavailable: There is not enough room; the message says how much there is.
-    """
-    everything = size_of(model_state.signature())
-    mirrored = size_of(model_state.signature(mirrored_only=True))
-    own = (everything - mirrored) * replicas
-    store.check_space(math.ceil(mirrored / members) + own)
-    try:
-        store.check_space(mirrored + own)
-    except StoreUnavailable as error:
-        logger.warning(
-            "There is room for this worker's share of a checkpoint, but not for a whole one, which it has to "
-            "write when all other workers are under notice at once. %s",
-            error,
-        )
-
-
-def size_of(signature: Iterable[Mapping[str, Any]]) -> int:
-    """Bytes of the values of variables, as `ModelState.signature` describes them."""
-    return sum(_item_size(v["dtype"]) * math.prod(v["shape"]) for v in signature)
-
-
-def _item_size(dtype: str) -> int:
-    # How long strings are is known from their values alone: counted is what points to one.
-    return 8 if dtype == "string" else dtype_of(dtype).itemsize

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position, without
+from keras_preempt.checkpoint.boxes import PiecesLost
 from keras_preempt.checkpoint.layout import step_of
 from keras_preempt.report.progress import InBackground
 from keras_preempt.training.pace import Pace
@@ -107,7 +108,12 @@ class Saves:
             self._saver.skip()
             plan = self._without(before.late, gone, plan, position)
         while True:
-            prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began)
+            try:
+                prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began, gone=gone)
+            except PiecesLost as lost:  # Waiting longer, or trying again, brings nobody back.
+                logger.error("The checkpoint at step %s was NOT saved: %s", position.step, lost)
+                self.on_saved(captured_at, None)
+                return self._ended(Saved(None, time.time() - began))
             # What it waits for others says nothing about how long it takes to write everything: pace forgets it.
             saved = self._ended(
                 self._saver.write(prepared, given_up, on_written=self._pace.saved, alone=alone)
@@ -119,8 +125,13 @@ class Saves:
             plan = self._without(saved.late, gone, plan, position)
 
     def _without(self, late: tuple[int, ...], gone: set[int], plan: Plan, position: Position) -> Plan:
-        """The plan for those who are left, when `late` of its writers have turned out to be missing, too."""
+        """The plan for those who are left, when `late` have turned out to be missing, too.
+
+        Each call has others, which are given nothing to write any more: so there are no more calls than workers.
+        """
         gone.update(late)
+        if gone.isdisjoint(plan.writers):  # They only had to write pieces of sharded variables.
+            return plan
         plan = without(plan, sorted(gone), self._everyone, self._saver.member)
         logger.warning(
             "Worker(s) %s are gone, or too late: worker(s) %s write the checkpoint at step %s instead.",

@@ -28,8 +28,9 @@ from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validations import Validations
 from keras_preempt.training.promise import Promise, doubts_of_validation_step, promise
 from keras_preempt.training.resuming import FitState, Resumed, take_over
-from keras_preempt.training.saver import Content, size_of
+from keras_preempt.training.saver import Content
 from keras_preempt.training.snapshots import SnapshotTaker
+from keras_preempt.training.space import size_of
 from keras_preempt.training.start_errors import CAPTURING, RESTORING, explained
 from keras_preempt.training.startup import Start
 
@@ -164,8 +165,9 @@ class Session:
 
     @property
     def size(self) -> int:
-        """Bytes of all variables."""
-        return size_of(self._model_state.signature())
+        """Bytes of all variables that this worker may have to write."""
+        model = self._model_state
+        return size_of([*model.mirrored_signature(), *model.local_signature()]) + model.sharded_sizes()[1]
 
     @property
     def steps_run(self) -> int:
@@ -197,7 +199,8 @@ class Session:
         captured = self._capture_small(inside_validation=True)
         changes = self.callbacks.change_weights
         overrides = self._model_state.capture_changed_by_validation(weights=changes)
-        self._before_validation = replace(captured, overrides=overrides)
+        boxes = self._model_state.capture_boxes_changed_by_validation(weights=changes)
+        self._before_validation = replace(captured, overrides=overrides, boxes=boxes)
         self._weights_before = None if changes else self._model_state.sample()
 
     def validation_began(self) -> None:
@@ -257,12 +260,18 @@ class Session:
             SETUP: self._state.setup.to_json(),
             "stopped": bool(position.phase == "end" and self._model.stop_training),
         }
-        return Content(state, arrays, captured.mirrored, captured.overrides)
+        return Content(state, arrays, captured.mirrored, captured.overrides, captured.boxes)
 
     def capture_variables(self) -> Mapping[str, Array]:
-        """Returns the values of all variables, by name."""
+        """Returns the values of all variables, by name; of sharded ones the pieces that this worker holds."""
         self._complete()
-        return {**self._model_state.capture_mirrored(), **self._model_state.capture_local()}
+        model = self._model_state
+        boxes = model.capture_boxes(box for held in model.wanted().values() for box in held)
+        return {
+            **model.capture_mirrored(),
+            **model.capture_local(),
+            **{box.key: value for box, value in boxes.items()},
+        }
 
     def _complete(self) -> None:
         if not self._model_state.complete:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from keras_preempt.checkpoint.errors import IdentityMismatch
+from keras_preempt.checkpoint.errors import IdentityMismatch, StoreUnavailable
 from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
@@ -146,6 +146,13 @@ class Turn:
         """Gives the place back, if this fit has it. Can be called twice."""
         if _running.get(self.store.key) is self:
             del _running[self.store.key]
+
+    def close(self) -> None:
+        """Closes the store, at the end of the fit; an event that cannot be stored does not hide how that has ended."""
+        try:
+            self.store.close()
+        except StoreUnavailable as error:
+            logger.warning("The last events could not be stored: %s", error)
 
     def is_news(self, *what: Hashable) -> bool:
         """Whether this is the first fit in its directory, in this process, to ask this of these words."""

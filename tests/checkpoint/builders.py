@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import Attempt, commit
+from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.commit import commit
 from keras_preempt.checkpoint.errors import AlreadyExists
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name, incarnation_file
 from keras_preempt.checkpoint.manifest import Manifest

@@ -13,7 +13,8 @@ import google_crc32c
 import numpy as np
 
 from keras_preempt.checkpoint import documents, incarnations, partition
-from keras_preempt.checkpoint.commit import Attempt, commit
+from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.commit import commit
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, attempt_name, part_file
 from keras_preempt.checkpoint.partition import TensorSpec
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import Attempt, read_manifest, wait_for_commit
+from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.commit import read_manifest, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CommitFailed,
     CorruptCheckpoint,

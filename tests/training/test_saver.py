@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import Attempt
+from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.layout import attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition

@@ -14,6 +14,7 @@ import pytest
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.grace import longest_wait
 from keras_preempt.checkpoint import failpoints, incarnations
+from keras_preempt.checkpoint.boxes import Box, ShardedSpec
 from keras_preempt.checkpoint.commit import read_manifest
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
@@ -99,13 +100,19 @@ SLOWEST = 2.0
 class OneKernel:
     """The state of a model with one mirrored variable."""
 
-    def signature(self, *, mirrored_only: bool) -> list[dict[str, Any]]:
+    def mirrored_signature(self) -> list[dict[str, Any]]:
         return [{"name": "kernel", "dtype": "float32", "shape": (2, 3)}]
 
     def capture_mirrored(self, wanted: Any, **options: Any) -> dict[str, Any]:
         return {"kernel": np.ones((2, 3), np.float32)} if "kernel" in wanted else {}
 
     def capture_local(self, **options: Any) -> dict[str, Any]:
+        return {}
+
+    def sharded_specs(self) -> list[ShardedSpec]:
+        return []
+
+    def capture_boxes(self, boxes: list[Box], *, copy: bool) -> dict[Box, Any]:
         return {}
 
 

@@ -1,7 +1,7 @@
 """The batches that Keras makes of arrays on JAX, from a later batch on.
 
-Keras draws the order of an epoch from NumPy's global random state, when the first batch is drawn. With the state of that
-moment the order can be drawn again, and the batches before a certain one left out without taking a sample.
+Keras draws the order of an epoch from NumPy's global random state, when the first batch is drawn. With the state of
+that moment the order can be drawn again, and the batches before a certain one left out without taking a sample.
 
 Verified with Keras 3.15.1; tests/backend/jax/test_array_batches.py has the canaries.
 """
@@ -52,7 +52,9 @@ def _without_first(adapter: Any, count: int) -> Iterator[Any]:
     rows = adapter._get_iterator
 
     def get_iterator(take: Any, inputs: Any) -> Iterator[Any]:
-        return iter(rows(lambda each, indices=None: None if left_out else take(each, indices=indices), inputs))
+        return iter(
+            rows(lambda each, indices=None: None if left_out else take(each, indices=indices), inputs)
+        )
 
     vars(adapter)["_get_iterator"] = get_iterator
     try:

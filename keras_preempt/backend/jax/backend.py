@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jaxlib
 import keras
 import numpy as np
 
@@ -68,7 +67,7 @@ class JaxBackend:
         return {
             "keras": keras.__version__,
             "jax": jax.__version__,
-            "jaxlib": jaxlib.__version__,
+            "jaxlib": jax.lib.__version__,
             "numpy": np.__version__,
         }
 

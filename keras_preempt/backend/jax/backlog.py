@@ -1,8 +1,8 @@
 """A bound to how far the host runs ahead of the device.
 
 JAX returns from a step before it is computed, so Keras can queue seconds of steps. A notice would have to wait for all
-of them, and a grace period may be shorter. Waiting for an earlier step costs nothing as long as the device has others to
-compute.
+of them, and a grace period may be shorter. Waiting for an earlier step costs nothing as long as the device has others
+to compute.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def _check_last_batch(feed: InputFeed, replicas: int) -> None:
     here = max(1, replicas // jax.process_count())
     if last and last % here:
         raise ValueError(
-            f"Expected a last batch that {here} devices can divide. Received: one of {last} samples, at which fit would "
-            f"fail. Leave samples out, so that each batch is a multiple of {here}; of a tf.data.Dataset, batch(..., "
+            f"Expected a last batch that {here} devices can divide. Received: one of {last}, at which fit fails. "
+            f"Leave samples out, so that each batch is a multiple of {here}; of a tf.data.Dataset, batch(..., "
             "drop_remainder=True)."
         )
 

@@ -96,7 +96,9 @@ def early_notice() -> str | None:
         return None
     try:
         return str(found.key_value_try_get(NOTICE_KEY))
-    except jax.errors.JaxRuntimeError:  # It is not there, or the service is gone, which training will find out.
+    except (
+        jax.errors.JaxRuntimeError
+    ):  # It is not there, or the service is gone, which training will find out.
         return None
 
 

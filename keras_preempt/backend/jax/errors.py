@@ -90,7 +90,10 @@ def of_code(code: int, text: str) -> Exception | None:
     """Returns JAX's error of that code with that text; None if it has none of the code."""
     if code not in _WORDS:
         return None
-    return jax.errors.JaxRuntimeError(text if _BEGINNING.match(text) else f"{_WORDS[code]}: {text}")
+    error: Exception = jax.errors.JaxRuntimeError(
+        text if _BEGINNING.match(text) else f"{_WORDS[code]}: {text}"
+    )
+    return error
 
 
 def code_to_report(code: int) -> int:
@@ -144,4 +147,3 @@ def task_preempted_by(error: BaseException | None) -> str | None:
 
 def forget_asynchronous() -> None:
     """Does nothing: an error of JAX comes with the value that was waited for, and with no other."""
-

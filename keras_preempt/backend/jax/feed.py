@@ -78,7 +78,7 @@ class JaxFeed(InputFeed):
         own, distribution = self.batch_size, keras.distribution.distribution()
         if own is None or distribution is None:
             return own
-        return own * min(jax.process_count(), int(distribution.num_model_replicas))
+        return own * min(int(jax.process_count()), int(distribution.num_model_replicas))
 
     @property
     def is_indexed(self) -> bool:

@@ -64,15 +64,15 @@ def place_of_loop(resolver: Any) -> tuple[Place, Any]:
         ValueError: Always.
     """
     raise ValueError(
-        "Expected PreemptionCheckpointHandler to be used with TensorFlow, of whose custom loops it is a part. Received: "
-        "Keras on JAX. Train with model.fit and PreemptionCallback."
+        "Expected PreemptionCheckpointHandler to be used with TensorFlow, of whose custom loops it is a part. "
+        "Received: Keras on JAX. Train with model.fit and PreemptionCallback."
     )
 
 
 def in_a_cluster() -> bool:
     """Whether this process is one of several of a job."""
     if distributed.client() is not None:
-        return jax.process_count() > 1
+        return int(jax.process_count()) > 1
     try:
         return int(os.environ.get(environment.KERAS_PROCESSES) or 1) > 1
     except ValueError:  # The variable is what the program was given, whatever that is.

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from keras_preempt.backend.copies import Runs, copied
+from keras_preempt.checkpoint.boxes import Box, Piece
 from keras_preempt.checkpoint.tensors import Array
 
 
@@ -101,7 +102,7 @@ def _placed(variable: Any, shape: Sequence[int], dtype: Any, part: Any) -> jax.A
     # Of each device its part: an array that is put onto devices of several processes at once knows no shards later.
     # A copy, since on a CPU the device may use the memory of what it is given, and a step writes into that.
     return jax.make_array_from_callback(
-        tuple(shape), value_of(variable).sharding, lambda index: np.array(part(index), dtype=dtype)
+        tuple(shape), _sharding_of(variable), lambda index: np.array(part(index), dtype=dtype)
     )
 
 
@@ -125,24 +126,30 @@ def _is_a_copy(component: Any) -> bool:
 # -- Variables that are divided among processes ------------------------------------------------------------
 
 
-def pieces(variable: Any) -> tuple[Any, ...] | None:
+def pieces(variable: Any) -> tuple[Piece, ...] | None:
     """Returns the pieces of a variable that is divided among processes; None if this process has all of it."""
+    if jax.process_count() == 1:
+        return None
     holders = _holders(variable)
     everyone = set(range(jax.process_count()))
     if all(set(held) == everyone for held in holders.values()):
         return None
-    from keras_preempt.checkpoint.boxes import Piece
-
     return tuple(Piece(start, stop, tuple(sorted(held))) for (start, stop), held in sorted(holders.items()))
+
+
+def _sharding_of(variable: Any) -> Any:
+    value = value_of(variable)
+    # Between two steps it holds nothing, but it knows how it is divided if a distribution was set when it was made.
+    return variable._layout.backend_layout if value is None else value.sharding
 
 
 _Bounds = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _holders(variable: Any) -> dict[_Bounds, set[int]]:
-    value, shape = value_of(variable), tuple(int(size) for size in variable.shape)
+    shape = tuple(int(size) for size in variable.shape)
     found: dict[_Bounds, set[int]] = {}
-    for device, index in value.sharding.devices_indices_map(shape).items():
+    for device, index in _sharding_of(variable).devices_indices_map(shape).items():
         found.setdefault(bounds(index, shape), set()).add(device.process_index)
     return found
 
@@ -159,7 +166,7 @@ def needed(variable: Any) -> tuple[_Bounds, ...]:
     return tuple(sorted(each for each, held in _holders(variable).items() if here in held))
 
 
-def read_pieces(variable: Any, boxes: Sequence[Any], *, copy: bool) -> list[Array]:
+def read_pieces(variable: Any, boxes: Sequence[Box], *, copy: bool) -> list[Array]:
     """Returns the values of some of these pieces.
 
     Args:
@@ -173,7 +180,7 @@ def read_pieces(variable: Any, boxes: Sequence[Any], *, copy: bool) -> list[Arra
     return [np.array(value) for value in read] if copy else read
 
 
-def assign_pieces(variable: Any, values: Mapping[Any, Array]) -> None:
+def assign_pieces(variable: Any, values: Mapping[Box, Array]) -> None:
     """Assigns to a variable what this process has of it.
 
     Args:
@@ -184,4 +191,3 @@ def assign_pieces(variable: Any, values: Mapping[Any, Array]) -> None:
     known = {(box.start, box.stop): value for box, value in values.items()}
     dtype = next(iter(known.values())).dtype
     variable.assign(_placed(variable, shape, dtype, lambda index: known[bounds(index, shape)]))
-

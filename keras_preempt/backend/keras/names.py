@@ -111,7 +111,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     ),
     "keras.src.trainers.data_adapters.py_dataset_adapter.OrderedEnqueuer": ("_run", "_send_py_dataset"),
     "keras.src.layers.layer.Layer": ("_flatten_layers",),
-    "keras.src.backend.Variable": ("_value",),
+    "keras.src.backend.Variable": ("_layout", "_value"),
     "keras.src.optimizers.base_optimizer.BaseOptimizer": ("_accumulated_gradients", "_iterations"),
     "keras.src.callbacks.model_checkpoint.ModelCheckpoint": (
         "_batches_seen_since_last_saving",

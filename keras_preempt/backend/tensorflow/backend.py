@@ -71,7 +71,7 @@ class TensorFlowBackend:
         return self.replicas(strategy) > 1
 
     def layout(self, strategy: tf.distribute.Strategy) -> str:
-        """Returns nothing: every replica has all of each variable."""
+        """See `seam.Backend.layout`: every worker holds all of every variable."""
         return ""
 
     def coordinator(self, place: Place) -> Coordinator:

@@ -17,8 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations, resource_of
 from keras_preempt.backend.keras.random_code import may_draw
+from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations, resource_of
 
 logger = logging.getLogger("keras_preempt")
 

@@ -7,7 +7,7 @@ machine, and a copy takes as long as a fast disk needs for the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_preempt.backend.copies import LARGE, Runs, copied
 from keras_preempt.backend.keras.model_parts import attributes, layers_of
+from keras_preempt.checkpoint.boxes import Box
 from keras_preempt.checkpoint.partition import elements
 from keras_preempt.checkpoint.tensors import ALIGNMENT, Array
 
@@ -69,6 +70,34 @@ def parts(strategy: tf.distribute.Strategy, variable: Any) -> tuple[Any, ...]:
 def identity(part: Any) -> int:
     """Returns a number that is the same for two objects that stand for one part."""
     return id(part.handle)
+
+
+def pieces(variable: Any) -> None:
+    """Returns None: no strategy of TensorFlow that this package works with divides a variable among processes."""
+    del variable
+
+
+def needed(variable: Any) -> NoReturn:
+    """Is never called; see `pieces`."""
+    raise _not_divided(variable)
+
+
+def read_pieces(variable: Any, boxes: Sequence[Box], *, copy: bool) -> NoReturn:
+    """Is never called; see `pieces`."""
+    del boxes, copy
+    raise _not_divided(variable)
+
+
+def assign_pieces(variable: Any, values: Mapping[Box, Array]) -> NoReturn:
+    """Is never called; see `pieces`."""
+    del values
+    raise _not_divided(variable)
+
+
+def _not_divided(variable: Any) -> TypeError:
+    return TypeError(
+        f"Expected a variable that is divided among processes. Received: {variable.path}, of which this one holds all."
+    )
 
 
 def is_variable(value: Any) -> bool:

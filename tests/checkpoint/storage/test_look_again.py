@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import Attempt, commit, wait_for_commit
+from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.commit import commit, wait_for_commit
 from keras_preempt.checkpoint.errors import CommitFailed
 from keras_preempt.checkpoint.layout import attempt_directory
 from keras_preempt.checkpoint.storage.gcs import GcsStore

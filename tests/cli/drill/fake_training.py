@@ -18,7 +18,8 @@ import numpy as np
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import Attempt, commit, wait_for_commit
+from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.commit import commit, wait_for_commit
 from keras_preempt.checkpoint.errors import NotFound
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition

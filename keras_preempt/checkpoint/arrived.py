@@ -1,0 +1,120 @@
+"""The parts of an attempt that have arrived: read, and checked that they fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import google_crc32c
+
+from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.boxes import ShardedSpec, check_boxes
+from keras_preempt.checkpoint.errors import CommitFailed, NotFound, PositionMismatch, TooLarge
+from keras_preempt.checkpoint.layout import part_file
+from keras_preempt.checkpoint.manifest import Part, PartRef
+from keras_preempt.checkpoint.partition import TensorSpec, check_tiling
+from keras_preempt.checkpoint.storage.store import Store
+
+
+def read_parts(store: Store, directory: str, members: Sequence[int]) -> tuple[list[Part], list[PartRef]]:
+    """Reads the part lists of workers; returns them, and how a manifest refers to them."""
+    parts, refs = [], []
+    for member in members:
+        name = part_file(member)
+        path = f"{directory}/{name}"
+        try:
+            data = store.read(path, limit=documents.LARGEST)
+        except (NotFound, TooLarge) as error:
+            raise CommitFailed(
+                f"Expected a readable part list {path}. Received: {error} Nothing was committed."
+            ) from error
+        part = Part.from_document(documents.decode(data, path), path)
+        if part.member != member:
+            raise CommitFailed(
+                f"Expected the part of worker {member} in {path}. Received: that of worker {part.member}. "
+                "Nothing was committed; two workers seem to have the same number."
+            )
+        parts.append(part)
+        refs.append(PartRef(member, name, len(data), google_crc32c.value(data)))
+    return parts, refs
+
+
+def check_positions(attempt: Attempt, parts: Sequence[Part]) -> None:
+    """Makes sure that all saved at the same position, which is the committer's. Raises `PositionMismatch`."""
+    for part in parts:
+        if part.position != parts[0].position:
+            raise PositionMismatch(
+                "Expected all workers to save at the same position. Received: worker "
+                f"{parts[0].member} at {parts[0].position}, worker {part.member} at {part.position}. "
+                "Nothing was committed; check that all workers run the same program on equally long data."
+            )
+    if parts[0].position != attempt.position:
+        raise PositionMismatch(
+            f"Expected the parts at the committer's position {attempt.position}. Received: worker {parts[0].member} "
+            f"at {parts[0].position}. Nothing was committed; check that all workers run the same program."
+        )
+
+
+def check_files(attempt: Attempt, parts: Sequence[Part], sizes: Mapping[str, int]) -> None:
+    """Makes sure that every listed file is there in its listed size. Raises `CommitFailed`."""
+    for part in parts:
+        for entry in part.files:
+            if sizes.get(entry.name) != entry.size:
+                raise CommitFailed(
+                    f"Expected {attempt.directory}/{entry.name} with {entry.size} bytes, as worker {part.member} "
+                    f"lists it. Received: {sizes.get(entry.name, 'no such file')}. Nothing was committed; check the "
+                    "storage."
+                )
+
+
+def check_tensors(attempt: Attempt, parts: Sequence[Part]) -> None:
+    """Makes sure that those who had to, and only they, wrote every tensor exactly once. Raises `CommitFailed`."""
+    for part in parts:
+        if part.mirrored and part.member not in attempt.writers:
+            raise CommitFailed(
+                f"Expected mirrored tensors only from the writers {some(sorted(attempt.writers))} of "
+                f"{attempt.directory}. Received: some from worker {part.member}. Nothing was committed; check that "
+                "all workers have the same plan."
+            )
+        if {placed.box for placed in part.sharded} != set(attempt.boxes.get(part.member, ())):
+            raise CommitFailed(
+                f"Expected of worker {part.member} in {attempt.directory} the pieces of sharded tensors that are its "
+                f"to write. Received: {len(part.sharded)} others. Nothing was committed; check that all workers have "
+                "the same plan, and number the devices in the same order."
+            )
+    try:
+        check_whole(parts, attempt.specs, attempt.sharded)
+    except ValueError as error:
+        raise CommitFailed(
+            f"Expected the parts in {attempt.directory} to make up every tensor exactly once. Received: {error}. "
+            "Nothing was committed; check that all workers build the same model."
+        ) from error
+
+
+def check_whole(
+    parts: Sequence[Part],
+    specs: Sequence[TensorSpec] | None = None,
+    sharded: Sequence[ShardedSpec] | None = None,
+) -> None:
+    """Makes sure that parts make up every tensor exactly once.
+
+    Args:
+        parts: Those of the workers that have written mirrored or sharded tensors.
+        specs: The mirrored tensors that there must be; None if only the parts are known.
+        sharded: The same of the sharded ones.
+
+    Raises:
+        ValueError: They do not; the message begins with the name of a tensor.
+    """
+    slices = [placed.slice for part in parts for placed in part.mirrored]
+    boxes = [placed.box for part in parts for placed in part.sharded]
+    check_tiling(slices, specs)
+    check_boxes(boxes, sharded)
+    if twice := {piece.tensor for piece in slices} & {box.tensor for box in boxes}:
+        raise ValueError(f"{min(twice)!r} is stored both as a mirrored tensor and as a sharded one")
+
+
+def some(members: Sequence[int]) -> str:
+    """Returns numbers for a message: the first ten, and how many more."""
+    shown = ", ".join(str(member) for member in members[:10])
+    return shown if len(members) <= 10 else f"{shown} and {len(members) - 10} more"

@@ -1,0 +1,87 @@
+"""An attempt to save a checkpoint, as all workers that take part in it know it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.boxes import Box, ShardedSpec, assign
+from keras_preempt.checkpoint.layout import attempt_directory, parse_attempt
+from keras_preempt.checkpoint.partition import TensorSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt to save a checkpoint: what all workers that take part in it know alike.
+
+    Attributes:
+        step: Optimizer steps done.
+        name: From `layout.attempt_name`; it says which start of the job saves.
+        position: Where in the training, as JSON; the same for every worker.
+        kind: See `Manifest`, as are `finished`, `reason` and `versions`.
+        members: How many workers the job has; they are numbered from 0.
+        writers: Those that write the mirrored tensors; all of them must arrive.
+        doomed: Those whose part may be missing, since they are being taken away; not the writers among them.
+        specs: The mirrored tensors that there must be; None to check only that those which are there are complete.
+        sharded: The tensors that are divided among workers; each piece is written by one of its holders.
+        lost: Workers that have turned out to be gone: no piece is theirs to write.
+
+    Raises:
+        ValueError: There is no writer, a worker has another number, or `name` is not that of an attempt.
+            `boxes.PiecesLost`: nobody that is left holds a piece of a sharded tensor.
+        TypeError: `position` or `versions` is not JSON.
+    """
+
+    step: int
+    name: str
+    position: Mapping[str, Any]
+    kind: str
+    members: int
+    writers: tuple[int, ...]
+    doomed: tuple[int, ...] = ()
+    finished: bool = False
+    reason: str = ""
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    specs: Sequence[TensorSpec] | None = None
+    sharded: Sequence[ShardedSpec] = ()
+    lost: frozenset[int] = frozenset()
+    boxes: Mapping[int, Sequence[Box]] = field(init=False)
+    """The pieces of sharded tensors that each worker has to write, by its number; also by one under notice."""
+
+    def __post_init__(self) -> None:
+        if not self.writers or not {*self.writers, *self.doomed} <= set(range(self.members)):
+            raise ValueError(
+                f"Expected at least one writer, and writers and doomed ones among {self.members} workers numbered "
+                f"from 0. Received: writers {list(self.writers)}, doomed {list(self.doomed)}. Correct the plan."
+            )
+        parse_attempt(self.name)
+        for name in ("position", "versions"):  # As they will be read back.
+            object.__setattr__(self, name, documents.as_read(dict(getattr(self, name))))
+        object.__setattr__(self, "boxes", assign(self.sharded, self.writers, self.lost))
+        if not self.boxes.keys() <= set(range(self.members)):
+            raise ValueError(
+                f"Expected pieces of sharded tensors held by {self.members} workers numbered from 0. Received: some "
+                f"held by {sorted(self.boxes)}. Number the processes as the coordinator does."
+            )
+
+    @property
+    def directory(self) -> str:
+        """Its folder in the store."""
+        return attempt_directory(self.step, self.name)
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """The workers that have to write pieces of sharded tensors."""
+        return tuple(self.boxes)
+
+    @property
+    def required(self) -> frozenset[int]:
+        """The workers whose parts must arrive."""
+        return frozenset(range(self.members)).difference(self.doomed) | {*self.writers, *self.holders}
+
+    @property
+    def incarnation(self) -> int:
+        """The start of the job that saves."""
+        return parse_attempt(self.name)[0]

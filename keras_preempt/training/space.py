@@ -1,0 +1,54 @@
+"""How large the state of a model is, and whether there is room for a checkpoint of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.partition import dtype_of
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.state.model import ModelState
+
+logger = logging.getLogger("keras_preempt")
+
+
+def check_space(store: Store, model_state: ModelState, members: int, replicas: int) -> None:
+    """Makes sure, before training begins, that there is room for what this worker writes, or stages for a bucket.
+
+    That is an even share of the mirrored variables and of the pieces that it holds of sharded ones, and all of its own.
+    If others are under notice it has to
+    take over their shares too: where there is no room for that, a warning says so.
+
+    Args:
+        store: The run's directory; prepared.
+        model_state: The variables.
+        members: How many workers there are.
+        replicas: How many replicas this worker has.
+
+    Raises:
+        StoreUnavailable: There is not enough room; the message says how much there is.
+    """
+    mirrored, local = size_of(model_state.mirrored_signature()), size_of(model_state.local_signature())
+    share, most = model_state.sharded_sizes()
+    store.check_space(math.ceil(mirrored / members + share) + local * replicas)
+    try:
+        store.check_space(mirrored + most + local * replicas)
+    except StoreUnavailable as error:
+        logger.warning(
+            "There is room for this worker's share of a checkpoint, but not for a whole one, which it has to "
+            "write when all other workers are under notice at once. %s",
+            error,
+        )
+
+
+def size_of(signature: Iterable[Mapping[str, Any]]) -> int:
+    """Bytes of the values of variables, as `ModelState.signature` describes them."""
+    return sum(_item_size(v["dtype"]) * math.prod(v["shape"]) for v in signature)
+
+
+def _item_size(dtype: str) -> int:
+    # How long strings are is known from their values alone: counted is what points to one.
+    return 8 if dtype == "string" else dtype_of(dtype).itemsize
