@@ -24,6 +24,7 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound
 from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.layout import RUN, incarnation_file
+from keras_preempt.checkpoint.other_workers import SETUP
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
@@ -186,7 +187,13 @@ class _Beginning:
                 infos = committed(store)
                 token = incarnations.read(store, incarnation)["token"]
             handshake.say(
-                "claim", {"incarnation": incarnation, "token": token, "identity": _digest(described)}
+                "claim",
+                {
+                    "incarnation": incarnation,
+                    "token": token,
+                    "identity": _digest(described),
+                    "setup": described.get(SETUP),
+                },
             )
             with handshake.telling("proposal/0"):
                 self.told({0: self.tells, **self._hear_all()})
@@ -243,6 +250,7 @@ class _Beginning:
             incarnation = int(claim["incarnation"])
             _check_shared(store, incarnation, str(claim["token"]))
             if _digest(described) != claim["identity"]:
+                _check_batches(described.get(SETUP), claim["setup"], member)
                 raise StartError(
                     "Expected all workers to run the same program: the same model, optimizer and input. Received: "
                     f"another one on worker {member} than on worker 0. Start all workers with the same script."
@@ -298,6 +306,20 @@ class _Beginning:
 def _digest(identity: Mapping[str, Any]) -> str:
     same_everywhere = {key: value for key, value in identity.items() if key != "run_id"}
     return hashlib.sha256(json.dumps(same_everywhere, sort_keys=True).encode()).hexdigest()
+
+
+def _check_batches(own: object, of_leader: object, member: int) -> None:
+    """Makes sure that this worker has as many batches as worker 0: the one with fewer would wait for ever at their end.
+
+    Raises:
+        StartError: It has another number.
+    """
+    here, there = (setup.get("batches") if isinstance(setup, Mapping) else None for setup in (own, of_leader))
+    if here != there:
+        raise StartError(
+            f"Expected the same number of batches in an epoch on all workers. Received: {here} on worker {member}, "
+            f"{there} on worker 0. Give each worker as many samples, or pass steps_per_epoch."
+        )
 
 
 def _usable(info: CheckpointInfo, skipped: list[str]) -> bool:
