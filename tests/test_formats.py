@@ -129,7 +129,7 @@ def read_all(store: LocalStore) -> None:
 @pytest.mark.parametrize(
     ("name", "make_newer", "newest"),
     [
-        (RUN, newer_document, 2),
+        (RUN, newer_document, 1),
         (f"{ATTEMPT}/{MANIFEST}", newer_document, 2),
         (f"{EVENTS}/00001.w00000.jsonl", newer_line, 1),
     ],

@@ -22,7 +22,7 @@ from keras_preempt.checkpoint.errors import (
     StoreUnavailable,
 )
 from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file, part_file
-from keras_preempt.checkpoint.manifest import SHARDED_FORMAT, Manifest, Part, PartRef
+from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef
 from keras_preempt.checkpoint.storage.store import Store
 
 _SAME_COMMIT = ("step", "attempt", "position")
@@ -76,7 +76,7 @@ def commit(
     check_files(attempt, parts, sizes)
     check_tensors(attempt, parts)
     manifest = Manifest(
-        format=SHARDED_FORMAT if attempt.holders else documents.FORMAT,
+        format=documents.SHARDED_FORMAT if attempt.holders else documents.FORMAT,
         step=attempt.step,
         position=dict(attempt.position),
         incarnation=attempt.incarnation,
@@ -149,7 +149,7 @@ def read_manifest(store: Store, directory: str) -> Manifest:
         CorruptCheckpoint: It is not what was written.
     """
     name = f"{directory}/{MANIFEST}"
-    return Manifest.from_document(documents.read(store, name), name)
+    return Manifest.from_document(documents.read(store, name, documents.SHARDED_FORMAT), name)
 
 
 def _wait_for_parts(

@@ -31,11 +31,11 @@ from keras_preempt.checkpoint.fields import (
 from keras_preempt.checkpoint.storage.store import Store
 
 FORMAT = 1
-"""The format in which documents are written, unless they need a newer one: so older releases go on reading them."""
+"""The format of claims, identities, and of manifests and part lists that need no newer one: so older releases go on
+reading them. Manifests and part lists are read up to `SHARDED_FORMAT`."""
 
-NEWEST = 2
-"""The newest format of manifests, part lists, claims and identities that this version reads. Format 2 has sharded
-tensors: see `manifest`."""
+SHARDED_FORMAT = 2
+"""The format of manifests and part lists with sharded tensors: see `manifest`."""
 
 LARGEST = 64 << 20
 """Bytes that a document may have."""
@@ -82,12 +82,13 @@ def as_read(value: dict[str, Any]) -> dict[str, Any]:
     return read_back
 
 
-def decode(data: bytes, file: str) -> dict[str, Any]:
+def decode(data: bytes, file: str, newest: int = FORMAT) -> dict[str, Any]:
     """Returns the fields of a document without its `crc32c`.
 
     Args:
         data: Its bytes.
         file: Its name, for messages.
+        newest: The newest format that can be read.
 
     Raises:
         UnsupportedFormat: It was written in a newer format.
@@ -98,7 +99,7 @@ def decode(data: bytes, file: str) -> dict[str, Any]:
         if not isinstance(fields, dict):
             raise CorruptCheckpoint(file, "no JSON object")
         # First, since a newer format may do everything else differently.
-        _check_format(fields.get("format"), file)
+        _check_format(fields.get("format"), file, newest)
         head, comma, _ = data.rpartition(_SUM_MARK)
         if not comma or data[len(head) :] != _end(head):
             raise CorruptCheckpoint(file, "a document that was changed after it was written")
@@ -111,8 +112,8 @@ def decode(data: bytes, file: str) -> dict[str, Any]:
     return body
 
 
-def read(store: Store, name: str) -> dict[str, Any]:
-    """Returns the fields of a stored document.
+def read(store: Store, name: str, newest: int = FORMAT) -> dict[str, Any]:
+    """Returns the fields of a stored document; `newest` as in `decode`.
 
     Raises:
         NotFound: There is no such document.
@@ -120,12 +121,12 @@ def read(store: Store, name: str) -> dict[str, Any]:
         CorruptCheckpoint: It is not what was written, or too large to be a document.
     """
     try:
-        return decode(store.read(name, limit=LARGEST), name)
+        return decode(store.read(name, limit=LARGEST), name, newest)
     except TooLarge as error:
         raise CorruptCheckpoint(name, f"{error.size} bytes, more than a document may have") from error
 
 
-def read_listed(store: Store, name: str, *, size: int, crc32c: int) -> dict[str, Any]:
+def read_listed(store: Store, name: str, *, size: int, crc32c: int, newest: int = FORMAT) -> dict[str, Any]:
     """Returns the fields of a document that another one lists with its size in bytes and its sum.
 
     Raises:
@@ -144,14 +145,14 @@ def read_listed(store: Store, name: str, *, size: int, crc32c: int) -> dict[str,
         raise CorruptCheckpoint(name, f"{len(data)} bytes instead of {size}")
     if google_crc32c.value(data) != crc32c:
         raise CorruptCheckpoint(name, "another crc32c than when it was written")
-    return decode(data, name)
+    return decode(data, name, newest)
 
 
-def _check_format(version: object, file: str) -> None:
+def _check_format(version: object, file: str, newest: int) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= _NEWEST_FORMAT:
         raise CorruptCheckpoint(file, f"no format version ({shown(version)})")
-    if version > NEWEST:
-        raise UnsupportedFormat(file, version, NEWEST)
+    if version > newest:
+        raise UnsupportedFormat(file, version, newest)
 
 
 def _end(head: bytes) -> bytes:

@@ -232,7 +232,9 @@ class Reading:
         if member not in self._parts:
             ref = self._refs[member]
             name = f"{self._directory}/{ref.name}"
-            listed = documents.read_listed(self._store, name, size=ref.size, crc32c=ref.crc32c)
+            listed = documents.read_listed(
+                self._store, name, size=ref.size, crc32c=ref.crc32c, newest=documents.SHARDED_FORMAT
+            )
             part = Part.from_document(listed, name)
             if part.member != member:
                 raise CorruptCheckpoint(name, f"the part of worker {part.member}")

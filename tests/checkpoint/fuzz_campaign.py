@@ -27,7 +27,7 @@ from keras_preempt.checkpoint.reader import (
 )
 from keras_preempt.checkpoint.storage.store import Store
 from tests.checkpoint.fuzz_mutations import SEALED, UNSEALED
-from tests.checkpoint.fuzz_targets import MEMBERS, Targets, make
+from tests.checkpoint.fuzz_targets import MEMBERS, WANTED, Targets, make
 
 MEMORY = 768 << 20  # bytes of addresses, of which the interpreter and NumPy have taken some
 PATIENCE = 20.0  # seconds for one input, which takes milliseconds
@@ -56,6 +56,10 @@ def load_all(store: Store, info: CheckpointInfo) -> None:
     Reading(store, info).load_all()
 
 
+def load_boxes(store: Store, info: CheckpointInfo) -> None:
+    Reading(store, info, wanted=WANTED).load(0)
+
+
 def read(targets: Targets, info: CheckpointInfo, sealed: bool) -> bool:
     """Reads a checkpoint in all ways; returns whether it was refused by one of the workers."""
     refused = []
@@ -69,7 +73,7 @@ def read(targets: Targets, info: CheckpointInfo, sealed: bool) -> bool:
         original = targets.originals.get((info.directory, member))
         if not sealed and (original is None or not identical(loaded, original)):
             raise Wrong(f"worker {member} got something else than what was written to {info.directory}")
-    for use in (verify, load_all):
+    for use in (verify, load_all, load_boxes):
         try:
             use(targets.store, info)
         except CheckpointError as error:

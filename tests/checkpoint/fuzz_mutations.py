@@ -55,6 +55,7 @@ TEXTS = (
         "9" * 300,
     ),
     *("MANIFEST.json", "w00000.part.json", "w00001.local.safetensors", "w00000.mirrored-000.safetensors"),
+    *("w00000.sharded.safetensors", "experts[0:2,0:3]", "experts", "gates"),
     *("step-00000003", "00001-0000", "00009-0000", "e" * 20_000, "é☃\U0001f600"),
 )
 NUMBERS = (

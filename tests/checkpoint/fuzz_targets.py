@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_preempt.checkpoint import documents, incarnations, partition
 from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.boxes import Box, Piece, ShardedSpec
 from keras_preempt.checkpoint.commit import commit
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, attempt_name, part_file
 from keras_preempt.checkpoint.partition import TensorSpec
@@ -58,6 +59,35 @@ def tensors(step: int) -> dict[str, Array]:
     }
 
 
+def sharded_tensors(step: int) -> dict[str, Array]:
+    random = np.random.default_rng(step)
+    return {
+        "experts": random.standard_normal((4, 6), dtype=np.float32),
+        "gates": random.integers(0, 2, 12).astype(np.bool_),
+    }
+
+
+SHARDED = [
+    ShardedSpec(
+        "experts",
+        "float32",
+        (4, 6),
+        tuple(
+            Piece((row, column), (row + 2, column + 3), (row // 2,)) for row in (0, 2) for column in (0, 3)
+        ),
+    ),
+    ShardedSpec("gates", "bool", (12,), (Piece((0,), (5,), (0, 1)), Piece((5,), (12,), (0, 1)))),
+]
+WANTED = {
+    "experts": [
+        Box("experts", "float32", (4, 6), (0, 0), (4, 2)),
+        Box("experts", "float32", (4, 6), (3, 2), (4, 6)),
+    ],
+    "kernel": [Box("kernel", "float32", (9, 7), (2, 1), (5, 7))],
+}
+"""What a worker in another mesh needs: parts of a tensor that is stored in pieces, and of one stored in runs."""
+
+
 def make(root: Path) -> Targets:
     """Saves both checkpoints below `root`, in pieces and several files."""
     store = LocalStore(root / "run")
@@ -78,12 +108,6 @@ def _save(store: LocalStore, step: int, round: int) -> CheckpointInfo:
     held = tensors(step)
     specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in held.items()]
     position = {"epoch": 0, "phase": "train", "batch": step, "step": step}
-    for member, share in enumerate(partition.partition(specs, MEMBERS)):
-        local = {"mean@0": np.full(5, step + member, np.float64)}
-        state = {"batch": step, "member": member, "best": float("inf"), "nested": [[1, {"$float": 2}], "é"]}
-        write_part(
-            store, directory, member, [(piece, held[piece.tensor]) for piece in share], local, state, position
-        )
     attempt = Attempt(
         step=step,
         name=attempt_name(1, round),
@@ -93,7 +117,15 @@ def _save(store: LocalStore, step: int, round: int) -> CheckpointInfo:
         writers=tuple(range(MEMBERS)),
         reason="SIGTERM",
         versions={"numpy": "2"},
+        sharded=SHARDED,
     )
+    divided = sharded_tensors(step)
+    for member, share in enumerate(partition.partition(specs, MEMBERS)):
+        local = {"mean@0": np.full(5, step + member, np.float64)}
+        state = {"batch": step, "member": member, "best": float("inf"), "nested": [[1, {"$float": 2}], "é"]}
+        mirrored = [(piece, held[piece.tensor]) for piece in share]
+        boxes = [(box, divided[box.tensor][box.index]) for box in attempt.boxes[member]]
+        write_part(store, directory, member, mirrored, local, state, position, sharded=boxes)
     commit(store, attempt, timeout=5.0, optional_timeout=0.0)
     return next(info for info in committed(store) if info.directory == directory)
 

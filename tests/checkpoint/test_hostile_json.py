@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_preempt.checkpoint import documents, fields
-from keras_preempt.checkpoint.documents import FORMAT, decode, encode
+from keras_preempt.checkpoint.documents import FORMAT, SHARDED_FORMAT, decode, encode
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, UnsupportedFormat, one_line
 from keras_preempt.checkpoint.manifest import Manifest, Part
 from keras_preempt.checkpoint.partition import dtype_of, elements
@@ -41,27 +41,28 @@ def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
     )
 
 
-manifests = objects(
-    format=st.just(1),
-    step=counts,
-    position=st.dictionaries(st.sampled_from(["epoch", "phase", "batch", "step"]), odd, max_size=4),
-    incarnation=st.just(1) | counts,
-    attempt=st.just("00001-0001") | names,
-    kind=st.text(),
-    finished=st.booleans(),
-    reason=st.text(),
-    members=counts,
-    writers=st.lists(small, max_size=3),
-    parts=st.lists(objects(member=small, name=names, size=counts, crc32c=counts), max_size=3),
-    missing=st.lists(small, max_size=3),
-    created_at=st.floats() | counts,
-    versions=st.dictionaries(st.text(), odd, max_size=2),
+manifest_fields = {
+    "step": counts,
+    "position": st.dictionaries(st.sampled_from(["epoch", "phase", "batch", "step"]), odd, max_size=4),
+    "incarnation": st.just(1) | counts,
+    "attempt": st.just("00001-0001") | names,
+    "kind": st.text(),
+    "finished": st.booleans(),
+    "reason": st.text(),
+    "members": counts,
+    "writers": st.lists(small, max_size=3),
+    "parts": st.lists(objects(member=small, name=names, size=counts, crc32c=counts), max_size=3),
+    "missing": st.lists(small, max_size=3),
+    "created_at": st.floats() | counts,
+    "versions": st.dictionaries(st.text(), odd, max_size=2),
+}
+manifests = objects(format=st.just(1), **manifest_fields) | objects(
+    format=st.just(2), **manifest_fields, holders=st.lists(small, max_size=3)
 )
-parts = objects(
-    format=st.just(1),
-    member=counts,
-    files=st.lists(objects(name=names, size=counts, crc32c=counts), max_size=3),
-    mirrored=st.lists(
+part_fields = {
+    "member": counts,
+    "files": st.lists(objects(name=names, size=counts, crc32c=counts), max_size=3),
+    "mirrored": st.lists(
         objects(
             file=names,
             tensor=st.sampled_from(TEXTS),
@@ -72,9 +73,24 @@ parts = objects(
         ),
         max_size=3,
     ),
-    local=st.none() | names,
-    state=st.dictionaries(st.text(), odd, max_size=3),
-    position=st.dictionaries(st.text(), odd, max_size=3),
+    "local": st.none() | names,
+    "state": st.dictionaries(st.text(), odd, max_size=3),
+    "position": st.dictionaries(st.text(), odd, max_size=3),
+}
+parts = objects(format=st.just(1), **part_fields) | objects(
+    format=st.just(2),
+    **part_fields,
+    sharded=st.lists(
+        objects(
+            file=names,
+            tensor=st.sampled_from(TEXTS),
+            dtype=st.sampled_from(["float32", "bool", "object"]),
+            shape=st.lists(counts, max_size=40),
+            start=st.lists(counts, max_size=40),
+            stop=st.lists(counts, max_size=40),
+        ),
+        max_size=3,
+    ),
 )
 headers = st.dictionaries(
     st.sampled_from(["a", "b", "c", "__metadata__", *TEXTS]),
@@ -92,12 +108,14 @@ headers = st.dictionaries(
 def test_a_document_of_any_content_is_read_or_refused(body: dict[str, Any]) -> None:
     for kind in (Manifest, Part):
         try:
-            fields = decode(seal_text(json.dumps(body)), "file")
+            fields = decode(seal_text(json.dumps(body)), "file", SHARDED_FORMAT)
             made = kind.from_document(fields, "file")
         except CheckpointError as error:
             check_refusal(error)
         else:
-            assert kind.from_document(decode(made.to_json(), "file"), "file") == made or "nan" in repr(made)
+            assert kind.from_document(
+                decode(made.to_json(), "file", SHARDED_FORMAT), "file"
+            ) == made or "nan" in repr(made)
 
 
 @given(st.binary() | st.text().map(str.encode) | odd.map(lambda value: json.dumps(value).encode()))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.checkpoint.documents import FORMAT, decode
+from keras_preempt.checkpoint.boxes import Box
+from keras_preempt.checkpoint.documents import FORMAT, SHARDED_FORMAT, decode
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.layout import (
     attempt_directory,
@@ -19,8 +20,9 @@ from keras_preempt.checkpoint.layout import (
     parse_attempt,
     parse_step,
     part_file,
+    sharded_file,
 )
-from keras_preempt.checkpoint.manifest import FileEntry, Manifest, Part, PartRef, PlacedSlice
+from keras_preempt.checkpoint.manifest import FileEntry, Manifest, Part, PartRef, PlacedBox, PlacedSlice
 from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
 
 sums = st.integers(0, 2**32 - 1)
@@ -32,8 +34,9 @@ def manifests(draw: st.DrawFn) -> Manifest:
     members = draw(st.integers(1, 9))
     present = sorted(draw(st.sets(st.integers(0, members - 1), min_size=1)))
     incarnation, round = draw(st.integers(0, 10**6)), draw(st.integers(0, 10**5))
+    version = draw(st.sampled_from([FORMAT, SHARDED_FORMAT]))
     return Manifest(
-        format=FORMAT,
+        format=version,
         step=draw(st.integers(0, 10**12)),
         position=draw(json_objects),
         incarnation=incarnation,
@@ -49,6 +52,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         missing=tuple(member for member in range(members) if member not in present),
         created_at=draw(st.floats(0, 1e10)),
         versions=draw(json_objects),
+        holders=tuple(sorted(draw(st.sets(st.sampled_from(present))))) if version == SHARDED_FORMAT else (),
     )
 
 
@@ -61,19 +65,23 @@ def parts(draw: st.DrawFn) -> Part:
     files = [mirrored_file(member, index) for index in range(2)]
     placed = tuple(PlacedSlice(draw(st.sampled_from(files)), slice_) for slice_ in share)
     own = local_file(member) if draw(st.booleans()) else None
-    names = [*files, own] if own else files
+    boxes = tuple(
+        PlacedBox(sharded_file(member, None), Box(f"s{number}", "float32", shape, (0,) * len(shape), shape))
+        for number, shape in enumerate(draw(st.lists(st.sampled_from([(), (3,), (2, 4)]), max_size=2)))
+    )
+    names = [*files, *([own] if own else []), *([sharded_file(member, None)] if boxes else [])]
     entries = tuple(FileEntry(name, draw(st.integers(2**40, 2**50)), draw(sums)) for name in names)
-    return Part(member, entries, placed, own, draw(json_objects), draw(json_objects))
+    return Part(member, entries, placed, own, draw(json_objects), draw(json_objects), boxes)
 
 
 @given(manifests())
 def test_a_manifest_is_read_back_as_it_was(manifest: Manifest) -> None:
-    assert Manifest.from_document(decode(manifest.to_json(), "file"), "file") == manifest
+    assert Manifest.from_document(decode(manifest.to_json(), "file", SHARDED_FORMAT), "file") == manifest
 
 
 @given(parts())
 def test_a_part_list_is_read_back_as_it_was(part: Part) -> None:
-    assert Part.from_document(decode(part.to_json(), "file"), "file") == part
+    assert Part.from_document(decode(part.to_json(), "file", SHARDED_FORMAT), "file") == part
 
 
 def a_manifest() -> dict[str, Any]:
@@ -227,6 +235,8 @@ def test_only_names_that_a_save_gives_are_recognised() -> None:
         local_file(3),
         mirrored_file(3, None),
         mirrored_file(12345, 999),
+        sharded_file(3, None),
+        sharded_file(12345, 999),
     ):
         assert is_attempt_file(name)
     for name in (

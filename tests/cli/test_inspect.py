@@ -260,11 +260,11 @@ def test_works_on_a_bucket_with_the_permission_to_read(
 def test_a_newer_format_of_one_checkpoint_is_reported_beside_the_others(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    newer(directory / "step-00000009" / "00002-0000" / "MANIFEST.json", format=2)
+    newer(directory / "step-00000009" / "00002-0000" / "MANIFEST.json", format=3)
     code, out, _ = run(capsys, "inspect", str(directory), "--json")
     assert code == 1
     newest, older = json.loads(out)["checkpoints"]
-    assert "Install a keras-preempt release that reads format version 2." in newest["problem"]
+    assert "Install a keras-preempt release that reads format version 3." in newest["problem"]
     assert older["problem"] is None
 
 

@@ -1,0 +1,264 @@
+"""Tensors that are divided among workers: written in pieces, restored by other workers with the same values."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from keras_preempt.checkpoint import reader, writer
+from keras_preempt.checkpoint.boxes import PiecesLost, ShardedSpec
+from keras_preempt.checkpoint.errors import NotEnoughMemory, PartsMissing
+from keras_preempt.checkpoint.layout import MANIFEST, is_attempt_file, part_file
+from keras_preempt.checkpoint.reader import Loaded, Reading, committed, load, verify
+from keras_preempt.checkpoint.writer import discard
+from tests.checkpoint.builders import new_store
+from tests.checkpoint.fuzz_targets import fields_of
+from tests.checkpoint.round_table import RoundTable, together
+from tests.checkpoint.sharded_builders import (
+    ALONE,
+    BOTH_WAYS,
+    BY_COLUMNS,
+    BY_ROWS,
+    MIRRORED,
+    Counting,
+    Cuts,
+    attempt_of,
+    held_by,
+    save,
+    sharded,
+    tensors,
+    write,
+)
+
+STEP = 5
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Counting:
+    new_store(tmp_path)
+    return Counting(tmp_path / "run")
+
+
+def assert_holds(loaded: Loaded, specs: list[ShardedSpec], member: int) -> None:
+    """What a worker has got is what it needs, and every value is that which was saved."""
+    wanted, values = held_by(member, specs), tensors(STEP)
+    assert {name: set(boxes) for name, boxes in loaded.boxes.items()} == {
+        name: set(boxes) for name, boxes in wanted.items()
+    }
+    for boxes in loaded.boxes.values():
+        for box, array in boxes.items():
+            expected = values[box.tensor][box.index]
+            assert (array.dtype, array.shape) == (expected.dtype, expected.shape), box.key
+            assert array.tobytes() == expected.tobytes(), box.key
+    assert loaded.tensors.keys() == values.keys() - wanted.keys()
+    for name, array in loaded.tensors.items():
+        assert (array.dtype, array.shape) == (values[name].dtype, values[name].shape)
+        assert array.tobytes() == values[name].tobytes(), name
+
+
+LAYOUTS = [
+    pytest.param(BY_COLUMNS, 2, 1, id="columns on 2"),
+    pytest.param(BY_ROWS, 3, 2, id="rows on 3, each twice"),
+    pytest.param(BOTH_WAYS, 4, 1, id="both on 4"),
+    pytest.param(BOTH_WAYS, 1, 1, id="both on 1"),
+    pytest.param(MIRRORED, 2, 1, id="mirrored on 2"),
+]
+
+
+@pytest.mark.parametrize(("cuts", "members", "copies"), LAYOUTS)
+@pytest.mark.parametrize(("others", "readers", "their_copies"), LAYOUTS)
+def test_a_checkpoint_of_n_workers_restores_on_m_in_another_mesh_with_equal_values(
+    cuts: Cuts,
+    members: int,
+    copies: int,
+    others: Cuts,
+    readers: int,
+    their_copies: int,
+    store: Counting,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "FILE_SIZE", 40)  # Many files, and boxes of several in one.
+    save(store, attempt_of(STEP, sharded(STEP, cuts, members, copies), members))
+    (info,) = committed(store)
+    specs = sharded(STEP, others, readers, their_copies)
+    for member in range(readers):
+        loaded = Reading(store, info, wanted=held_by(member, specs)).load(member)
+        assert_holds(loaded, specs, member)
+        assert loaded.state == {"member": member if member < members else 0}
+    whole, workers = Reading(store, info).load_all()
+    assert_holds(Loaded(loaded.manifest, whole, {}, {}, None), [], 0)
+    assert [own.member for own in workers] == list(range(members))
+    verify(store, info)
+
+
+@pytest.mark.parametrize("cuts", [BOTH_WAYS, MIRRORED], ids=["pieces", "slices"])
+def test_workers_that_read_together_each_read_the_pieces_that_they_need(cuts: Cuts, store: Counting) -> None:
+    save(store, attempt_of(STEP, sharded(STEP, cuts, 2), 2))
+    (info,) = committed(store)
+    specs, table, ready = sharded(STEP, BY_COLUMNS, 3), RoundTable(3), threading.Barrier(3)
+
+    def worker(member: int) -> Callable[[], Loaded]:
+        def run() -> Loaded:
+            reading = Reading(store, info, share=(member, 3), wanted=held_by(member, specs))
+            loaded = reading.load(member)
+            ready.wait(30)
+            reading.exchange(table.gather(member))
+            return loaded
+
+        return run
+
+    for member, loaded in enumerate(together([worker(member) for member in range(3)])):
+        assert isinstance(loaded, Loaded), loaded
+        assert_holds(loaded, specs, member)
+    assert all(count == 1 for name, count in store.opened.items() if ".mirrored" in name)
+
+
+def test_only_files_that_hold_something_of_a_needed_box_are_read(store: Counting) -> None:
+    save(store, attempt_of(STEP, sharded(STEP, {"kernel": (1, 4)}, 4), 4))
+    (info,) = committed(store)
+    specs = sharded(STEP, {"kernel": (1, 4)}, 4)
+    for member in range(4):
+        store.opened.clear()
+        Reading(store, info, wanted=held_by(member, specs)).load(0)
+        assert [name for name in store.opened if ".sharded" in name] == [f"w{member:05d}.sharded.safetensors"]
+    store.opened.clear()
+    halves = sharded(STEP, {"kernel": (1, 2)}, 2)
+    Reading(store, info, wanted=held_by(1, halves)).load(0)
+    assert {name for name in store.opened if ".sharded" in name} == {
+        "w00002.sharded.safetensors",
+        "w00003.sharded.safetensors",
+    }
+
+
+def test_memory_is_asked_for_what_this_worker_needs_and_not_for_the_whole_tensor(
+    store: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def check_room(directory: str, size: int) -> None:
+        asked.append(size)
+        raise NotEnoughMemory(directory, size, 1)
+
+    monkeypatch.setattr(reader, "check_room", check_room)
+    monkeypatch.setattr(writer, "FILE_SIZE", 1)
+    specs = sharded(STEP, {"kernel": (7, 12)}, 84)
+    save(store, attempt_of(STEP, specs, 84, writers=(0,)))
+    (info,) = committed(store)
+    for wanted in (held_by(3, specs), None):
+        with pytest.raises(NotEnoughMemory):
+            Reading(store, info, wanted=wanted).load(0)
+    assert asked[0] + tensors(STEP)["kernel"].nbytes - 4 <= asked[1]
+    assert not any(name.endswith(".safetensors") for name in store.opened)
+
+
+def test_pieces_are_written_before_everything_else_and_none_is_cut(
+    store: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "FILE_SIZE", 100)
+    specs = sharded(STEP, BOTH_WAYS, 1)
+    attempt = attempt_of(STEP, specs, 1)
+    write(store, attempt)
+    kinds = [name.split(".")[1].partition("-")[0] for name in store.written if "part" not in name]
+    assert kinds == sorted(kinds, key=["sharded", "mirrored", "local"].index)
+    assert kinds.count("sharded") > 2
+    part = fields_of(store.path / attempt.directory / part_file(0))
+    for entry in part["files"]:
+        held = [placed for placed in part["sharded"] if placed["file"] == entry["name"]]
+        assert len(held) <= 1 or sum(_bytes(placed) for placed in held) <= 100
+    names = {path.name for path in (store.path / attempt.directory).iterdir()}
+    assert all(map(is_attempt_file, names))
+    assert discard(store, attempt.directory, 0)
+    assert not (store.path / attempt.directory).exists()
+
+
+def _bytes(placed: dict[str, Any]) -> int:
+    extent = np.subtract(placed["stop"], placed["start"])
+    return int(np.prod(extent)) * np.dtype(placed["dtype"]).itemsize
+
+
+def test_a_file_of_pieces_is_a_safetensors_file_with_a_key_for_each(store: Counting) -> None:
+    attempt = attempt_of(STEP, sharded(STEP, BY_COLUMNS, 2), 2)
+    save(store, attempt)
+    with safe_open(store.path / attempt.directory / "w00001.sharded.safetensors", framework="np") as file:
+        assert set(file.keys()) == {box.key for box in attempt.boxes[1]}
+        assert np.array_equal(file.get_tensor("kernel[0:7,3:6]"), tensors(STEP)["kernel"][:, 3:6])
+
+
+def formats(folder: Path) -> dict[str, int]:
+    return {path.name: json.loads(path.read_bytes())["format"] for path in folder.glob("*.json")}
+
+
+def test_only_what_names_pieces_is_in_the_new_format(store: Counting) -> None:
+    """Earlier releases go on reading checkpoints without any."""
+    attempt = attempt_of(STEP, sharded(STEP, MIRRORED, 2), 2)
+    save(store, attempt)
+    assert formats(store.path / attempt.directory) == {MANIFEST: 1, part_file(0): 1, part_file(1): 1}
+    for name in (MANIFEST, part_file(0)):
+        assert not {"holders", "sharded"} & fields_of(store.path / attempt.directory / name).keys()
+    attempt = attempt_of(STEP + 1, sharded(STEP + 1, {"kernel": (1, 1)}, 2), 2)
+    manifest = save(store, attempt)
+    assert manifest.holders == (0,)
+    assert formats(store.path / attempt.directory) == {MANIFEST: 2, part_file(0): 2, part_file(1): 1}
+
+
+# -- Workers that are under notice, or gone --------------------------------------------------------------
+
+
+def test_a_worker_under_notice_that_alone_holds_a_piece_writes_it_and_is_waited_for(store: Counting) -> None:
+    specs = sharded(STEP, ALONE, 2)
+    attempt = attempt_of(STEP, specs, 2, writers=(0,), doomed=(1,))
+    assert attempt.required == {0, 1}
+    assert [box.start for box in attempt.boxes[1]] == [(0, 6)]
+    late = threading.Thread(target=lambda: write(store, attempt, absent=(0,)))
+
+    def wait(seconds: float) -> None:
+        if not late.ident:
+            late.start()
+        late.join(30)
+
+    manifest = save(store, attempt, absent=(1,), timeout=60.0, wait=wait)
+    assert (manifest.writers, manifest.holders, manifest.missing) == ((0,), (0, 1), ())
+    assert_holds(load(store, committed(store)[0], 0, 1), [], 0)
+
+
+def test_pieces_that_others_hold_as_well_are_not_left_to_a_worker_under_notice(store: Counting) -> None:
+    attempt = attempt_of(STEP, sharded(STEP, ALONE, 2, copies=2), 2, writers=(0,), doomed=(1,))
+    assert attempt.holders == (0,)
+    manifest = save(store, attempt, absent=(1,), gone=lambda: (1,))
+    assert manifest.missing == (1,)
+    assert_holds(load(store, committed(store)[0], 0, 1), [], 0)
+
+
+@pytest.mark.parametrize("doomed", [(), (1,)], ids=["healthy", "under notice"])
+def test_without_a_worker_that_alone_held_a_piece_nothing_is_committed_and_the_one_before_counts(
+    doomed: tuple[int, ...], store: Counting
+) -> None:
+    specs = sharded(STEP, ALONE, 2)
+    save(store, attempt_of(STEP, specs, 2))
+    later = sharded(STEP + 1, ALONE, 2)
+    attempt = attempt_of(STEP + 1, later, 2, writers=tuple({0, 1}.difference(doomed)), doomed=doomed)
+    with pytest.raises(PartsMissing, match=r"Worker\(s\) 1 alone held part of the model") as failed:
+        save(store, attempt, absent=(1,), gone=lambda: (1,))
+    assert failed.value.late == (1,)
+    assert "Nothing was committed; the newest earlier checkpoint stays valid" in str(failed.value)
+    (info,) = committed(store)
+    assert info.step == STEP
+    assert_holds(load(store, info, 0, 1), [], 0)
+    with pytest.raises(PiecesLost, match=r"only worker\(s\) 1 held"):
+        attempt_of(STEP + 1, later, 2, writers=(0,), doomed=(1,), lost=frozenset({1}))
+
+
+def test_a_worker_that_holds_nothing_alone_is_not_blamed(store: Counting) -> None:
+    specs = sharded(STEP, ALONE, 2, copies=2)
+    attempt = attempt_of(STEP, specs, 2)
+    with pytest.raises(PartsMissing, match="Check that all workers share the directory"):
+        save(store, attempt, absent=(1,), gone=lambda: (1,))
+    save(store, attempt_of(STEP + 1, specs, 2, writers=(0,), doomed=(1,), lost=frozenset({1})), absent=(1,))
+    assert committed(store)[0].step == STEP + 1
