@@ -52,6 +52,11 @@ _HOMES = {
 _OF_BACKENDS = {"WorkerLost": "errors"}
 """Names that each backend has one of, by the module in its folder."""
 
+_OF_TENSORFLOW = frozenset(
+    {"MultiWorkerFit", "PreemptionCheckpointHandler", "PreemptionWatcher", "enable_multi_worker_fit"}
+)
+"""Names that take the place of something of TensorFlow, or repair Keras on it."""
+
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: the command line must not wait for TensorFlow.
@@ -60,10 +65,14 @@ def __getattr__(name: str) -> Any:
     from keras_preempt.backend.requirements import check
 
     check()
-    return getattr(import_module(_HOMES.get(name) or _home_of_backend(_OF_BACKENDS[name])), name)
+    import keras
 
-
-def _home_of_backend(module: str) -> str:
-    import keras  # As Keras itself is: imported when the first name is used.
-
-    return f"keras_preempt.backend.{keras.backend.backend()}.{module}"
+    backend = keras.backend.backend()
+    if name in _OF_TENSORFLOW and backend != "tensorflow":
+        raise ImportError(
+            f"Expected Keras to run on the TensorFlow backend, of which keras_preempt.{name} is a part. Received: "
+            f"{backend!r}. Train with model.fit and PreemptionCallback, which work on both; or set "
+            "KERAS_BACKEND=tensorflow before Keras is imported."
+        )
+    home = _HOMES.get(name) or f"keras_preempt.backend.{backend}.{_OF_BACKENDS[name]}"
+    return getattr(import_module(home), name)

@@ -18,6 +18,7 @@ from keras_preempt.backend.versions import (
     NEWEST_TENSORFLOW,
     OLDEST_JAX,
     OLDEST_KERAS,
+    OLDEST_KERAS_ON_JAX,
     OLDEST_TENSORFLOW,
 )
 from keras_preempt.process import log
@@ -33,24 +34,18 @@ class _Package:
         name: What it is called.
         oldest: The oldest version that was verified.
         newest: The newest one.
-        install: What to install, in words.
+        oldest_keras: The oldest Keras that was verified on it.
     """
 
     name: str
     oldest: str
     newest: str
-    install: str
+    oldest_keras: str
 
 
 _PACKAGES = {
-    "tensorflow": _Package(
-        "TensorFlow",
-        OLDEST_TENSORFLOW,
-        NEWEST_TENSORFLOW,
-        "Install it with `pip install 'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install "
-        "'keras-preempt[tpu]'`; the two exclude each other.",
-    ),
-    "jax": _Package("JAX", OLDEST_JAX, NEWEST_JAX, "Install it with `pip install 'keras-preempt[jax]'`."),
+    "tensorflow": _Package("TensorFlow", OLDEST_TENSORFLOW, NEWEST_TENSORFLOW, OLDEST_KERAS),
+    "jax": _Package("JAX", OLDEST_JAX, NEWEST_JAX, OLDEST_KERAS_ON_JAX),
 }
 
 _told: set[str] = set()
@@ -81,7 +76,7 @@ def check() -> None:
         )
     package = _PACKAGES[backend]
     installed = str(import_module(backend).__version__)
-    _check_not_older("keras", keras.__version__, OLDEST_KERAS)
+    _check_not_older("keras", keras.__version__, package.oldest_keras)
     _check_not_older(backend, installed, package.oldest)
     if Version(keras.__version__) > Version(NEWEST_KERAS) and "keras" not in _told:
         _told.add("keras")

@@ -20,13 +20,13 @@ VERIFIED_TENSORFLOW = (OLDEST_TENSORFLOW, "2.17.1", NEWEST_TENSORFLOW)
 """All that were verified."""
 
 OLDEST_JAX = "0.10.2"
-"""The only one that was verified so far; an older one is told of and used."""
+"""The only one that was verified so far."""
 
 NEWEST_JAX = "0.10.2"
 """A newer one works as long as it has the private names of `backend.jax`."""
 
-OLDEST_KERAS_ON_JAX = "3.15.0"
-"""Before it, Keras was not verified on JAX."""
+OLDEST_KERAS_ON_JAX = "3.15.1"
+"""The only one that was verified on JAX so far."""
 
 
 class UnsupportedTensorFlow(ImportError):

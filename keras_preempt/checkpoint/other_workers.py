@@ -66,8 +66,9 @@ class Setup:
 
     def __str__(self) -> str:
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
-        replicas = "" if self.replicas == self.workers else f" with {self.replicas} replicas"
-        return f"{workers}{replicas}" + (f" ({one_line(self.layout)})" if self.layout else "")
+        if self.layout:
+            return f"{workers} ({one_line(self.layout)})"
+        return workers if self.replicas == self.workers else f"{workers} with {self.replicas} replicas"
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, object, object]]:

@@ -130,6 +130,8 @@ def _summary(found: LoadedFromOthers, setup: Setup, continuation: Continuation, 
     missing = found.manifest.missing
     if old.layout != setup.layout and exact and not missing:
         kept = "every variable has its exact value, divided among the devices in another way"
+    elif exact and not missing:
+        kept = "every variable has its exact value"
     elif old.replicas == setup.replicas and not missing:
         kept = "weights and what each replica holds exact"
     elif old.replicas == 1:
