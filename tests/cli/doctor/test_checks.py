@@ -194,7 +194,7 @@ def test_another_backend_in_the_environment_is_found(
     [
         ({"keras": "3.15.1", "jax": "0.10.2"}, ["ok", "ok"], "jax 0.10.2"),
         ({"keras": "3.15.1", "tensorflow": "2.21.0"}, ["ok", "problem"], "keras-preempt[jax]"),
-        ({"keras": "3.14.0", "jax": "0.10.2"}, ["problem", "ok"], "keras>=3.15.0"),
+        ({"keras": "3.14.0", "jax": "0.10.2"}, ["problem", "ok"], "keras>=3.15.1"),
         ({"keras": "3.15.1", "jax": "0.4.30"}, ["ok", "problem"], "jax>=0.10.2"),
         ({"keras": "3.15.1", "jax": "9.0"}, ["ok", "warning"], "jax 9.0 is newer"),
     ],
