@@ -170,3 +170,25 @@ def test_weights_of_a_checkpoint_are_loaded_into_a_divided_model(tmp_path: Path)
             assert (now[name][:, :2] == 77).any(), "what this process does not hold is not its to assign"
         elif name.startswith("model/"):
             assert now[name].tobytes() == old[name].tobytes()
+
+
+def test_a_divided_variable_that_is_made_later_takes_what_its_process_holds_of_the_value_that_waited() -> (
+    None
+):
+    old = values(made(seed=1))
+    keras.utils.clear_session()
+    model = keras.Sequential([keras.layers.Dense(300), keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    with divided(0, HOLDERS):
+        state = ModelState(model, tf.distribute.get_strategy(), complete=False)
+        state.restore(old, {})
+        assert "model/sequential/dense/kernel" in state.waiting
+        assert state.sharded == {}
+        model.build((None, 4))
+        model.optimizer.build(model.trainable_variables)
+        state.look_again()
+        assert state.waiting == []
+        held = state.wanted()
+        assert len(held) == 6
+        for box, value in state.capture_boxes(box for boxes in held.values() for box in boxes).items():
+            assert np.array_equal(value, old[box.tensor][box.index]), box.key
