@@ -252,7 +252,7 @@ def _summary(
         batch=_whole(position.get("batch")),
         saved_at=None if manifest is None or not math.isfinite(manifest.created_at) else manifest.created_at,
         workers=None if manifest is None else manifest.members,
-        writers=() if manifest is None else manifest.writers,
+        writers=() if manifest is None else tuple(sorted({*manifest.writers, *manifest.holders})),
         missing=() if manifest is None else manifest.missing,
         kind=None if manifest is None else manifest.kind,
         reason=None if manifest is None else manifest.reason,

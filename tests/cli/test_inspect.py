@@ -17,6 +17,8 @@ from keras_preempt.checkpoint import documents, reader
 from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli import checkpoint_summary
+from tests.checkpoint import sharded_builders
+from tests.checkpoint.builders import new_store
 from tests.cli.saved_run import IDENTITY, begin, bucket, contents, events, run, save
 
 
@@ -308,3 +310,17 @@ def test_help_teaches_with_examples_and_exit_codes(command: str, capsys: pytest.
     assert f"keras-preempt {command} runs/1" in out
     assert "Exit codes:" in out
     assert max(map(len, out.splitlines())) <= 100
+
+
+def test_a_worker_under_notice_that_wrote_pieces_of_the_weights_counts_among_the_writers(
+    tmp_path: Path,
+) -> None:
+    store = new_store(tmp_path)
+    sharded_builders.save(
+        store,
+        sharded_builders.attempt_of(
+            5, sharded_builders.sharded(5, sharded_builders.ALONE, 2), 2, writers=(0,), doomed=(1,)
+        ),
+    )
+    (summary,) = checkpoint_summary.checkpoints_of(store, verified=True)
+    assert (summary.writers, summary.verified, summary.problem) == ((0, 1), True, None)

@@ -1,0 +1,194 @@
+"""Variables that are divided among processes: captured in pieces, and restored from pieces or whole values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_preempt
+from keras_preempt.checkpoint.boxes import Box, check_boxes
+from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.state.model import SMALL, ModelState
+from tests import fits
+from tests.state.divided import divided
+
+X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4)
+HOLDERS = [(0,), (0, 1), (1,)]
+
+
+def made(seed: int = 0) -> keras.Model:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(300), keras.layers.Dense(3), keras.layers.Dense(1)]
+    )
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    model.optimizer.build(model.trainable_variables)
+    for variable in model.optimizer.variables:
+        if len(variable.shape) == 2:
+            variable.assign(keras.random.uniform(variable.shape))
+    return model
+
+
+def values(model: keras.Model) -> dict[str, Array]:
+    """All variables as they are, by the names of a checkpoint."""
+    state = ModelState(model, tf.distribute.get_strategy())
+    return {name: np.array(value) for name, value in state.capture_mirrored().items()}
+
+
+def state_of(model: keras.Model) -> ModelState:
+    return ModelState(model, tf.distribute.get_strategy())
+
+
+def test_a_divided_variable_is_neither_mirrored_nor_local_and_the_identity_is_the_same() -> None:
+    model = made()
+    plain = state_of(model)
+    with divided(0, HOLDERS):
+        state = state_of(model)
+        assert {
+            "model/sequential/dense/kernel",
+            "optimizer/adam/sequential_dense_kernel_momentum",
+        } <= state.sharded.keys()
+        assert not state.sharded.keys() & {*state.mirrored, *state.local}
+        assert sorted(map(str, state.signature())) == sorted(map(str, plain.signature()))
+        assert state.rules() == plain.rules()
+        assert (
+            len(state.mirrored_signature()) == len(state.mirrored) == len(plain.mirrored) - len(state.sharded)
+        )
+    assert plain.sharded == {}
+    assert plain.sharded_specs() == []
+    assert plain.wanted() == {}
+
+
+def test_two_processes_hold_all_of_the_model_and_each_reads_its_own_alone() -> None:
+    model = made()
+    whole = values(model)
+    found: dict[Box, Array] = {}
+    for member in range(2):
+        with divided(member, HOLDERS):
+            state = state_of(model)
+            specs = state.sharded_specs()
+            boxes = [box for held in state.wanted().values() for box in held]
+            found.update(state.capture_boxes(boxes, copy=True))
+            share, most = state.sharded_sizes()
+            assert most == sum(box.nbytes for box in boxes)
+            assert share == sum(
+                box.nbytes / (2 if (box.start[1] and box.stop[1] != box.shape[1]) else 1) for box in boxes
+            )
+    check_boxes(found, specs)
+    for box, value in found.items():
+        assert np.array_equal(value, whole[box.tensor][box.index])
+
+
+@pytest.mark.parametrize("member", [0, 1])
+def test_a_process_restores_what_it_holds_from_pieces_or_from_a_whole_value(member: int) -> None:
+    old = values(made(seed=1))
+    for as_pieces in (True, False):
+        model = made(seed=2)
+        with divided(member, HOLDERS):
+            state = state_of(model)
+            boxes = {
+                name: {box: old[name][box.index] for box in held} for name, held in state.wanted().items()
+            }
+            mirrored = {name: value for name, value in old.items() if name in state.mirrored or not as_pieces}
+            state.restore(mirrored, {}, boxes if as_pieces else {})
+            held = state.wanted()
+        new = values(model)
+        for name, value in new.items():
+            if name not in held:
+                assert value.tobytes() == old[name].tobytes(), name
+            for box in held.get(name, ()):
+                assert np.array_equal(value[box.index], old[name][box.index]), box.key
+
+
+def test_a_whole_value_of_another_shape_is_refused() -> None:
+    model = made()
+    with divided(0, HOLDERS):
+        state = state_of(model)
+        with pytest.raises(
+            ValueError, match=r"Expected a value of model/.*kernel as float32\[4, 300\]\. Received: "
+        ):
+            state.restore({"model/sequential/dense/kernel": np.zeros((4, 299), np.float32)}, {})
+
+
+def test_what_a_validation_changes_is_kept_of_divided_variables_too() -> None:
+    model = made()
+    with divided(0, HOLDERS):
+        state = state_of(model)
+        assert state.capture_boxes_changed_by_validation() == {}
+        kept = state.capture_boxes_changed_by_validation(weights=True)
+        assert set(kept) == {box for held in state.wanted().values() for box in held}
+
+
+def test_a_change_of_a_small_divided_weight_shows() -> None:
+    model = made()
+    with divided(0, HOLDERS):
+        state = state_of(model)
+        for variable in model.trainable_variables:  # What is mirrored stays as it is.
+            if len(variable.shape) == 1:
+                variable.assign(variable * 0)
+        sample = state.sample()
+        assert state.is_like(sample)
+        kernels = [v for v in state.sharded.values() if id(v) in {id(w) for w in model.trainable_variables}]
+        changed = next(v for v in kernels if np.prod(v.shape) <= SMALL)
+        changed.assign(changed + 1)
+        assert not state.is_like(sample)
+
+
+def test_small_divided_variables_are_handed_over_twice_like_others() -> None:
+    model = made()
+    with divided(0, HOLDERS):
+        state = state_of(model)
+        boxes = {name: state.capture_boxes(held, copy=True) for name, held in state.wanted().items()}
+        small = state.small_boxes(boxes)
+        assert small.keys() == {
+            name for name, held in boxes.items() if sum(value.nbytes for value in held.values()) <= SMALL
+        }
+        for name, held in small.items():
+            for box, value in held.items():
+                assert value is not boxes[name][box]
+                assert np.array_equal(value, boxes[name][box])
+
+
+def test_weights_of_a_checkpoint_are_loaded_into_a_divided_model(tmp_path: Path) -> None:
+    fits.forget()
+    model = made(seed=3)
+    model.fit(X, X[:, :1], batch_size=8, verbose=0, callbacks=[keras_preempt.PreemptionCallback(tmp_path)])
+    old, new = values(model), made(seed=4)
+    with divided(1, HOLDERS):
+        held = state_of(new).wanted()
+        keras_preempt.load_weights(new, tmp_path)
+    now = values(new)
+    for name in now:
+        if name.startswith("model/") and name in held:
+            for box in held[name]:
+                assert np.array_equal(now[name][box.index], old[name][box.index])
+            assert (now[name][:, :2] == 77).any(), "what this process does not hold is not its to assign"
+        elif name.startswith("model/"):
+            assert now[name].tobytes() == old[name].tobytes()
+
+
+def test_a_divided_variable_that_is_made_later_takes_what_its_process_holds_of_the_value_that_waited() -> (
+    None
+):
+    old = values(made(seed=1))
+    keras.utils.clear_session()
+    model = keras.Sequential([keras.layers.Dense(300), keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    with divided(0, HOLDERS):
+        state = ModelState(model, tf.distribute.get_strategy(), complete=False)
+        state.restore(old, {})
+        assert "model/sequential/dense/kernel" in state.waiting
+        assert state.sharded == {}
+        model.build((None, 4))
+        model.optimizer.build(model.trainable_variables)
+        state.look_again()
+        assert state.waiting == []
+        held = state.wanted()
+        assert len(held) == 6
+        for box, value in state.capture_boxes(box for boxes in held.values() for box in boxes).items():
+            assert np.array_equal(value, old[box.tensor][box.index]), box.key
