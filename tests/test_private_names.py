@@ -1,9 +1,10 @@
-"""Private names of Keras and TensorFlow appear in backend/ only: a new release breaks no other."""
+"""Private names of Keras, TensorFlow and JAX appear in backend/ only: a new release breaks no other."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -22,7 +23,7 @@ MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"
 OTHERS = [module for module in MODULES if not module.startswith("backend/")]
 # Public in spite of their names: the second is how the storage client's documentation sets up its connections.
 _DOCUMENTED = {"os._exit", "self._client._http"}
-_PRIVATE_MODULE = re.compile(r"keras\.src|tensorflow\.python|tensorflow\.core")
+_PRIVATE_MODULE = re.compile(r"keras\.src|tensorflow\.python|tensorflow\.core|jax\._src|jaxlib\._jax")
 
 
 def _borrowed(tree: ast.Module) -> list[str]:
@@ -48,7 +49,11 @@ def _borrowed(tree: ast.Module) -> list[str]:
 
 
 def test_the_package_is_found() -> None:
-    assert {"backend/keras/running_fit.py", "backend/tensorflow/datasets.py"} <= set(MODULES)
+    assert {
+        "backend/keras/running_fit.py",
+        "backend/tensorflow/datasets.py",
+        "backend/jax/feed.py",
+    } <= set(MODULES)
     assert len(OTHERS) > 30
 
 
@@ -97,13 +102,77 @@ def test_the_search_finds_what_it_is_for(borrowing: str) -> None:
 OF_KERAS = [module for module in MODULES if module.startswith("backend/keras/")]
 ABOUT_KERAS = ("backend", "feed", "first_use", "multi_worker_fit", "replica_branches", "variables")
 """Those modules of the TensorFlow backend that reach into Keras and not into TensorFlow."""
-TABLE = {name for attributes in names.ATTRIBUTES.values() for name in attributes}
+ON_JAX = [module for module in MODULES if module.startswith("backend/jax/")]
 
 
-@pytest.mark.parametrize("module", [*OF_KERAS, *(f"backend/tensorflow/{name}.py" for name in ABOUT_KERAS)])
-def test_every_private_attribute_of_keras_is_in_the_table(module: str) -> None:
+def distributed_table(name: str) -> tuple[str, ...]:
+    """A table of names in backend/jax/distributed.py, which cannot be imported where Keras runs on TensorFlow."""
+    (value,) = [
+        node.value
+        for node in ast.parse((PACKAGE / "backend/jax/distributed.py").read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+    ]
+    table: tuple[str, ...] = ast.literal_eval(value)
+    return table
+
+
+def _is_client(node: ast.expr) -> bool:
+    return ast.unparse(node) in ("found", "self._client")
+
+
+def _names_of(*tables: Mapping[str, tuple[str, ...]]) -> set[str]:
+    return {name for table in tables for attributes in table.values() for name in attributes}
+
+
+ANYWHERE = _names_of(names.ATTRIBUTES)
+TABLES = {backend: ANYWHERE | _names_of(table) for backend, table in names.OF_TRAINERS.items()}
+
+
+def _attributes(source: str) -> set[str]:
+    """The private attributes that a module takes of other objects, also by name: getattr(x, "_y"), vars(x)["_y"]."""
+    tree = ast.parse(source)
+    found = {line.rpartition(".")[2] for line in _borrowed(tree)}
+    for node in ast.walk(tree):
+        texts: list[ast.expr] = []
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("attr", ".pop")):
+            texts = node.args[:2]
+        elif isinstance(node, ast.Subscript):
+            texts = [node.slice]
+        values = [str(text.value) for text in texts if isinstance(text, ast.Constant)]
+        found |= {value for value in values if re.fullmatch(r"_[a-z]\w*", value)}
+    return found
+
+
+@pytest.mark.parametrize("module", OF_KERAS)
+def test_every_private_attribute_of_keras_is_in_the_tables_of_all_backends(module: str) -> None:
+    attributes = _attributes((PACKAGE / module).read_text())
+    of_one = {"backend/keras/running_fit.py": {"_distribute_strategy"}}  # Asked with a default.
+    for table in TABLES.values():
+        assert attributes - of_one.get(module, set()) <= table
+
+
+@pytest.mark.parametrize("module", [f"backend/tensorflow/{name}.py" for name in ABOUT_KERAS])
+def test_every_private_attribute_of_keras_is_in_the_table_of_tensorflow(module: str) -> None:
     borrowed = _borrowed(ast.parse((PACKAGE / module).read_text()))
-    assert {line.rpartition(".")[2] for line in borrowed} <= TABLE
+    assert {line.rpartition(".")[2] for line in borrowed} <= TABLES["tensorflow"]
+
+
+@pytest.mark.parametrize("module", ON_JAX)
+def test_every_private_attribute_of_keras_is_in_the_table_of_jax(module: str) -> None:
+    """Of JAX itself no private attribute is used: its private state is reached by public names of a private module."""
+    assert _attributes((PACKAGE / module).read_text()) <= TABLES["jax"]
+
+
+def test_the_private_module_of_jax_is_reached_in_one_place_and_checked_there() -> None:
+    reached = [module for module in BACKEND if "_src" in (PACKAGE / module).read_text() and module in ON_JAX]
+    assert reached == ["backend/jax/distributed.py"]
+    tree = ast.parse((PACKAGE / reached[0]).read_text())
+    assert _imported(tree, _OF_JAX) == [], "where JAX has moved it, that is a bare ImportError"
+    used = {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_client(node.value)
+    }
+    assert used
+    assert used <= set(distributed_table("_METHODS")), "a method that is called and not looked for"
 
 
 @pytest.mark.parametrize("table", [names, repairs])
@@ -116,17 +185,18 @@ def test_every_private_function_of_keras_is_looked_for(table: ModuleType) -> Non
 BACKEND = [module for module in MODULES if module.startswith("backend/")]
 FUNCTIONS = (*names.FUNCTIONS, *repairs.FUNCTIONS)
 _OF_KERAS = re.compile(r"keras\.src\b")
+_OF_JAX = re.compile(r"jax\._src\b|jaxlib\._")
 
 
-def _imported(tree: ast.Module) -> list[str]:
-    """What import statements take of `keras.src`."""
+def _imported(tree: ast.Module, private: re.Pattern[str] = _OF_KERAS) -> list[str]:
+    """What import statements take of `keras.src`, or of other private modules."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             found += [f"{node.module}.{alias.name}" for alias in node.names]
-    return [path for path in found if _OF_KERAS.match(path)]
+    return [path for path in found if private.match(path)]
 
 
 def _spelled(tree: ast.Module) -> list[str]:
@@ -140,7 +210,11 @@ def _spelled(tree: ast.Module) -> list[str]:
 def test_private_modules_of_keras_are_reached_by_the_tables_alone(module: str) -> None:
     tree = ast.parse((PACKAGE / module).read_text())
     assert _imported(tree) == [], "where Keras has moved it, that is a bare ImportError"
-    assert set(_spelled(tree)) <= {*names.ATTRIBUTES, *(function.module for function in FUNCTIONS)}
+    assert set(_spelled(tree)) <= {
+        *names.ATTRIBUTES,
+        *(path for table in names.OF_TRAINERS.values() for path in table),
+        *(function.module for function in FUNCTIONS),
+    }
 
 
 @pytest.mark.parametrize(
@@ -188,17 +262,18 @@ def test_what_needs_a_name_that_has_changed_says_what_to_install(monkeypatch: py
 
 def test_every_private_attribute_that_is_state_of_a_callback_is_in_the_table() -> None:
     state = {name for attributes in callbacks.CALLBACK_STATE.values() for name in attributes}
-    assert {name for name in state if name.startswith("_")} <= TABLE
+    assert {name for name in state if name.startswith("_")} <= ANYWHERE
 
 
 def test_the_installed_keras_has_them_all() -> None:
     assert requirements.changed_names() == []
 
 
-@pytest.mark.parametrize("name", sorted(TABLE))
+@pytest.mark.parametrize("name", sorted(TABLES["tensorflow"]))
 def test_a_name_that_is_gone_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each name in the table stands for a class that has it, so that a class without it is one that has changed."""
-    (owner,) = [path for path, attributes in names.ATTRIBUTES.items() if name in attributes]
+    tables = {**names.ATTRIBUTES, **names.OF_TRAINERS["tensorflow"]}
+    (owner,) = [path for path, attributes in tables.items() if name in attributes]
     monkeypatch.setattr(names, "_find", lambda path: type("Changed", (), {}) if path == owner else real(path))
     assert f"{owner.rpartition('.')[2]}.{name}" in requirements.changed_names()
 

@@ -65,15 +65,15 @@ def check() -> None:
             "'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install 'keras-preempt[tpu]'` (the two exclude "
             "each other), or JAX with `pip install 'keras-preempt[jax]'` and set KERAS_BACKEND=jax."
         )
-    import keras
-
-    backend = keras.backend.backend()
+    backend = _backend()
     if backend not in _PACKAGES:
         raise ImportError(
             f"Expected Keras to run on the TensorFlow or the JAX backend. Received: {backend!r}. Set the environment "
             "variable KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax before Keras is imported, or the 'backend' in "
             "~/.keras/keras.json."
         )
+    import keras
+
     package = _PACKAGES[backend]
     installed = str(import_module(backend).__version__)
     _check_not_older("keras", keras.__version__, package.oldest_keras)
@@ -93,6 +93,24 @@ def check() -> None:
             installed,
             package.newest,
         )
+
+
+def _backend() -> str:
+    try:
+        import keras
+    except ModuleNotFoundError as error:
+        missing = _PACKAGES.get((error.name or "").partition(".")[0])
+        if missing is None:
+            raise
+        others = [each for each in _PACKAGES if _PACKAGES[each] is not missing and find_spec(each)]
+        instead = "".join(
+            f" Or set KERAS_BACKEND={each}, to train on {_PACKAGES[each].name}, which is." for each in others
+        )
+        raise ImportError(
+            f"Expected {missing.name} to be installed, which Keras is set to run on. Received: {error}. "
+            f"{missing.install}{instead}"
+        ) from error
+    return str(keras.backend.backend())
 
 
 def changed_names() -> list[str]:

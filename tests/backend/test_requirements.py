@@ -1,4 +1,4 @@
-"""What is said where TensorFlow is missing or Keras runs on something else; and what needs neither."""
+"""What is said where a backend is missing or Keras runs on something else; and what needs none."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import keras
@@ -13,7 +14,7 @@ import pytest
 import tensorflow as tf
 from packaging.requirements import Requirement
 
-from keras_preempt.backend import requirements
+from keras_preempt.backend import requirements, versions
 from keras_preempt.backend.keras import running_fit
 from keras_preempt.backend.keras.names import PrivateName
 from keras_preempt.backend.tensorflow import repairs
@@ -40,29 +41,54 @@ def python(program: str, *, without: tuple[str, ...] = (), **env: str) -> subpro
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["PreemptionCallback", "TerminationConfig", "Preempted", "enable_multi_worker_fit"]
-)
-def test_without_tensorflow_every_name_says_what_to_install(name: str) -> None:
-    run = python(f"from keras_preempt import {name}", without=("tensorflow",))
+NAMES = ["PreemptionCallback", "TerminationConfig", "Preempted", "enable_multi_worker_fit"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_with_no_backend_every_name_says_what_to_install(name: str) -> None:
+    run = python(f"from keras_preempt import {name}", without=("tensorflow", "jax"))
     assert run.returncode == 1
     last = run.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: Expected TensorFlow to be installed.")
-    assert "pip install 'keras-preempt[tensorflow]'" in last
-    assert "pip install 'keras-preempt[tpu]'" in last
+    assert last.startswith("ImportError: Expected TensorFlow or JAX to be installed. Received: neither.")
+    for extra in ("tensorflow", "tpu", "jax"):
+        assert f"pip install 'keras-preempt[{extra}]'" in last
     assert "exclude each other" in last
+    assert "KERAS_BACKEND=jax" in last
 
 
-def test_another_backend_of_keras_is_refused_with_what_to_set(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "missing", "instead"), [("tensorflow", "TensorFlow", "jax"), ("jax", "JAX", "tensorflow")]
+)
+def test_without_the_backend_that_keras_is_set_to_it_is_named_and_so_is_the_other(
+    backend: str, missing: str, instead: str
+) -> None:
+    if not find_spec(instead):
+        pytest.skip(f"{instead} is not installed")
+    run = python("from keras_preempt import Preempted", without=(backend,), KERAS_BACKEND=backend)
+    assert run.returncode == 1
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"ImportError: Expected {missing} to be installed, which Keras is set to run on.")
+    assert f"pip install 'keras-preempt[{backend}]'" in last
+    assert f"set KERAS_BACKEND={instead}" in last
+
+
+def test_something_else_that_keras_misses_is_told_as_it_is() -> None:
+    run = python("from keras_preempt import Preempted", without=("absl",), KERAS_BACKEND="jax")
+    assert run.returncode == 1
+    assert run.stderr.strip().splitlines()[-1].startswith("ModuleNotFoundError: No module named 'absl'")
+
+
+def test_a_third_backend_of_keras_is_refused_with_what_to_set(tmp_path: Path) -> None:
     stand_in = tmp_path / "keras"
     (stand_in / "backend").mkdir(parents=True)
     (stand_in / "__init__.py").write_text("from keras import backend\n")
-    (stand_in / "backend" / "__init__.py").write_text("def backend():\n    return 'jax'\n")
-    run = python("from keras_preempt import PreemptionCallback", PYTHONPATH=str(tmp_path))
+    (stand_in / "backend" / "__init__.py").write_text("def backend():\n    return 'torch'\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    run = python("from keras_preempt import PreemptionCallback", PYTHONPATH=path)
     assert run.returncode == 1
     last = run.stderr.strip().splitlines()[-1]
-    assert "Received: 'jax'" in last
-    assert "KERAS_BACKEND=tensorflow" in last
+    assert "Received: 'torch'" in last
+    assert "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax" in last
     assert "keras.json" in last
 
 
@@ -77,26 +103,27 @@ def test_another_backend_of_keras_is_refused_with_what_to_set(tmp_path: Path) ->
         "import keras_preempt.training.runtime, keras_preempt.training.startup, keras_preempt.report.events",
     ],
 )
-def test_what_trains_nothing_needs_neither_tensorflow_nor_keras(program: str) -> None:
-    run = python(program, without=("tensorflow", "keras"))
+def test_what_trains_nothing_needs_neither_keras_nor_a_backend(program: str) -> None:
+    run = python(program, without=("tensorflow", "jax", "keras"))
     assert run.returncode == 0, run.stderr
 
 
-def test_the_command_line_explains_itself_without_tensorflow() -> None:
+def test_the_command_line_explains_itself_without_a_backend() -> None:
     program = """
 import sys
 from keras_preempt.cli.main import main
 for arguments in (["--help"], ["run", "--help"], ["drill", "--help"], ["--version"]):
     assert main(arguments) == 0
-assert not {"tensorflow", "keras"} & set(sys.modules), "it was imported"
+assert not {"tensorflow", "jax", "keras"} & set(sys.modules), "it was imported"
 """
-    run = python(program, without=("tensorflow", "keras"))
+    run = python(program, without=("tensorflow", "jax", "keras"))
     assert run.returncode == 0, run.stderr
 
 
-def test_importing_the_package_loads_neither_even_if_both_are_there() -> None:
+def test_importing_the_package_loads_none_even_if_all_are_there() -> None:
     run = python(
-        "import sys, keras_preempt, keras_preempt.cli.main; assert not {'tensorflow', 'keras'} & set(sys.modules)"
+        "import sys, keras_preempt, keras_preempt.cli.main\n"
+        "assert not {'tensorflow', 'jax', 'keras'} & set(sys.modules)"
     )
     assert run.returncode == 0, run.stderr
 
@@ -206,11 +233,12 @@ def test_a_version_that_is_too_old_is_refused_with_what_to_install(
         requirements.check()
 
 
-def stated_bounds() -> dict[str, str]:
-    """The lower bounds in pyproject.toml of what is imported, by package."""
+def stated_bounds(extra: str = "") -> dict[str, str]:
+    """The lower bounds in pyproject.toml of what is imported, by package; or those of one extra alone."""
     # tomllib came with Python 3.11, and a quoted requirement is easily told from everything else in the file.
-    text = (verify.REPOSITORY / "pyproject.toml").read_text()
-    quoted = re.findall(r'"([a-z0-9-]+>=[0-9.]+)"', text.partition("dev = [")[0])
+    text = (verify.REPOSITORY / "pyproject.toml").read_text().partition("dev = [")[0]
+    of_jax = next(line for line in text.splitlines() if line.startswith("jax = ["))
+    quoted = re.findall(r'"([a-z0-9-]+>=[0-9.]+)"', of_jax if extra == "jax" else text.replace(of_jax, ""))
     stated = [Requirement(line) for line in quoted]
     return {each.name: str(each.specifier).removeprefix(">=") for each in stated}
 
@@ -228,3 +256,7 @@ def test_the_stated_range_is_the_one_that_is_verified() -> None:
     )
     newest = verify.pins("newest")
     assert newest == {"keras": requirements.NEWEST_KERAS, "tensorflow": requirements.NEWEST_TENSORFLOW}
+
+
+def test_the_stated_range_on_jax_is_the_one_that_is_verified() -> None:
+    assert stated_bounds("jax") == {"jax": versions.OLDEST_JAX, "keras": versions.OLDEST_KERAS_ON_JAX}

@@ -1,0 +1,76 @@
+"""A job of ``scripts/train_jax.py`` that is started again and again, and what it left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.cluster.harness import ClusterResult, describe, run_cluster
+from tests.cluster.outcome import assert_identical
+
+SCRIPT = Path(__file__).parent / "scripts" / "train_jax.py"
+PREEMPTED = 75
+ON_JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+PATIENCE = 300.0  # seconds for one incarnation, on a busy machine
+
+Strike = tuple[int, str, str]
+"""The process, the place and the signal (or "raise"): see the script."""
+
+
+def terminated(process: int, place: str) -> Strike:
+    return process, place, "SIGTERM"
+
+
+class JaxTraining:
+    """One job: its directory, its output, and the outputs of all its incarnations.
+
+    Args:
+        folder: An empty folder for all of it.
+        processes: How many processes.
+        kind: How the model is distributed, and other options of the script.
+        env: More environment variables.
+    """
+
+    def __init__(
+        self, folder: Path, processes: int, *kind: str, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.processes = processes
+        self.kind = kind
+        self.env = dict(env or {})
+        self.output = folder / "output"
+        self.directory = folder / "run"
+        self.results: list[ClusterResult] = []
+
+    def start(self, *strikes: Strike, env: Mapping[str, str] | None = None) -> ClusterResult:
+        """Runs one incarnation to its end, whatever that is."""
+        result = run_cluster(
+            SCRIPT,
+            self.processes,
+            args=[str(self.output), str(self.directory), *self.kind],
+            env={**ON_JAX, **self.env, "STRIKES": json.dumps(strikes), **(env or {})},
+            timeout=PATIENCE,
+            fresh=True,  # The fork server has Keras on TensorFlow.
+        )
+        self.results.append(result)
+        return result
+
+    def preempt(self, *strikes: Strike, env: Mapping[str, str] | None = None) -> ClusterResult:
+        """Runs one incarnation that has to stop for the strikes, all processes with the status of a preemption."""
+        result = self.start(*strikes, env=env).assert_codes(PREEMPTED)
+        struck = [output.count("STRUCK") for output in result.outputs]
+        for process, _, _ in strikes:
+            assert struck[process], f"process {process} was not struck\n{describe(result.outputs)}"
+        return result
+
+    def finish(self) -> ClusterResult:
+        """Runs one incarnation that has to come to the end of training."""
+        return self.start().assert_ok()
+
+    def restored(self, process: int = 0) -> Path:
+        """What the last incarnation began with, on one process."""
+        return Path(f"{self.output}.restored.{process}.npz")
+
+    def assert_same_end(self, undisturbed: JaxTraining) -> None:
+        """Everything that the two jobs ended with is bit-identical."""
+        assert_identical(undisturbed.output, self.output, self.processes)
