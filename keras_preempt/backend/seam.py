@@ -270,6 +270,9 @@ class Backend(Protocol):
     def notice_keys(self) -> Coordinator:
         """Returns where the backend's runtime leaves its own notices. Raises CoordinationLost if it is not there."""
 
+    def described(self, model: Any) -> str:
+        """Returns how Keras describes a model, as JSON. Raises what Keras does for one that it cannot describe."""
+
     def early_notice(self) -> str | None:
         """Returns when the backend's runtime has heard a termination signal that Python did not; None if it has not."""
 

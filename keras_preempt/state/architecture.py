@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
@@ -49,7 +50,7 @@ def describe(model: keras.Model) -> dict[str, Any] | None:
         with warnings.catch_warnings():
             # Of a lambda, that it is unsafe to load; which is the reader's concern.
             warnings.simplefilter("ignore")
-            text = model.to_json()
+            text = backend().described(model)
         description = json.loads(text)
     except Exception as error:  # Whatever the model's own get_config raises: training does not depend on it.
         logger.debug("The architecture is not kept beside the checkpoints: %s", error)

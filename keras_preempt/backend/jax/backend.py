@@ -13,6 +13,7 @@ from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.backend import seam, seam_of_input
 from keras_preempt.backend.jax import (
     datasets,
+    description,
     distributed,
     errors,
     feed,
@@ -59,6 +60,7 @@ class JaxBackend:
     stateful_random_operations = staticmethod(step.stateful_random_operations)
     watch_first_use = staticmethod(first_use.FirstUse)
     leave_together = staticmethod(distributed.leave_together)
+    described = staticmethod(description.described)
     early_notice = staticmethod(distributed.early_notice)
     hears_by_key = False
 

@@ -168,6 +168,7 @@ OF_TRAINERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "keras.src.backend.jax.trainer.JAXEpochIterator": _OF_EPOCH_ITERATORS,
         "keras.src.distribution.distribution_lib.ModelParallel": ("_layout_map",),
+        "keras.src.utils.module_utils.LazyModule": ("_available",),
         "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter": ("_get_iterator", "_inputs"),
         "keras.src.trainers.data_adapters.grain_dataset_adapter.GrainDatasetAdapter": ("_output_signature",),
     },

@@ -91,6 +91,10 @@ class TensorFlowBackend:
     def early_notice(self) -> None:
         """Returns None: the key is waited for."""
 
+    def described(self, model: Any) -> str:
+        """See `seam.Backend.described`."""
+        return str(model.to_json())
+
     def leave_together(self) -> None:
         """Does nothing: a worker of TensorFlow ends without the others."""
 
