@@ -35,17 +35,32 @@ class _Package:
         oldest: The oldest version that was verified.
         newest: The newest one.
         oldest_keras: The oldest Keras that was verified on it.
+        install: How to install it.
     """
 
     name: str
     oldest: str
     newest: str
     oldest_keras: str
+    install: str
 
 
 _PACKAGES = {
-    "tensorflow": _Package("TensorFlow", OLDEST_TENSORFLOW, NEWEST_TENSORFLOW, OLDEST_KERAS),
-    "jax": _Package("JAX", OLDEST_JAX, NEWEST_JAX, OLDEST_KERAS_ON_JAX),
+    "tensorflow": _Package(
+        "TensorFlow",
+        OLDEST_TENSORFLOW,
+        NEWEST_TENSORFLOW,
+        OLDEST_KERAS,
+        "Install it with `pip install 'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install "
+        "'keras-preempt[tpu]'`; the two exclude each other.",
+    ),
+    "jax": _Package(
+        "JAX",
+        OLDEST_JAX,
+        NEWEST_JAX,
+        OLDEST_KERAS_ON_JAX,
+        "Install it with `pip install 'keras-preempt[jax]'`.",
+    ),
 }
 
 _told: set[str] = set()
