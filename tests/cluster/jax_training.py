@@ -26,7 +26,7 @@ class JaxTraining:
     """One job: its directory, its output, and the outputs of all its incarnations.
 
     Args:
-        folder: An empty folder for all of it.
+        folder: A folder for all of it, which is made.
         processes: How many processes.
         kind: How the model is distributed, and other options of the script.
         env: More environment variables.
@@ -40,6 +40,7 @@ class JaxTraining:
         self.env = dict(env or {})
         self.output = folder / "output"
         self.directory = folder / "run"
+        folder.mkdir(parents=True, exist_ok=True)
         self.results: list[ClusterResult] = []
 
     def start(self, *strikes: Strike, env: Mapping[str, str] | None = None) -> ClusterResult:

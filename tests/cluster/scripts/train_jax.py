@@ -1,7 +1,7 @@
 """Trains a model on JAX in one of several processes, which find each other by Keras' environment variables.
 
-Run as: train_jax.py OUTPUT DIRECTORY KIND [tf]. KIND is "dp" (DataParallel), "mp" (ModelParallel, one row of devices) or
-"mp2" (ModelParallel, two columns). With "tf" the input is a `tf.data.Dataset` that Keras divides.
+Run as: train_jax.py OUTPUT DIRECTORY KIND [tf]. KIND is "dp" (DataParallel), "mp" (ModelParallel, one row) or
+"mp2" (ModelParallel, two columns of devices). With "tf" the input is a `tf.data.Dataset` that Keras divides.
 
 Writes what training has come to as OUTPUT.<process>.npz and .json, and what a restart has restored as
 OUTPUT.restored.<process>.npz. The variable STRIKES says what happens where: [[process, place, signal], ...], with the
@@ -16,6 +16,14 @@ import os
 import signal
 import sys
 from typing import Any
+
+if "tf" not in sys.argv:  # As where it is not installed: a fit needs none, and each process saves the time.
+    for finder in list(sys.meta_path):
+
+        def find_spec(name: str, path: Any = None, target: Any = None, find: Any = finder.find_spec) -> Any:
+            return None if name == "tensorflow" else find(name, path, target)
+
+        finder.find_spec = find_spec  # type: ignore[method-assign]
 
 import jax
 import keras
@@ -142,6 +150,7 @@ def main() -> None:
     model.compile("adam", "mse", metrics=["mae"])
     strike("before fit")
     callbacks = [Places(), PreemptionCallback(DIRECTORY)]
+    assert "tf" in OPTIONS or "tensorflow" not in sys.modules
     fit = model.fit(**fitted, **validated, epochs=EPOCHS, verbose=0, callbacks=callbacks)
     np.savez(f"{OUTPUT}.{ME}.npz", drawn=np.random.rand(3), **values(model))
     record = {

@@ -1,0 +1,44 @@
+"""These tests need a process in which Keras runs on JAX: tests/backend/test_on_jax.py starts it, or
+
+    KERAS_BACKEND=jax python -m pytest tests/backend/jax
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+ON_JAX = os.environ.get("KERAS_BACKEND") == "jax"
+collect_ignore_glob = [] if ON_JAX else ["test_*.py"]
+
+DEVICES = 4
+
+if ON_JAX:
+    # Before anything asks JAX for its devices.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def service() -> Iterator[None]:
+    """The coordination service of a job of one process, which has to be there before JAX computes anything."""
+    import jax
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    jax.distributed.initialize(f"127.0.0.1:{port}", 1, 0)
+    yield
+    jax.distributed.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def no_distribution() -> Iterator[None]:
+    """What a test sets is not there for the next one."""
+    yield
+    import keras
+
+    keras.distribution.set_distribution(None)

@@ -1,0 +1,82 @@
+"""The tests of the JAX backend, in a process in which Keras runs on JAX; and that none of it needs TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+
+ROOT = Path(__file__).parents[2]
+ON_JAX = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def test_the_tests_of_the_backend_pass_and_none_is_left_out() -> None:
+    tests = [sys.executable, "-m", "pytest", "tests/backend/jax", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    environment = {name: value for name, value in ON_JAX.items() if not name.startswith("PYTEST_")}
+    run = subprocess.run(tests, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
+    assert (counts := re.search(r"^(\d+) passed in", run.stdout, re.M)), run.stdout[-600:]
+    assert int(counts[1]) > 100
+
+
+WITHOUT_TENSORFLOW = """
+import os, signal, sys
+for finder in list(sys.meta_path):
+    def find(name, path=None, target=None, original=finder.find_spec):
+        return None if name.partition(".")[0] == "tensorflow" else original(name, path, target)
+    finder.find_spec = find
+import keras, numpy as np
+import keras_preempt
+
+class At(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if len(sys.argv) > 2 and self.params["epochs"] and (batch, self.epoch) == (2, 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+    def get_state(self):
+        return {}
+    def set_state(self, state):
+        pass
+
+keras.utils.set_random_seed(1)
+x = np.random.rand(50, 4).astype("float32")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.4), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+callbacks = [At(), keras_preempt.PreemptionCallback(sys.argv[1])]
+history = model.fit(x, x.sum(1), batch_size=10, epochs=3, verbose=0, callbacks=callbacks)
+assert "tensorflow" not in sys.modules
+print("END", history.history["loss"], np.random.rand(), [np.asarray(v.value).tolist() for v in model.variables])
+"""
+
+
+def _fit(folder: Path, *preempted: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_TENSORFLOW, str(folder), *preempted],
+        env=ON_JAX,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def _end(run: subprocess.CompletedProcess[str]) -> str:
+    assert run.returncode == 0, run.stderr
+    (line,) = [line for line in run.stdout.splitlines() if line.startswith("END ")]
+    return line
+
+
+def test_where_tensorflow_is_not_installed_a_fit_is_preempted_and_continues_with_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    run = _fit(tmp_path / "preempted", "preempted")
+    assert run.returncode == 75, run.stderr
+    assert "epoch 1, train batch 3" in run.stderr
+    assert _end(_fit(tmp_path / "preempted")) == _end(_fit(tmp_path / "undisturbed"))

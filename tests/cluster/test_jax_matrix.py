@@ -1,0 +1,185 @@
+"""What can happen to several processes on JAX, where, and under which distribution: a selection that covers the pairs.
+
+`make test` has three of these, in test_jax.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
+from tests.cluster.harness import describe
+from tests.cluster.jax_training import JaxTraining, Strike, terminated
+
+pytestmark = pytest.mark.chaos
+
+RECOVERABLE = {"JAX_ENABLE_RECOVERABILITY": "true"}
+TWO_DEVICES = {"JAX_NUM_CPU_DEVICES": "2"}
+LAST_OF_EPOCH, LAST = "batch 0 5", "batch 2 5"
+
+Undisturbed = Callable[..., JaxTraining]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What happens to a job, incarnation by incarnation, before one that nothing happens to."""
+
+    name: str
+    processes: int
+    kind: tuple[str, ...]
+    strikes: tuple[tuple[Strike, ...], ...]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def everyone(processes: int, place: str) -> tuple[Strike, ...]:
+    return tuple(terminated(process, place) for process in range(processes))
+
+
+def one(process: int, place: str) -> tuple[Strike, ...]:
+    return (terminated(process, place),)
+
+
+SCENARIOS = [
+    Scenario("first step, all", 2, ("dp",), (everyone(2, "batch 0 0"),)),
+    Scenario("last step of an epoch, process 0", 2, ("dp",), (one(0, LAST_OF_EPOCH),)),
+    Scenario("validation, process 1", 2, ("dp",), (one(1, "test 1 1"),)),
+    Scenario("last step, process 0", 2, ("dp",), (one(0, LAST),)),
+    Scenario("mid-epoch, recoverable", 2, ("dp",), (one(1, "batch 1 2"),), RECOVERABLE),
+    Scenario("mid-epoch, then validation", 3, ("dp",), (one(2, "batch 1 2"), one(0, "test 1 0"))),
+    Scenario("last step of an epoch, all, tf.data", 3, ("dp", "tf"), (everyone(3, LAST_OF_EPOCH),)),
+    Scenario("validation, process 0", 2, ("mp",), (one(0, "test 1 1"),)),
+    Scenario("first step, process 1", 2, ("mp",), (one(1, "batch 0 0"),)),
+    Scenario("last step, all, recoverable", 2, ("mp",), (everyone(2, LAST),), RECOVERABLE),
+    Scenario("twice at one step", 2, ("mp",), (one(0, "batch 1 2") * 2,)),
+    Scenario("mid-epoch, tf.data", 2, ("mp", "tf"), (one(0, "batch 1 2"),)),
+    Scenario(
+        "mid-epoch, then two at the last step of an epoch",
+        3,
+        ("mp",),
+        (one(1, "batch 0 2"), (terminated(0, LAST_OF_EPOCH), terminated(2, LAST_OF_EPOCH))),
+    ),
+    Scenario("mid-epoch, then validation", 4, ("mp2",), (one(3, "batch 1 2"), one(0, "test 1 1"))),
+    Scenario("mid-epoch, two devices each", 2, ("mp2",), (one(1, "batch 1 2"),), TWO_DEVICES),
+    Scenario("mid-epoch, one process of two devices", 1, ("dp",), (one(0, "batch 1 2"),), TWO_DEVICES),
+    Scenario("validation, one process of two devices", 1, ("mp",), (one(0, "test 0 1"),), TWO_DEVICES),
+]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Gives the job for (processes, kind, env) that nothing happened to; each is run once."""
+    done: dict[tuple[object, ...], JaxTraining] = {}
+
+    def get(processes: int, kind: tuple[str, ...], env: dict[str, str]) -> JaxTraining:
+        devices = {name: value for name, value in env.items() if name not in RECOVERABLE}
+        key = (processes, kind, *devices.items())
+        if key not in done:
+            training = JaxTraining(tmp_path_factory.mktemp("undisturbed"), processes, *kind, env=devices)
+            training.finish()
+            done[key] = training
+        return done[key]
+
+    return get
+
+
+def _named(scenario: Scenario) -> str:
+    return f"{'-'.join(scenario.kind)}-{scenario.processes}: {scenario.name}"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=_named)
+def test_a_preemption_changes_nothing(scenario: Scenario, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    training = JaxTraining(tmp_path, scenario.processes, *scenario.kind, env=scenario.env)
+    for strikes in scenario.strikes:
+        training.preempt(*strikes)
+    training.finish()
+    training.assert_same_end(undisturbed(scenario.processes, scenario.kind, scenario.env))
+
+
+@pytest.mark.parametrize(
+    ("processes", "kind", "place", "env"),
+    [
+        (2, "dp", "test 1 1", {}),
+        (2, "mp", "batch 1 2", RECOVERABLE),
+        (3, "dp", "batch 1 0", RECOVERABLE),
+        (3, "mp", "batch 2 5", {}),
+    ],
+)
+def test_the_loss_of_a_process_is_told_by_all_others(
+    processes: int, kind: str, place: str, env: dict[str, str], tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    training = JaxTraining(tmp_path, processes, kind, env=env)
+    training.preempt(terminated(0, "batch 0 3"))
+    result = training.start((1, place, "SIGKILL"))
+    survivors = [EXIT_WORKER_LOST] * (processes - 2)
+    result.assert_codes(EXIT_WORKER_LOST, -signal.SIGKILL, *survivors)
+    training.finish()
+    training.assert_same_end(undisturbed(processes, (kind,), env))
+
+
+def test_the_loss_of_process_0_ends_the_others_and_training_continues(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    training = JaxTraining(tmp_path, 2, "dp")
+    training.preempt(terminated(1, "batch 0 3"))
+    result = training.start((0, "batch 1 2", "SIGKILL"))
+    assert result.codes[0] == -signal.SIGKILL
+    # JAX itself ends a process that has lost the service, within milliseconds.
+    assert result.codes[1] in (EXIT_WORKER_LOST, -signal.SIGABRT), describe(result.outputs)
+    training.finish()
+    training.assert_same_end(undisturbed(2, ("dp",), {}))
+
+
+@pytest.mark.parametrize(("failing", "kind", "place"), [(1, "mp", "batch 1 2"), (2, "dp", "test 0 1")])
+def test_an_error_of_one_process_is_told_to_all(failing: int, kind: str, place: str, tmp_path: Path) -> None:
+    result = JaxTraining(tmp_path, 3, kind).start((failing, place, "raise")).assert_codes(1)
+    for output in result.outputs:
+        assert "the user's own error" in output, describe(result.outputs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "process", "place"),
+    [
+        ("dp", 0, "before fit"),
+        ("dp", 1, "before fit"),
+        ("mp", 1, "launch"),
+        ("mp", 0, "build"),
+        ("dp", 1, "train"),
+    ],
+)
+def test_a_signal_before_training_listens_is_heard(
+    kind: str, process: int, place: str, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    training = JaxTraining(tmp_path, 2, kind)
+    result = training.preempt(terminated(process, place))
+    assert any(
+        "before fit" in output.partition("STRUCK")[2].partition("\n")[2] for output in result.outputs
+    ), describe(result.outputs)
+    training.finish()
+    training.assert_same_end(undisturbed(2, (kind,), {}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [("mp", 2, 1), ("mp", 2, 3), ("mp", 3, 2), ("mp", 1, 2), ("dp", 2, 3), ("dp", 3, 1), ("dp", 1, 2)],
+)
+def test_another_number_of_processes_begins_with_the_same_values(
+    kind: str, before: int, after: int, tmp_path: Path
+) -> None:
+    training = JaxTraining(tmp_path / "before", before, kind)
+    training.preempt(terminated(before - 1, "batch 0 5"))
+    others = JaxTraining(tmp_path / "after", after, kind)
+    shutil.copytree(training.directory, others.directory)
+    training.finish()
+    others.finish()
+    for process in range(after):
+        with np.load(training.restored()) as expected, np.load(others.restored(process)) as found:
+            assert set(found.files) == set(expected.files)
+            for name in expected.files:
+                np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
