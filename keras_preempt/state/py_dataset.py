@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_preempt.backend.keras import py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed, changes_itself
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain, randomness
@@ -95,6 +96,12 @@ def doubt(feed: InputFeed) -> tuple[str, str] | None:
         return (
             f"{name} has {_HOOKS}",
             "Give it get_state(), which returns plain data, and set_state(state); and do not pass steps_per_epoch",
+        )
+    if py_batches.pass_goes_on(feed.epoch_iterator):
+        return (
+            "with steps_per_epoch, Keras starts the workers of a PyDataset again in each epoch, behind as many batches "
+            "as they happen to have fetched",
+            "Leave out steps_per_epoch, or let the PyDataset have workers=1",
         )
     if feed.py_dataset is None or _repeats(feed) is not Repeats.OTHER:
         return None

@@ -248,12 +248,13 @@ class Session:
     def capture(self, position: Position) -> Content:
         """Returns what a save at `position` holds beside the variables."""
         self._complete()
+        feed = self._fit.feed
+        # First, since it may make the iterator that the pending step draws from, which advances shuffles.
+        place = feed.position(pending=position.phase == "train")
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
             captured = self._capture_small(inside_validation=False)
         arrays = dict(captured.arrays)
-        feed = self._fit.feed
-        place = feed.position(pending=position.phase == "train")
         state = {
             **captured.state,
             "input": inputs.capture(feed, place, arrays, inside=position.phase == "train"),

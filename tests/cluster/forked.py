@@ -1,4 +1,4 @@
-"""Worker processes of a local cluster that come from a fork server, with TensorFlow imported already."""
+"""Worker processes of a local cluster that come from a fork server, with Keras and its backend imported already."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ class ForkServer:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-_servers: list[ForkServer] = []
+_servers: dict[str, ForkServer] = {}
 _starting = threading.Lock()
 
 
-def fork_server() -> ForkServer:
-    """Returns the server of this process; it is started once, and ends with the process."""
+def fork_server(backend: str) -> ForkServer:
+    """Returns the server of this process whose jobs run Keras on a backend; it ends with the process."""
     with _starting:
-        if not _servers:
-            _servers.append(_start_server())
-        return _servers[0]
+        if backend not in _servers:
+            _servers[backend] = _start_server(backend)
+        return _servers[backend]
 
 
-def _start_server() -> ForkServer:
-    server = ForkServer({**os.environ, **QUIET_CPU})
+def _start_server(backend: str) -> ForkServer:
+    server = ForkServer({**os.environ, **QUIET_CPU, "KERAS_BACKEND": backend})
     atexit.register(server.close)
     return server
 
@@ -117,7 +117,7 @@ class ForkedWorker(WorkerProcess):
         read, write = os.pipe()
         try:
             with socket.socket(socket.AF_UNIX) as client:
-                client.connect(fork_server().address)
+                client.connect(fork_server(self._env.get("KERAS_BACKEND", "tensorflow")).address)
                 request = {
                     "script": os.path.abspath(self._command[1]),
                     "args": self._command[2:],

@@ -71,9 +71,12 @@ class Job:
         way: What is run.
         strategy: One of `STRATEGIES`.
         place: Where our callback stands among the others: "first", "middle" or "last".
+        backend: What Keras runs on.
     """
 
-    def __init__(self, folder: Path, way: Way, strategy: str, place: str = "last") -> None:
+    def __init__(
+        self, folder: Path, way: Way, strategy: str, place: str = "last", backend: str = "tensorflow"
+    ) -> None:
         self.way = way
         self.workers = 2 if strategy == WORKERS else 1
         self._folder = folder
@@ -81,6 +84,7 @@ class Job:
         self._arguments = [module, way.name]
         self._strategy = strategy
         self._place = place
+        self._backend = backend
 
     def output(self, run: str) -> Path:
         """The prefix of what a run of that name ends with."""
@@ -95,7 +99,7 @@ class Job:
         (self._folder / run).mkdir(exist_ok=True)
         arguments = [*self._arguments, str(self.output(run)), str(self.directory(run))]
         arguments += [self._strategy, self._place, *(["--plain"] if plain else [])]
-        env = {STRIKE: strike}
+        env = {STRIKE: strike, "KERAS_BACKEND": self._backend}
         return run_cluster(
             SCRIPT, self.workers, args=arguments, env=env, timeout=TIMEOUT, cwd=self._folder / run
         )

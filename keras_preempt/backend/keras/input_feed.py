@@ -93,6 +93,7 @@ class InputFeed(abc.ABC):
         self._forgotten = 0
         dataset = self.undistributed
         self.made_before = 0 if dataset is None else _iterators_made.get(dataset, 0)
+        py_batches.forget_fetched(epoch_iterator.data_adapter)
         epoch_iterator._get_iterator = lambda: self
         reset = epoch_iterator.reset
 

@@ -8,6 +8,8 @@ Verified with Keras 3.8.0 to 3.15.1; `tests/backend/keras/test_py_batches.py` ha
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,6 +21,35 @@ _NEEDS_OF_ENQUEUER = ("_run", "_send_py_dataset", "get", "stop", "py_dataset", "
 def has_workers(adapter: Any) -> bool:
     """Whether threads or processes of Keras ask the dataset for batches ahead."""
     return getattr(adapter, "enqueuer", None) is not None
+
+
+def pass_goes_on(epoch_iterator: Any) -> bool:
+    """Whether Keras lets its workers begin a new order while a pass through the dataset still goes on.
+
+    With `steps_per_epoch` a pass does not end with the epoch, and Keras stops its workers at the end of each epoch and
+    starts them again, with a new order, behind as many batches of the one before as they had fetched by then.
+    """
+    adapter = epoch_iterator.data_adapter
+    finite = has_workers(adapter) and adapter.num_batches is not None
+    return finite and epoch_iterator.steps_per_epoch is not None
+
+
+def forget_fetched(adapter: Any) -> None:
+    """Drops the batches that workers have fetched before a fit begins, beyond the one that Keras built the model by.
+
+    Keras would train on them first, on as many as there happen to be, and would then end each epoch before its order
+    has come to its end. The batches of a dataset of unknown length follow each other, so these are left alone.
+
+    Args:
+        adapter: Keras' adapter of any data; its epoch must not have begun.
+    """
+    enqueuer = getattr(adapter, "enqueuer", None)
+    fetched = getattr(enqueuer, "ready_queue", None)
+    if fetched is None or adapter.num_batches is None or getattr(enqueuer, "running", True):
+        return
+    with contextlib.suppress(queue.Empty):
+        while True:
+            fetched.get_nowait()
 
 
 def leave_out(adapter: Any, batch: int) -> bool:

@@ -85,6 +85,33 @@ def check_the_rest(options: dict[str, Any], shuffle: bool) -> None:
         assert epoch(adapter, 3) == (whole, after), "the next epoch is not whole"
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_what_workers_have_fetched_to_build_the_model_is_not_trained_on(shuffle: bool) -> None:
+    adapter = PyDatasetAdapter(Numbers(workers=2), shuffle=shuffle)
+    random.seed(1)
+    adapter.on_epoch_begin()
+    next(adapter._get_iterator())
+    adapter.on_epoch_end()  # As `reset` of Keras' epoch iterator calls it.
+    py_batches.forget_fetched(adapter)
+    for seed in (2, 3):
+        assert epoch(adapter, seed) == epoch(PyDatasetAdapter(Numbers(), shuffle=shuffle), seed)
+
+
+def test_what_workers_have_fetched_without_an_end_is_kept() -> None:
+    class Endless(Numbers):
+        num_batches = None
+
+    adapter = PyDatasetAdapter(Endless(workers=2), shuffle=False)
+    adapter.on_epoch_begin()
+    batches = adapter._get_iterator()
+    first = next(batches)
+    adapter.on_epoch_end()
+    py_batches.forget_fetched(adapter)
+    adapter.on_epoch_begin()
+    assert [int(each[0][0]) for each in (first, next(batches), next(batches))] == [0, 1, 2]
+    adapter.on_epoch_end()
+
+
 def test_class_weights_are_applied_to_the_rest() -> None:
     class Pairs(Numbers):
         def __getitem__(self, index: int) -> Any:

@@ -236,6 +236,19 @@ WAYS = (
         drawn=1,
     ),
     Way(
+        "py-dataset-threads-steps",
+        "the same with `steps_per_epoch`",
+        py_dataset(lambda: batches(workers=3), steps_per_epoch=4),
+        {
+            ONE: Warned(
+                "Keras starts its threads again in each epoch, and trains on what they have fetched by then. Leave it "
+                "out",
+                "NOT exact.*starts the workers of a PyDataset again",
+            )
+        },
+        strikes=("batch 6",),
+    ),
+    Way(
         "py-dataset-processes",
         "`PyDataset`, several processes",
         py_dataset(lambda: batches(workers=2, use_multiprocessing=True)),
