@@ -20,6 +20,7 @@ from keras_preempt.cluster import LocalCluster, WorkerExit
 
 SCRIPTS = Path(__file__).parent / "scripts"
 OURS, TENSORFLOW = "preempted_fit.py", "preempted_loop.py"
+OURS_ON_JAX, ORBAX = "jax_preempted_fit.py", "jax_preempted_loop.py"
 
 EXIT_RESTART = 75
 START_TIMEOUT = 120.0  # seconds until the step at which the signal is sent
@@ -30,7 +31,7 @@ _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
     "TF_NUM_INTRAOP_THREADS": "1",
-    "KERAS_BACKEND": "tensorflow",
+    "KERAS_BACKEND": "tensorflow",  # A script on JAX sets its own.
 }
 
 
@@ -116,7 +117,7 @@ def preempt(script: str, workers: int, job: Job, seed: str) -> Preemption:
     """Runs the job once and preempts it.
 
     Args:
-        script: `OURS` or `TENSORFLOW`.
+        script: `OURS` or `TENSORFLOW`; on JAX `OURS_ON_JAX` or `ORBAX`.
         workers: How many processes.
         job: The job.
         seed: Draws the worker, the step and the moment within the step.
@@ -146,7 +147,7 @@ def preempt(script: str, workers: int, job: Job, seed: str) -> Preemption:
             codes = {end.index: end.code for end in exits}
             raise watch.failure(f"{script}: after SIGTERM to worker {worker}, exit codes {codes}.")
         try:
-            read = _ours if script == OURS else _tensorflows
+            read = _ours if script in (OURS, OURS_ON_JAX) else _peers
             heard, aligned, committed = read(Path(folder), workers)
             extra = _extra_steps(Path(folder), workers, sent)
         except (OSError, KeyError, ValueError) as error:
@@ -183,8 +184,8 @@ def _ours(folder: Path, workers: int) -> tuple[float | None, float, float]:
     return heard, max(holds.values()), commits[committer]
 
 
-def _tensorflows(folder: Path, workers: int) -> tuple[float | None, float, float]:
-    """Reads what the script noted around the handler's save, in which every worker takes part."""
+def _peers(folder: Path, workers: int) -> tuple[float | None, float, float]:
+    """Reads what the script noted around its save, in which every worker takes part."""
     journals = [_journal(folder, worker) for worker in range(workers)]
     return None, max(each["aligned"] for each in journals), max(each["saved"] for each in journals)
 
