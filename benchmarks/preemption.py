@@ -27,12 +27,19 @@ START_TIMEOUT = 120.0  # seconds until the step at which the signal is sent
 END_TIMEOUT = 60.0  # seconds from the signal to the last worker's end
 
 _FIRST_STEP, _LAST_STEP = 5, 15  # past the compilation; between them the step of the signal is drawn
-_ENVIRONMENT = {
+_ENVIRONMENT: dict[str, str | None] = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
     "TF_NUM_INTRAOP_THREADS": "1",
-    "KERAS_BACKEND": "tensorflow",  # A script on JAX sets its own.
+    "KERAS_BACKEND": "tensorflow",
 }
+ON_JAX: dict[str, str | None] = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "JAX_PLATFORMS": "cpu",  # Processes of one machine would take each other's accelerator.
+    "KERAS_BACKEND": "jax",
+}
+"""The variables of the processes of a job on JAX."""
 
 
 class PreemptionFailed(RuntimeError):
@@ -128,11 +135,12 @@ def preempt(script: str, workers: int, job: Job, seed: str) -> Preemption:
     draw = random.Random(seed)
     worker, step = draw.randrange(workers), draw.randint(_FIRST_STEP, _LAST_STEP)
     moment = draw.random() * job.step_seconds
+    environment = ON_JAX if script in (OURS_ON_JAX, ORBAX) else _ENVIRONMENT
     watch = _Watch(worker, f"STEP {step}")
     with tempfile.TemporaryDirectory() as folder:
         what = (job.step_seconds, job.width, job.grace_seconds)
         command = [sys.executable, str(SCRIPTS / script), folder, *map(str, what)]
-        cluster = LocalCluster(workers, command, env=_ENVIRONMENT, log=watch.on_line, on_exit=watch.on_exit)
+        cluster = LocalCluster(workers, command, env=environment, log=watch.on_line, on_exit=watch.on_exit)
         with cluster:
             if not watch.wait(START_TIMEOUT):
                 raise watch.failure(f"{script}: worker {worker} did not get to step {step}.")

@@ -6,13 +6,8 @@ on how many processes share the machine's cores. The sleep stands inside the los
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
-
-os.environ["KERAS_BACKEND"] = "jax"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import keras

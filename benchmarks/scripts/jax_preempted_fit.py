@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-import jax_job  # First: it chooses the backend of Keras.
+import jax_job
 from journal import STEPS, Journal
 from steps import Steps
 

@@ -12,8 +12,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-import jax_job  # First: it chooses the backend of Keras.
 import jax
+import jax_job
 import numpy as np
 import orbax.checkpoint as ocp
 from journal import STEPS, Journal
