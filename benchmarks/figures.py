@@ -13,7 +13,6 @@ from pathlib import Path
 
 from keras_preempt import __version__
 
-
 ON_JAX = ("keras", "jax")
 """The packages whose versions a benchmark on JAX names, beside those of its peers."""
 

@@ -44,6 +44,7 @@ from keras_preempt import PreemptionCallback, PreemptionCheckpointHandler
 AIM = 500.0
 """Nanoseconds that both hooks of all our callbacks together may cost a step, net."""
 
+
 class Measure(keras.callbacks.Callback):  # type: ignore[misc]
     """Measures in the middle of the fit that it belongs to.
 

@@ -45,6 +45,7 @@ def measure(repetitions: int, steps: int, seed: int) -> tuple[list[str], dict[st
         RuntimeError: The job has failed.
     """
     lines: list[str] = []
+
     def log(worker: int, line: str) -> None:
         lines.append(f"w{worker}: {line}")
 
@@ -88,7 +89,9 @@ def report(ours: Sequence[str], results: Mapping[str, list[float]], aims: Aims) 
     rows = []
     for name, title in titles.items():
         lower, _, upper = statistics.quantiles(results[name], n=4)
-        shown = ["", ""] if name == _BASELINE[name] else [f"{net[name]:.0f}", f"{net[name] / net['check']:.3f}"]
+        shown = (
+            ["", ""] if name == _BASELINE[name] else [f"{net[name]:.0f}", f"{net[name] / net['check']:.3f}"]
+        )
         rows.append([title, f"{median[name]:.0f}", f"{lower:.0f}-{upper:.0f}", *shown])
     hooks, both = net["ours"] / net["check"], (net["ours"] + net["windowed"]) / net["check"]
     tell("the hooks of a step on JAX, idle", "reached_preemption_sync_point", hooks, better="less")

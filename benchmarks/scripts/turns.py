@@ -65,7 +65,9 @@ def ours_of(container: Any) -> list[Any]:
 def hooks(callbacks: list[Any]) -> Timer:
     """Returns what drives the hooks of steps through Keras' CallbackList, as fit does."""
     container = keras.callbacks.CallbackList(callbacks)
-    container._async_train = False  # On JAX Keras may leave the second hook to another thread, at a cost of its own.
+    container._async_train = (
+        False  # On JAX Keras may leave the second hook to another thread, at a cost of its own.
+    )
 
     def turn(steps: int) -> float:
         began = time.thread_time()
