@@ -1,13 +1,13 @@
 """What it costs on JAX that the host queues only a window of steps, and what that is good for.
 
-JAX returns from a step before it is computed, and Keras goes on to the next one. This package lets the host queue a few
-steps and no more (`keras_preempt.backend.jax.backlog`). Trains the same model, in turns, with plain Keras, with
-`PreemptionCallback`, and with `PreemptionCallback` without the window; once with steps that take no longer than it takes
-to queue one, and once with longer ones. Then preempts fits with steps of 50 ms, with the window and without it, and
-reads from their events how long after the notice the checkpoint was committed.
+JAX returns from a step before it is computed, and Keras goes on to the next one. This package lets the host queue a
+few steps and no more (`keras_preempt.backend.jax.backlog`). Trains the same model, in turns, with plain Keras, with
+`PreemptionCallback`, and with `PreemptionCallback` without the window; once with steps that take no longer than it
+takes to queue one, and once with longer ones. Then preempts fits with steps of 50 ms, with the window and without
+it, and reads from their events how long after the notice the checkpoint was committed.
 
-The steps compute on the CPU what nobody needs, for as long as asked for. All of it runs in one process. The exit status
-is 1 if an aim is missed.
+The steps compute on the CPU what nobody needs, for as long as asked for. All of it runs in one process. The exit
+status is 1 if an aim is missed.
 """
 
 from __future__ import annotations
@@ -102,6 +102,13 @@ class Clock(keras.callbacks.Callback):  # type: ignore[misc]
         """Keras has read the logs of the last step, which is computed therefore."""
         self.seconds = time.perf_counter() - self._began
 
+    def get_state(self) -> dict[str, object]:
+        """Nothing to keep; without this the PreemptionCallback warns that nothing is kept."""
+        return {}
+
+    def set_state(self, state: dict[str, object]) -> None:
+        """See `get_state`."""
+
 
 class Notice(keras.callbacks.Callback):  # type: ignore[misc]
     """Sends this process SIGTERM."""
@@ -183,8 +190,12 @@ def report(
         median = {name: statistics.median(values) for name, values in found.items()}
         for name, seconds in median.items():
             rows.append(
-                [f"{title}: {name}", f"{seconds * 1e6:.0f}", f"{median[PLAIN] / seconds:.2f}"]
-                + [f"{median[UNBOUNDED] / seconds:.2f}"]
+                [
+                    f"{title}: {name}",
+                    f"{seconds * 1e6:.0f}",
+                    f"{median[PLAIN] / seconds:.2f}",
+                    f"{median[UNBOUNDED] / seconds:.2f}",
+                ]
             )
         tell(f"training with the window, {title}", PLAIN, median[PLAIN] / median[WINDOW], better="more")
         tell(
@@ -214,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.repetitions < 1 or options.steps < 10:
         parser.error("Expected at least 1 repetition of 10 steps.")
     repetitions, count = (1, 50) if options.quick else (options.repetitions, options.steps)
-    logging.getLogger("keras_preempt").setLevel(logging.WARNING)
+    logging.getLogger("keras_preempt").setLevel(logging.ERROR)
     print(conditions(*ON_JAX), flush=True)
     began = time.monotonic()
     steps = {}

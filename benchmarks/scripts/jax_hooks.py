@@ -5,6 +5,7 @@ Run as: FOLDER REPETITIONS STEPS SEED.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from typing import Any
@@ -14,7 +15,7 @@ import jax_job
 import keras
 import numpy as np
 from jax.experimental import multihost_utils
-from turns import hooks, nothing, numbered_calls, ours_of, running_container, take_turns
+from turns import Timer, hooks, nothing, numbered_calls, ours_of, running_container, take_turns
 
 from keras_preempt import PreemptionCallback
 from keras_preempt.backend.jax import backlog
@@ -55,11 +56,21 @@ class Measure(keras.callbacks.Callback):  # type: ignore[misc]
                 "empty": hooks([Empty()]),
                 "ours": hooks(ours),
                 "call": numbered_calls(nothing),
+                **_of_orbax(),
                 "check": numbered_calls(multihost_utils.reached_preemption_sync_point),
                 "step": numbered_calls(Stepped().step),
                 "windowed": numbered_calls(Stepped(bounded=True).step),
             }
             self.results = take_turns(contestants, *self._turns)
+
+
+def _of_orbax() -> dict[str, Timer]:
+    """Returns what `CheckpointManager.reached_preemption` calls, if Orbax is installed."""
+    if importlib.util.find_spec("orbax") is None:
+        return {}
+    from orbax.checkpoint.utils import reached_preemption
+
+    return {"orbax": numbered_calls(reached_preemption)}
 
 
 class Stepped:

@@ -1,8 +1,8 @@
 """One process of the job on JAX in a loop of its own with Orbax' CheckpointManager and its check for preemption.
 
-The step is the one that Keras' fit jits. The loop is that of Orbax' guide to preemption: it asks `reached_preemption`
-after each step, and saves and leaves where that says so. Run as: FOLDER STEP_SECONDS WIDTH GRACE_SECONDS; Orbax knows no
-grace period.
+The step is the one that Keras' fit jits. The loop is that of Orbax' guide to preemption: it asks
+`reached_preemption` after each step, and saves and leaves where that says so. Run as: FOLDER STEP_SECONDS WIDTH
+GRACE_SECONDS; Orbax knows no grace period.
 """
 
 from __future__ import annotations
