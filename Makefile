@@ -51,8 +51,9 @@ chaos: $(READY) ## Run the long tests, which kill processes at random
 slurm: $(READY) ## Run examples/slurm under a real Slurm, started for it (minutes; needs slurm-wlm and munge)
 	PATH="$$PATH:/usr/sbin" $(BIN)/python -m tests.slurm.verify $(PYTEST_ARGS)
 
-bench: $(READY) ## Run all benchmarks, print the ratios in one table, write docs/performance.md (20 minutes)
+bench: $(READY) ## Run all benchmarks, print the ratios in one table, write docs/performance.md (30 minutes)
 	$(BIN)/python benchmarks/all.py
+	$(BIN)/python benchmarks/all.py --jax
 
 docs: $(READY) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,7 +1,8 @@
 """Runs every benchmark, prints all ratios in one table, and writes the figures of docs/performance.md.
 
-The output of each benchmark is shown as it comes. One that misses its aim or fails is named, and the others still
-run; the exit status is then 1.
+With --jax these are the benchmarks on JAX, whose figures stand in a part of the page of their own. The output of
+each benchmark is shown as it comes. One that misses its aim or fails is named, and the others still run; the exit
+status is then 1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from figures import FILE, Ratio, conditions, read, table
+from figures import FILE, ON_JAX, Ratio, conditions, read, table
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "docs"))
@@ -25,8 +26,6 @@ sys.path.insert(0, str(HERE.parent / "docs"))
 from generated import replaced  # noqa: E402
 
 PAGE = HERE.parent / "docs" / "performance.md"
-BEGIN = "<!-- figures: written by benchmarks/all.py; do not edit -->"
-END = "<!-- figures: end -->"
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,44 @@ BENCHMARKS = (
     Benchmark("first_step.py", ("--runs", "1")),
     Benchmark("input_state.py", ("--quick",)),
     Benchmark("what_is_lost.py", ("--only", "ours", "backup")),
+)
+
+
+BENCHMARKS_ON_JAX = (
+    Benchmark("jax_idle.py", ("--repetitions", "20", "--steps", "100")),
+    Benchmark("jax_notice.py", ("--runs", "1")),
+    Benchmark("jax_save.py", ("--gb", "0.02", "--repetitions", "1", "--no-aims")),
+    Benchmark("jax_backlog.py", ("--quick",)),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the page.
+
+    Attributes:
+        benchmarks: What is run for it.
+        begin: The mark before its figures.
+        end: The mark after them.
+        packages: Whose versions to name; none for those of a benchmark on TensorFlow.
+    """
+
+    benchmarks: tuple[Benchmark, ...]
+    begin: str
+    end: str
+    packages: tuple[str, ...] = ()
+
+
+ON_TENSORFLOW = Part(
+    BENCHMARKS,
+    "<!-- figures: written by benchmarks/all.py; do not edit -->",
+    "<!-- figures: end -->",
+)
+PART_ON_JAX = Part(
+    BENCHMARKS_ON_JAX,
+    "<!-- figures on JAX: written by benchmarks/all.py --jax; do not edit -->",
+    "<!-- figures on JAX: end -->",
+    ON_JAX,
 )
 
 
@@ -136,9 +173,9 @@ def _ratio_rows(head: str) -> tuple[str, list[list[str]], str]:
     return first, [re.split(r"\s{2,}", line.strip()) for line in lines.splitlines()[2:]], last
 
 
-def write_page(figures: str) -> None:
-    """Writes the figures between the marks of the page."""
-    PAGE.write_text(replaced(PAGE, BEGIN, END, figures), encoding="utf-8")
+def write_page(part: Part, figures: str) -> None:
+    """Writes the figures between the marks of a part of the page."""
+    PAGE.write_text(replaced(PAGE, part.begin, part.end, figures), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -146,13 +183,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="the short form of each, and no page is written")
     parser.add_argument("--only", nargs="+", metavar="SCRIPT", help="run these alone, and write no page")
     parser.add_argument("--renew", action="store_true", help="with --only: write their figures into the page")
+    parser.add_argument(
+        "--jax", action="store_true", help="the benchmarks on JAX, and their part of the page"
+    )
     options = parser.parse_args(arguments)
-    chosen = [one for one in BENCHMARKS if not options.only or one.script in options.only]
+    part = PART_ON_JAX if options.jax else ON_TENSORFLOW
+    chosen = [one for one in part.benchmarks if not options.only or one.script in options.only]
     if not chosen:
         parser.error(
-            f"Expected some of {', '.join(one.script for one in BENCHMARKS)}. Received: {options.only}."
+            f"Expected some of {', '.join(one.script for one in part.benchmarks)}. Received: {options.only}."
         )
-    where = conditions()
+    where = conditions(*part.packages)
     began = time.monotonic()
     outcomes = []
     for benchmark in chosen:
@@ -164,9 +205,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\nMissed an aim, or failed: {', '.join(failed)}.")
     if options.renew and options.only and not options.quick:
         page = PAGE.read_text(encoding="utf-8")
-        write_page(renewed(page.partition(BEGIN)[2].partition(END)[0].strip(), outcomes))
+        figures = page.partition(part.begin)[2].partition(part.end)[0].strip()
+        write_page(part, renewed(figures, outcomes))
     elif not options.quick and not options.only:
-        write_page(figures_of(outcomes, where))
+        write_page(part, figures_of(outcomes, where))
     return 1 if failed else 0
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 import tensorflow as tf
+from files import flush
 from safetensors.numpy import load_file, save_file
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position
@@ -216,33 +217,6 @@ def checkpointers(model: keras.Model) -> list[Checkpointer]:
     if importlib.util.find_spec("orbax") is not None:
         kinds.insert(-1, Orbax)
     return [kind(model) for kind in kinds]
-
-
-def flush(folder: Path) -> None:
-    """Flushes a directory and everything in it to the disk, which our own save does by itself."""
-    for path in [*folder.rglob("*"), folder, folder.parent]:
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-
-
-def remember(folder: Path) -> None:
-    """Reads a directory's files into the cache of the system, where not all ways of writing leave them."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb", buffering=0) as file:
-                buffer = bytearray(_CHUNK)
-                while file.readinto(buffer):
-                    pass
-
-
-def forget(folder: Path) -> None:
-    """Drops a directory's files, which are on the disk, from the cache of the system."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
 
 
 def _views(variables: dict[str, tf.Variable]) -> dict[str, np.ndarray]:

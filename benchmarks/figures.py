@@ -13,14 +13,20 @@ from pathlib import Path
 
 from keras_preempt import __version__
 
+ON_JAX = ("keras", "jax")
+"""The packages whose versions a benchmark on JAX names, beside those of its peers."""
 
-def conditions() -> str:
+
+def conditions(*packages: str) -> str:
     """One line on the machine and the versions: a figure without them cannot be compared with another.
 
     The load is named because other programs on the machine make every time longer and less certain.
+
+    Args:
+        packages: Whose versions to name; none for those of a benchmark on TensorFlow.
     """
     versions = [f"keras-preempt {__version__}"]
-    versions += [f"{name} {metadata.version(name)}" for name in ("keras", "tensorflow", "numpy")]
+    versions += [f"{name} {metadata.version(name)}" for name in packages or ("keras", "tensorflow", "numpy")]
     return (
         f"{', '.join(versions)}; Python {platform.python_version()} on {platform.system()} "
         f"{platform.machine()}, {cores()} cores, load {os.getloadavg()[0]:.1f}"

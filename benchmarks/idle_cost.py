@@ -17,15 +17,11 @@ so that a machine that is busy with other programs shifts them less.
 from __future__ import annotations
 
 import argparse
-import gc
-import inspect
 import os
-import random
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from figures import Aims, conditions, table, tell
@@ -41,14 +37,12 @@ import numpy as np
 import tensorflow as tf
 from resumed_fit import strategy_of
 from taken import Taken
+from turns import calls, hooks, nothing, ours_of, running_container, take_turns
 
 from keras_preempt import PreemptionCallback, PreemptionCheckpointHandler
 
 AIM = 500.0
 """Nanoseconds that both hooks of all our callbacks together may cost a step, net."""
-
-Timer = Callable[[int], float]
-"""Runs that many steps and returns the seconds that they took."""
 
 
 class Measure(keras.callbacks.Callback):  # type: ignore[misc]
@@ -68,83 +62,31 @@ class Measure(keras.callbacks.Callback):  # type: ignore[misc]
         self.ours: list[str] = []
         self._handler = handler
         self._our_handler = our_handler
-        self._repetitions = repetitions
-        self._steps = steps
-        self._random = random.Random(seed)
+        self._turns = (repetitions, steps, seed)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Measures at the third step, when nothing is done for the first time."""
         if batch == 2:
-            self.measure(_caller(keras.callbacks.CallbackList))
+            self.measure(running_container())
 
     def measure(self, running: Any) -> None:
         """Takes every contestant's turns; `running` is fit's own list of callbacks."""
-        ours = [each for each in running.callbacks if type(each).__module__.startswith("keras_preempt")]
+        ours = ours_of(running)
         self.ours = [type(each).__name__ for each in ours]
-        contestants: dict[str, Timer] = {
-            "none": _hooks([]),
-            "empty": _hooks([keras.callbacks.Callback()]),
-            "ours": _hooks(ours),
-            "call": _calls(_nothing),
-            "run": _calls(self._handler.run, _nothing),
-            "our run": _calls(self._our_handler.run, _nothing),
+        contestants = {
+            "none": hooks([]),
+            "empty": hooks([keras.callbacks.Callback()]),
+            "ours": hooks(ours),
+            "call": calls(nothing),
+            "run": calls(self._handler.run, nothing),
+            "our run": calls(self._our_handler.run, nothing),
         }
-        # The first turn of each warms up the caches.
-        for timer in contestants.values():
-            timer(self._steps)
-        self.results = {name: [] for name in contestants}
-        order = list(contestants)
-        gc.collect()
-        gc.disable()
-        try:
-            for _ in range(self._repetitions):
-                self._random.shuffle(order)
-                for name in order:
-                    self.results[name].append(contestants[name](self._steps) / self._steps * 1e9)
-        finally:
-            gc.enable()
+        self.results = take_turns(contestants, *self._turns)
 
     def net(self) -> dict[str, float]:
         """Returns the medians without what one pays anyway."""
         median = {name: statistics.median(values) for name, values in self.results.items()}
         return {name: median[name] - median[_BASELINE[name]] for name in median}
-
-
-def _caller(kind: type) -> Any:
-    """Returns the object of this class whose method called the current function."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if isinstance(frame.f_locals.get("self"), kind):
-            return frame.f_locals["self"]
-        frame = frame.f_back
-    raise RuntimeError(f"Expected to be called by a {kind.__name__}. Received: no such caller.")
-
-
-def _hooks(callbacks: list[Any]) -> Timer:
-    container = keras.callbacks.CallbackList(callbacks)
-
-    def turn(steps: int) -> float:
-        began = time.thread_time()
-        for batch in range(steps):
-            container.on_train_batch_begin(batch)
-            container.on_train_batch_end(batch, {})
-        return time.thread_time() - began
-
-    return turn
-
-
-def _nothing() -> None:
-    """A train step that does nothing."""
-
-
-def _calls(function: Callable[..., Any], *arguments: Any) -> Timer:
-    def turn(steps: int) -> float:
-        began = time.thread_time()
-        for _ in range(steps):
-            function(*arguments)
-        return time.thread_time() - began
-
-    return turn
 
 
 def measure(repetitions: int, steps: int, seed: int) -> tuple[Measure, Measure]:
@@ -159,7 +101,7 @@ def measure(repetitions: int, steps: int, seed: int) -> tuple[Measure, Measure]:
             None,
             tf.train.Checkpoint(),
             os.path.join(directory, "handler"),
-            tf.distribute.experimental.TerminationConfig(exit_fn=_nothing),
+            tf.distribute.experimental.TerminationConfig(exit_fn=nothing),
         )
         our_handler = PreemptionCheckpointHandler(
             None, tf.train.Checkpoint(), os.path.join(directory, "our handler")

@@ -20,18 +20,26 @@ from keras_preempt.cluster import LocalCluster, WorkerExit
 
 SCRIPTS = Path(__file__).parent / "scripts"
 OURS, TENSORFLOW = "preempted_fit.py", "preempted_loop.py"
+OURS_ON_JAX, ORBAX = "jax_preempted_fit.py", "jax_preempted_loop.py"
 
 EXIT_RESTART = 75
 START_TIMEOUT = 120.0  # seconds until the step at which the signal is sent
 END_TIMEOUT = 60.0  # seconds from the signal to the last worker's end
 
 _FIRST_STEP, _LAST_STEP = 5, 15  # past the compilation; between them the step of the signal is drawn
-_ENVIRONMENT = {
+_ENVIRONMENT: dict[str, str | None] = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
     "TF_NUM_INTRAOP_THREADS": "1",
     "KERAS_BACKEND": "tensorflow",
 }
+ON_JAX: dict[str, str | None] = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "JAX_PLATFORMS": "cpu",  # Processes of one machine would take each other's accelerator.
+    "KERAS_BACKEND": "jax",
+}
+"""The variables of the processes of a job on JAX."""
 
 
 class PreemptionFailed(RuntimeError):
@@ -116,7 +124,7 @@ def preempt(script: str, workers: int, job: Job, seed: str) -> Preemption:
     """Runs the job once and preempts it.
 
     Args:
-        script: `OURS` or `TENSORFLOW`.
+        script: `OURS` or `TENSORFLOW`; on JAX `OURS_ON_JAX` or `ORBAX`.
         workers: How many processes.
         job: The job.
         seed: Draws the worker, the step and the moment within the step.
@@ -127,11 +135,12 @@ def preempt(script: str, workers: int, job: Job, seed: str) -> Preemption:
     draw = random.Random(seed)
     worker, step = draw.randrange(workers), draw.randint(_FIRST_STEP, _LAST_STEP)
     moment = draw.random() * job.step_seconds
+    environment = ON_JAX if script in (OURS_ON_JAX, ORBAX) else _ENVIRONMENT
     watch = _Watch(worker, f"STEP {step}")
     with tempfile.TemporaryDirectory() as folder:
         what = (job.step_seconds, job.width, job.grace_seconds)
         command = [sys.executable, str(SCRIPTS / script), folder, *map(str, what)]
-        cluster = LocalCluster(workers, command, env=_ENVIRONMENT, log=watch.on_line, on_exit=watch.on_exit)
+        cluster = LocalCluster(workers, command, env=environment, log=watch.on_line, on_exit=watch.on_exit)
         with cluster:
             if not watch.wait(START_TIMEOUT):
                 raise watch.failure(f"{script}: worker {worker} did not get to step {step}.")
@@ -146,7 +155,7 @@ def preempt(script: str, workers: int, job: Job, seed: str) -> Preemption:
             codes = {end.index: end.code for end in exits}
             raise watch.failure(f"{script}: after SIGTERM to worker {worker}, exit codes {codes}.")
         try:
-            read = _ours if script == OURS else _tensorflows
+            read = _ours if script in (OURS, OURS_ON_JAX) else _peers
             heard, aligned, committed = read(Path(folder), workers)
             extra = _extra_steps(Path(folder), workers, sent)
         except (OSError, KeyError, ValueError) as error:
@@ -183,8 +192,8 @@ def _ours(folder: Path, workers: int) -> tuple[float | None, float, float]:
     return heard, max(holds.values()), commits[committer]
 
 
-def _tensorflows(folder: Path, workers: int) -> tuple[float | None, float, float]:
-    """Reads what the script noted around the handler's save, in which every worker takes part."""
+def _peers(folder: Path, workers: int) -> tuple[float | None, float, float]:
+    """Reads what the script noted around its save, in which every worker takes part."""
     journals = [_journal(folder, worker) for worker in range(workers)]
     return None, max(each["aligned"] for each in journals), max(each["saved"] for each in journals)
 

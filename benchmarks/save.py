@@ -22,8 +22,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from checkpointers import Checkpointer, checkpointers, forget, remember
+from checkpointers import Checkpointer, checkpointers
 from figures import Aims, conditions, table, tell, unsteady
+from files import forget, remember
 from shared_save import share_out
 from state import bytes_of, model_of, peak_of, touch
 

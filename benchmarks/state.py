@@ -33,9 +33,7 @@ def model_of(size: int, *, seed: int = 0) -> keras.Model:
 
 def bytes_of(model: keras.Model) -> int:
     """How many bytes the variables of a model take."""
-    return sum(
-        variable.value.dtype.size * int(variable.value.shape.num_elements()) for variable in model.variables
-    )
+    return sum(keras.ops.convert_to_numpy(variable).nbytes for variable in model.variables)
 
 
 def peak_of(call: Callable[[], object]) -> int:

@@ -135,6 +135,11 @@ class PreemptionCallback(keras.callbacks.Callback):
             self._repaired_for = weakref.ref(model)
             weakref.finalize(model, backend().repair().undo)
 
+    async_safe = True
+    """Tells Keras on JAX that the hooks at the end of a step may run in another thread, which waits for the logs.
+
+    Otherwise `fit` would wait for each step before it begins the next one, and the device would wait for the host."""
+
     # -- Hooks of fit ----------------------------------------------------------------------------------
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

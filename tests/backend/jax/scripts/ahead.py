@@ -1,0 +1,59 @@
+"""Trains with steps that take long; prints for each step that begins whether the step before it is still computed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from keras_preempt import PreemptionCallback
+
+STEPS = 6
+
+
+class BusyLoss(keras.Sequential):  # type: ignore[misc]
+    def compute_loss(self, x: Any = None, *arguments: Any, **named: Any) -> Any:
+        begin = jax.lax.stop_gradient(x[0])
+        busy = jax.lax.fori_loop(0, 1_000_000, lambda _, value: jax.numpy.sin(value), begin).sum()
+        return super().compute_loss(x, *arguments, **named) + 0.0 * busy
+
+
+class Ahead(keras.callbacks.Callback):  # type: ignore[misc]
+    """Its hook at the end of a step is one that another thread may call."""
+
+    async_safe = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[int] = []
+
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+        if batch > 2:  # The first steps are compiled, and looked at.
+            state = self._model._jax_state["trainable_variables"]
+            print("computed" if state[0].is_ready() else "queued", flush=True)
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        self.ended.append(batch)
+
+    def get_state(self) -> dict[str, Any]:
+        print("ended", *sorted(self.ended), flush=True)
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def main(folder: str) -> None:
+    # On a CPU, JAX computes at once what it takes for a trifle, without counting how often a loop runs.
+    model = BusyLoss([keras.Input((32,)), keras.layers.Dense(256), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.zeros((STEPS, 32), "float32")
+    ours = PreemptionCallback(folder, save_every=STEPS - 1)
+    model.fit(x, x[:, :1], batch_size=1, verbose=0, callbacks=[ours, Ahead()])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
