@@ -114,6 +114,9 @@ class PreemptionCallback(keras.callbacks.Callback):
             look,
             on_event,
         )
+        # Whether Keras may call the hooks at the end of a step in another thread, which waits for the logs. Otherwise
+        # it waits for each step before it begins the next one.
+        self.async_safe = backend().runs_ahead
         self._fit: Fit | None = None
         self.resumed: ResumedFrom | None = None
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.
@@ -134,11 +137,6 @@ class PreemptionCallback(keras.callbacks.Callback):
         if self._repaired_for is None or self._repaired_for() is not model:
             self._repaired_for = weakref.ref(model)
             weakref.finalize(model, backend().repair().undo)
-
-    async_safe = True
-    """Tells Keras on JAX that the hooks at the end of a step may run in another thread, which waits for the logs.
-
-    Otherwise `fit` would wait for each step before it begins the next one, and the device would wait for the host."""
 
     # -- Hooks of fit ----------------------------------------------------------------------------------
 

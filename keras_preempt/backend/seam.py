@@ -206,6 +206,8 @@ class Backend(Protocol):
     Attributes:
         hears_by_key: Whether its runtime tells all processes of a notice, and which of them it is for, under
             `place.PREEMPTION_NOTICE_KEY`.
+        runs_ahead: Whether a step is still being computed when the training function returns; `RunningFit.finish_hooks`
+            then waits for what callbacks do with its logs.
     """
 
     variables: Variables
@@ -215,6 +217,10 @@ class Backend(Protocol):
 
     @property
     def hears_by_key(self) -> bool:
+        """See the class."""
+
+    @property
+    def runs_ahead(self) -> bool:
         """See the class."""
 
     def versions(self) -> dict[str, str]:

@@ -102,3 +102,10 @@ def test_on_a_third_backend_the_callback_says_what_to_set(where: str, really: bo
     assert "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax" in last
     # Everything above the seam can be imported on any backend: the callback itself refuses, when it is made.
     assert run.stdout.split() == (["imported"] if where == "keras_preempt.callback" else [])
+
+
+def test_on_tensorflow_the_hooks_at_the_end_of_a_step_stay_in_the_main_thread(tmp_path: Path) -> None:
+    # A save reads what callbacks have made of the last step: nothing waits there for hooks in other threads.
+    callback = keras_preempt.PreemptionCallback(tmp_path / "run")
+    assert not callback.async_safe
+    assert keras.callbacks.CallbackList([callback])._async_train is False

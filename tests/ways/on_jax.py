@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tests.ways.way import ONE, Exact, Refused, Verdict, Warned, Way
+from tests.ways.way import ONE, Verdict, Way
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class JaxBackend:
     described = staticmethod(description.described)
     early_notice = staticmethod(distributed.early_notice)
     hears_by_key = False
+    runs_ahead = True
 
     def versions(self) -> dict[str, str]:
         """See `seam.Backend.versions`."""

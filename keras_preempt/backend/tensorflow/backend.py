@@ -53,6 +53,7 @@ class TensorFlowBackend:
     summary_writer = staticmethod(summaries.summary_writer)
     write_points = staticmethod(summaries.write_points)
     hears_by_key = True
+    runs_ahead = False
 
     def versions(self) -> dict[str, str]:
         """See `seam.Backend.versions`."""
