@@ -69,7 +69,6 @@ class ModelState:
         self._model = model
         self._strategy = strategy
         self.complete = complete
-        self._small: set[str] = set()
         self._sampled: list[Box] = []
         self._handover = Handover(self._components)
         self._find()
@@ -77,10 +76,11 @@ class ModelState:
 
     def _find(self) -> None:
         model, strategy = self._model, self._strategy
-        self.mirrored: dict[str, Any] = {}
-        self.local: dict[str, Any] = {}
-        self.sharded: dict[str, Any] = {}
-        self._small.clear()
+        # Kept here until the end: to ask a variable that was not used yet for its value makes `look_again` look.
+        mirrored: dict[str, Any] = {}
+        local: dict[str, Any] = {}
+        sharded: dict[str, Any] = {}
+        small: set[str] = set()
         seen: set[int] = set()
         groups, kept_equal, self._accumulators = grouped(model)
         keras_own = {id(variable.value) for _, variables in groups for variable in variables}
@@ -101,28 +101,22 @@ class ModelState:
                     continue
                 seen.add(id(variable))
                 check_dtype(variable)
-                name = self._unique(f"{group}/{variable.path}")
+                name = _unique(f"{group}/{variable.path}", (mirrored, local, sharded))
                 alone = not backend().replicas_differ(strategy)
                 # How many bytes strings take is known from their values alone: they cannot be shared out ahead.
                 can_be_shared = variable.dtype != "string" and (alone or id(variable) in kept_equal)
-                kind = self.mirrored if can_be_shared else self.local
-                kind = self.sharded if sharding.is_divided(variable) else kind
+                kind = mirrored if can_be_shared else local
+                kind = sharded if sharding.is_divided(variable) else kind
                 kind[name] = variable
                 # A layer may count in a validation too; what is trained does not change there.
                 counts = id(variable) not in kept_equal and 4 * math.prod(variable.shape) <= SMALL
                 if group == "metrics" or counts or is_seed_state(variable):
-                    self._small.add(name)
-        self._real = {**self.mirrored, **self.local, **self.sharded}
-        self._small |= {name for name in self._handover.names if name.startswith("metrics/")}
-        self.mirrored.update(self._handover.mirrored)
-        self.local.update(self._handover.local)
-
-    def _unique(self, name: str) -> str:
-        number, unique = 1, name
-        while unique in self.mirrored or unique in self.local or unique in self.sharded:
-            number += 1
-            unique = f"{name}#{number}"
-        return unique
+                    small.add(name)
+        self._real: dict[str, Any] = {**mirrored, **local, **sharded}
+        self._small = small | {name for name in self._handover.names if name.startswith("metrics/")}
+        self.mirrored: dict[str, Any] = {**mirrored, **self._handover.mirrored}
+        self.local: dict[str, Any] = {**local, **self._handover.local}
+        self.sharded: dict[str, Any] = sharded
 
     def capture_mirrored(
         self, names: Iterable[str] | None = None, *, copy: bool = False, runs: Runs | None = None
@@ -393,3 +387,11 @@ def _described(variables: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"name": name, "shape": [int(n) for n in variable.shape], "dtype": str(variable.dtype)}
         for name, variable in variables.items()
     ]
+
+
+def _unique(name: str, taken: Iterable[Mapping[str, Any]]) -> str:
+    number, unique = 1, name
+    while any(unique in names for names in taken):
+        number += 1
+        unique = f"{name}#{number}"
+    return unique

@@ -192,3 +192,17 @@ def test_a_divided_variable_that_is_made_later_takes_what_its_process_holds_of_t
         assert len(held) == 6
         for box, value in state.capture_boxes(box for boxes in held.values() for box in boxes).items():
             assert np.array_equal(value, old[box.tensor][box.index]), box.key
+
+
+def test_variables_that_nothing_has_used_yet_are_found_once() -> None:
+    """To look at them is the first use, at which everybody looks again."""
+    old = values(made(seed=1))
+    keras.utils.clear_session()
+    model = keras.Sequential([keras.layers.Dense(300), keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    state = ModelState(model, tf.distribute.get_strategy(), complete=False)
+    state.restore(old, {})
+    model.build((None, 4))
+    model.optimizer.build(model.trainable_variables)
+    state.look_again()
+    assert {*state.mirrored} == {*old}
