@@ -18,7 +18,17 @@ ON_JAX = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "TF_CPP_
 
 
 def test_the_tests_of_the_backend_pass_and_none_is_left_out() -> None:
-    tests = [sys.executable, "-m", "pytest", "tests/backend/jax", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    tests = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "tests/backend/jax",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+    ]
     environment = {name: value for name, value in ON_JAX.items() if not name.startswith("PYTEST_")}
     run = subprocess.run(tests, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]

@@ -1,6 +1,6 @@
 """These tests need a process in which Keras runs on JAX: tests/backend/test_on_jax.py starts it, or
 
-    KERAS_BACKEND=jax python -m pytest tests/backend/jax
+KERAS_BACKEND=jax python -m pytest tests/backend/jax
 """
 
 from __future__ import annotations

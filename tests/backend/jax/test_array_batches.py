@@ -63,7 +63,9 @@ def test_the_order_is_drawn_again_at_every_batch(options: dict[str, Any]) -> Non
         with array_batches.beginning_at(data, batch, states[0]):
             rest = iter(data.get_jax_iterator())
             first = drawn([next(rest)]) if batch < len(whole) else []
-        assert is_state(states[min(batch + bool(first), len(whole))]), "NumPy is where it was in the first run"
+        assert is_state(states[min(batch + bool(first), len(whole))]), (
+            "NumPy is where it was in the first run"
+        )
         assert [*first, *drawn(rest)] == whole[batch:], batch
         assert is_state(states[-1])
     rows = [row for batch in whole for row in batch[0]]
@@ -88,7 +90,9 @@ def test_the_adapter_is_as_it_was_afterwards() -> None:
     assert vars(data) == before
     np.random.seed(5)
     one = drawn(data.get_jax_iterator())
-    assert drawn(data.get_jax_iterator()) != one, "an iterator that Keras makes later draws an order of its own"
+    assert drawn(data.get_jax_iterator()) != one, (
+        "an iterator that Keras makes later draws an order of its own"
+    )
 
 
 def test_nothing_of_a_batch_that_is_left_out_is_taken_out_of_the_arrays(
