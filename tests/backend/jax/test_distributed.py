@@ -1,0 +1,157 @@
+"""JAX's record of a job: how a process hears of an early signal, and how it leaves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import pytest
+
+from keras_preempt.backend.jax import distributed, place
+from keras_preempt.process import environment
+
+
+class Exits:
+    """Stands for `atexit`."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def register(self, function: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        self.calls.append((function, args, kwargs))
+
+    def unregister(self, function: Callable[..., None]) -> None:
+        self.calls = [call for call in self.calls if call[0] is not function]
+
+    def run(self) -> None:
+        for function, args, kwargs in reversed(self.calls):
+            function(*args, **kwargs)
+
+
+class Client:
+    """Stands for the client of a job; answers `wait_at_barrier` with what it is told."""
+
+    def __init__(self, barrier: Exception | None = None) -> None:
+        self.barrier = barrier
+        self.asked: list[Any] = []
+
+    def wait_at_barrier(self, name: str, limit: int) -> None:
+        self.asked.append((name, limit))
+        if self.barrier is not None:
+            raise self.barrier
+
+    def get_live_nodes(self, nodes: list[int]) -> list[int]:
+        self.asked.append(nodes)
+        return nodes
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> Exits:
+    exits = Exits()
+    monkeypatch.setattr(distributed, "atexit", exits)
+    monkeypatch.setattr(distributed, "_ordered", [])
+    return exits
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A job of two processes, of which this one is the first."""
+    state = SimpleNamespace(
+        client=Client(), service=object(), preemption_sync_manager=object(), process_id=0, num_processes=2
+    )
+    shut_down: list[bool] = []
+    monkeypatch.setattr(distributed, "_state", lambda: state)
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: shut_down.append(True))
+    state.shut_down = shut_down
+    return state
+
+
+def recoverable(monkeypatch: pytest.MonkeyPatch, value: bool) -> None:
+    monkeypatch.setattr(distributed.jax, "config", SimpleNamespace(jax_enable_recoverability=value))
+
+
+@pytest.mark.parametrize("is_recoverable", [False, True])
+def test_a_process_that_was_preempted_leaves_when_the_others_do(
+    is_recoverable: bool, exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recoverable(monkeypatch, is_recoverable)
+    client = state.client
+    distributed.leave_together()
+    exits.run()
+    barrier = ("keras_preempt/leaves", round(distributed.LEAVE_TOGETHER_SECONDS * 1000))
+    # Where no process waits for the others at its end, process 0, which has the service, is the last.
+    assert client.asked == [barrier, [0, 1]] if is_recoverable else [barrier]
+    assert state.shut_down == [True]
+
+
+@pytest.mark.parametrize("is_recoverable", [False, True])
+def test_a_process_that_has_finished_waits_where_jax_does_not(
+    is_recoverable: bool, exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recoverable(monkeypatch, is_recoverable)
+    for _ in range(2):  # Once for all fits of the process.
+        distributed.leave_in_order()
+    exits.run()
+    assert bool(state.client.asked) == is_recoverable
+    assert state.shut_down == [True] * is_recoverable
+
+
+def test_a_process_whose_others_do_not_come_leaves_alone(
+    exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recoverable(monkeypatch, False)
+    state.client = Client(jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out."))
+    distributed.leave_together()
+    exits.run()
+    assert (state.client, state.service, state.preemption_sync_manager) == (None, None, None)
+    assert state.shut_down == []
+
+
+def test_what_is_left_behind_is_kept_for_ever(state: Any) -> None:
+    held = state.service
+    before = sys.getrefcount(held)
+    distributed.leave_alone()
+    # The state has let it go, and what it refers to must not be dropped: that waits for the others.
+    assert sys.getrefcount(held) == before
+    assert state.service is None
+
+
+def test_a_process_that_trains_again_after_a_failure_leaves_with_the_others(exits: Exits, state: Any) -> None:
+    distributed.leave_alone_at_the_end()
+    assert [call[0] for call in exits.calls] == [distributed.leave_alone]
+    distributed.leave_in_order()
+    assert distributed.leave_alone not in [call[0] for call in exits.calls]
+
+
+def test_a_process_of_no_job_does_nothing_when_it_leaves(exits: Exits, state: Any) -> None:
+    state.client = None
+    distributed.leave_together()
+    assert exits.calls == []
+    assert distributed.early_notice() is None
+
+
+def test_a_signal_that_jax_has_heard_is_told_with_its_time() -> None:
+    assert distributed.early_notice() is None
+    found = distributed.client()
+    found.key_value_set(distributed.NOTICE_KEY, "2026-01-01T00:00:00")
+    try:
+        assert distributed.early_notice() == "2026-01-01T00:00:00"
+    finally:
+        found.key_value_delete(distributed.NOTICE_KEY)
+    assert distributed.early_notice() is None
+
+
+@pytest.mark.parametrize(
+    ("processes", "client", "expected"),
+    [("2", False, True), ("1", False, False), ("x", False, False), ("2", True, False)],
+)
+def test_a_process_knows_whether_it_is_one_of_several(
+    processes: str, client: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.KERAS_PROCESSES, processes)
+    if not client:
+        monkeypatch.setattr(distributed._state(), "client", None)
+    assert place.in_a_cluster() == expected  # What it has joined is what counts: here, a job of one process.
