@@ -20,13 +20,13 @@ PACKAGE = TESTS.parent / "keras_preempt"
 #: From top to bottom: a room imports only those below it. Rooms of one line do not import each other.
 ROOMS: dict[tuple[str, ...], str] = {
     ("cli",): "the commands",
-    ("cluster",): "worker processes: start and restart them, describe them to TensorFlow",
+    ("cluster",): "worker processes: start and restart them, describe them to TensorFlow and JAX",
     ("callback", "handler"): "the two entry points: `fit`, and custom training loops",
     ("training",): "one fit or loop in one process: begin, pass a boundary, save, leave",
     ("state",): "what training consists of, captured and restored",
     ("report",): "what happened: events, accounting, progress, TensorBoard, the page",
     ("notices",): "who announces that the machine goes away; the platform; what the user configured",
-    ("backend",): "everything that knows the internals of Keras and TensorFlow",
+    ("backend",): "everything that knows the internals of Keras, TensorFlow and JAX",
     ("agreement",): "the protocol by which workers stop at the same step, its messages, and the coordinator",
     ("checkpoint",): "the format on disk: write, commit, read, keep; `storage/`: a directory, a bucket",
     (

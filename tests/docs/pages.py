@@ -4,6 +4,7 @@ A comment directly above a block is not shown to readers, and tells `test_blocks
 
     <!-- with: model, bucket -->             the surroundings of the code or command: see `preparations`
     <!-- file: train.py -->                  the code is this file, which commands and drills run
+    <!-- processes on jax: 2 -->            the code is a script, run on JAX in so many processes of one job
     <!-- exit status: 137 -->                the exit status of the commands, if it is not 0
     <!-- not run: needs a cluster -->        commands that cannot be run here, and why
     <!-- serves: http://127.0.0.1:... -->    a program that runs until it is stopped, and its first line
@@ -26,7 +27,7 @@ PAGES = [
     *sorted((ROOT / "examples").glob("*/README.md")),  # The site has them, too: pages link to them.
 ]
 
-NOTES = ("with", "file", "exit status", "not run", "serves", "output of", "shown after", "figures of")
+NOTES = ("with", "file", "processes on jax", "exit status", "not run", "serves", "output of", "shown after", "figures of")
 
 _BLOCK = re.compile(
     r"^(?P<notes>(?:<!--.*-->\n)*)(?P<fence>```+|~~~+)(?P<language>.*)\n(?P<code>(?:.*\n)*?)(?P=fence)[ \t]*$",

@@ -191,6 +191,12 @@ def _mlflow(names: Names) -> Iterator[Names]:
     assert run.data.metrics["preempt.save_seconds"] > 0
 
 
+@_preparation("Orbax")
+def _orbax(names: Names) -> Iterator[Names]:
+    _needs("orbax.checkpoint")
+    yield {}
+
+
 @_preparation("Prometheus")
 def _prometheus(names: Names) -> Iterator[Names]:
     """A free port; the figures are fetched as Prometheus does."""

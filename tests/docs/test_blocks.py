@@ -35,6 +35,9 @@ LOOKING = ("clean", "doctor", "export", "inspect", "report", "save")
 #: Run by `test_first_page`, and all of them, for minutes, by `test_drills`.
 TRAINING = ("drill", "run")
 
+#: The comment above a script that is run by itself: a process has one backend, and takes part in one job.
+ON_JAX = "processes on jax"
+
 BLOCKS = all_blocks()
 
 Errors = dict[str, str]
@@ -57,7 +60,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> Errors:
 
 def _asked_of_the_process(block: Block) -> dict[str, Any] | None:
     asked = {"where": block.where, "names": block.names}
-    if block.language == "python":
+    if block.language == "python" and ON_JAX not in block.notes:
         return {**asked, "code": block.code}
     if block.language in SHELLS and "not run" not in block.notes:
         commands = [
@@ -99,7 +102,18 @@ def test_every_block_is_run_or_compared(
 
 
 def check_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(block.notes) <= {"with", "file"}, "Python code is run, and not compared"
+    assert set(block.notes) <= {"with", "file", ON_JAX}, "Python code is run, and not compared"
+    if ON_JAX in block.notes:
+        check_script_on_jax(block, int(block.notes[ON_JAX]))
+
+
+def check_script_on_jax(block: Block, processes: int) -> None:
+    """Runs a script in several processes, which together train one model on JAX."""
+    pytest.importorskip("jax")
+    Path("train.py").write_text(block.code)
+    env = {"KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
+    done = run_cluster(Path("train.py").resolve(), processes, env=env, cwd=Path.cwd(), fresh=True).assert_ok()
+    assert f"Watching over {processes} worker(s)" in done.outputs[0]
 
 
 def check_shell(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
