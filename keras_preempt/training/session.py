@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from keras_preempt.agreement.alignment import Position
-from keras_preempt.backend.keras.model_parts import steps_done, steps_of_parts
+from keras_preempt.backend.keras.model_parts import has_lost_its_state, steps_done, steps_of_parts
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.other_workers import SETUP, Setup
@@ -90,6 +90,7 @@ class Session:
         self._checked = False
         self._nothing_trained = False
         self._parts_before = steps_of_parts(model)
+        self._steps_known = 0
         self.steps_at_start = self._steps_done()
 
     # -- Positions ----------------------------------------------------------------------------------
@@ -177,7 +178,9 @@ class Session:
 
     def _steps_done(self) -> int:
         backend().before_capture(self._model)
-        return steps_done(self._model, self._parts_before)
+        if not has_lost_its_state(self._model):
+            self._steps_known = steps_done(self._model, self._parts_before)
+        return self._steps_known
 
     # -- Saving -------------------------------------------------------------------------------------
 
