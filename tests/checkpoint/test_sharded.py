@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from keras_preempt.checkpoint import reader, writer
+from keras_preempt.checkpoint import box_assembly, incarnations, reader, writer
 from keras_preempt.checkpoint.boxes import PiecesLost, ShardedSpec
-from keras_preempt.checkpoint.errors import NotEnoughMemory, PartsMissing
+from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.errors import CommitFailed, NotEnoughMemory, PartsMissing
 from keras_preempt.checkpoint.layout import MANIFEST, is_attempt_file, part_file
 from keras_preempt.checkpoint.reader import Loaded, Reading, committed, load, verify
+from keras_preempt.checkpoint.tensors import Array, empty
 from keras_preempt.checkpoint.writer import discard
 from tests.checkpoint.builders import new_store
 from tests.checkpoint.fuzz_targets import fields_of
@@ -158,6 +160,26 @@ def test_memory_is_asked_for_what_this_worker_needs_and_not_for_the_whole_tensor
     assert not any(name.endswith(".safetensors") for name in store.opened)
 
 
+def test_pieces_that_lie_in_one_run_of_bytes_are_read_to_their_place_and_nothing_is_kept_twice(
+    store: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def counted(dtype: str, shape: tuple[int, ...]) -> Array:
+        taken.append(int(np.prod(shape)))
+        return empty(dtype, shape)
+
+    monkeypatch.setattr(box_assembly, "empty", counted)
+    save(store, attempt_of(STEP, sharded(STEP, {"kernel": (7, 1)}, 2), 2))
+    (info,) = committed(store)
+    load(store, info, 0, 2)
+    assert taken == [7 * 12]
+    taken.clear()
+    specs = sharded(STEP, {"kernel": (7, 1)}, 2)
+    Reading(store, info, wanted=held_by(1, specs)).load(0)
+    assert taken == [12] * 3
+
+
 def test_pieces_are_written_before_everything_else_and_none_is_cut(
     store: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +275,19 @@ def test_without_a_worker_that_alone_held_a_piece_nothing_is_committed_and_the_o
     assert_holds(load(store, info, 0, 1), [], 0)
     with pytest.raises(PiecesLost, match=r"only worker\(s\) 1 held"):
         attempt_of(STEP + 1, later, 2, writers=(0,), doomed=(1,), lost=frozenset({1}))
+
+
+def test_parts_of_another_plan_are_not_committed(store: Counting) -> None:
+    specs = sharded(STEP, ALONE, 2, copies=2)
+    incarnations.claim(store, {})
+    write(store, attempt_of(STEP, specs, 2))
+    with pytest.raises(
+        CommitFailed, match=r"of worker 0 in .* the pieces of sharded tensors that are its to write"
+    ):
+        commit(
+            store, attempt_of(STEP, specs, 2, writers=(0,), doomed=(1,)), timeout=0.0, optional_timeout=0.0
+        )
+    assert committed(store) == []
 
 
 def test_a_worker_that_holds_nothing_alone_is_not_blamed(store: Counting) -> None:

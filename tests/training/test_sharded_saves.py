@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,7 +67,8 @@ class Peers:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
-    monkeypatch.setattr(saver_module, "COMMIT_PATIENCE", 30.0)
+    # Who waits for a worker that cannot come is found by `together`.
+    monkeypatch.setattr(saver_module, "COMMIT_PATIENCE", 600.0)
     made = LocalStore(tmp_path)
     made.prepare()
     assert incarnations.claim(made, {}) == 1
@@ -107,14 +107,6 @@ def kernel(store: LocalStore) -> Array:
 
 def plan(writers: tuple[int, ...], doomed: tuple[int, ...]) -> Plan:
     return Plan(0, Kind.PREEMPTED, writers, doomed)
-
-
-@pytest.fixture(autouse=True)
-def quick() -> Iterator[None]:
-    """Fails a test that waits for workers that cannot come, before pytest itself would."""
-    began = time.monotonic()
-    yield
-    assert time.monotonic() - began < 25, "less than what a save waits for a worker that is late"
 
 
 def test_each_piece_is_saved_once_and_a_worker_under_notice_writes_what_it_alone_holds(
