@@ -5,7 +5,9 @@ It is only looked at, not run. What it hides behind other names is found in the 
 
 from __future__ import annotations
 
+import dis
 import inspect
+import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -47,11 +49,24 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
+def _modules(code: CodeType) -> set[tuple[str, bool]]:
+    """Returns the globals that a function, or one that is defined in it, reads or imports; and whether it imports."""
+    found = {
+        (str(instruction.argval), instruction.opname == "IMPORT_NAME")
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME")
+    }
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return found.union(*map(_modules, inner))
+
+
 def _draws(function: FunctionType) -> bool:
     names = _names(function.__code__)
-    closed = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
-    for name in (*names, *closed):
-        value = closed[name].cell_contents if name in closed else function.__globals__.get(name)
+    closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    values = [cell.cell_contents for _, cell in closed]
+    for name, imports in _modules(function.__code__):
+        values.append((sys.modules if imports else function.__globals__).get(name))
+    for value in values:
         if isinstance(value, ModuleType):
             root, _, rest = value.__name__.partition(".")
             if root == "random" or (root in ("tensorflow", "numpy") and "random" in rest):

@@ -1,0 +1,139 @@
+"""What would stop a fit on JAX in the middle, or make it another one, is told before its first step."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from keras_preempt.backend.jax import checks, place
+
+
+def feed(last: int | None) -> Any:
+    return SimpleNamespace(last_batch=last)
+
+
+def model() -> keras.Model:
+    made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, name="wide"), keras.layers.Dense(1)])
+    made.compile("adam", "mse")
+    return made
+
+
+def model_parallel(*keys: str, shape: tuple[int, int] = (2, 2)) -> None:
+    mesh = keras.distribution.DeviceMesh(shape, ["batch", "model"])
+    layout = keras.distribution.LayoutMap(mesh)
+    for key in keys:
+        layout[key] = (None, "model")
+    keras.distribution.set_distribution(
+        keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
+    )
+
+
+@pytest.mark.parametrize("last", [None, 4, 8])
+def test_a_last_batch_that_all_devices_can_divide_is_fine(last: int | None) -> None:
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    checks.check(model(), feed(last))
+
+
+def test_a_last_batch_that_the_devices_cannot_divide_is_refused_with_what_to_do() -> None:
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    with pytest.raises(
+        ValueError, match=r"last batch that 4 devices can divide\. Received: one of 6, .*multiple of 4"
+    ):
+        checks.check(model(), feed(6))
+
+
+def test_keras_really_fails_at_such_a_batch() -> None:
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    with pytest.raises(Exception, match="evenly divide"):
+        model().fit(np.ones((14, 4)), np.ones((14, 1)), batch_size=8, verbose=0)
+
+
+@pytest.mark.parametrize("last", [None, 5])
+def test_without_a_distribution_every_batch_is_fine(last: int | None) -> None:
+    checks.check(model(), feed(last))
+
+
+def test_of_a_mesh_only_the_batch_dimension_counts() -> None:
+    model_parallel()
+    checks.check(model(), feed(6))
+    with pytest.raises(ValueError, match="2 devices"):
+        checks.check(model(), feed(5))
+
+
+def test_a_key_that_matches_nothing_is_told_with_what_to_write(caplog: pytest.LogCaptureFixture) -> None:
+    model_parallel("wide/kernel", "wide/kernel.*")
+    checks.check(model(), feed(None))
+    # Keras compares the first with "sequential/wide/kernel" as a whole; see the next test.
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == len(checks._unmatched(model(), keras.distribution.distribution()))
+    assert all("matches no variable of the model" in text and "write '.*" in text for text in told)
+
+
+@pytest.mark.parametrize(
+    ("key", "divides"), [(".*wide/kernel", True), ("ide/kernel", False), (".*no_layer", False)]
+)
+def test_a_key_is_told_where_keras_divides_nothing_by_it(key: str, divides: bool) -> None:
+    model_parallel(key)
+    made = model()
+    distribution: Any = keras.distribution.distribution()
+    kernel = next(variable for variable in made.variables if variable.path.endswith("wide/kernel"))
+    sharded = not kernel.value.is_fully_replicated
+    assert sharded == divides
+    assert checks._unmatched(made, distribution) == ([] if divides else [key])
+
+
+def test_a_key_may_match_a_variable_of_the_optimizer() -> None:
+    model_parallel(".*adam.*momentum")
+    made = model()
+    made.optimizer.build(made.trainable_variables)
+    assert checks._unmatched(made, keras.distribution.distribution()) == []
+    assert checks._unmatched(model(), keras.distribution.distribution()) == [".*adam.*momentum"]
+
+
+# -- Place --------------------------------------------------------------------------------------------------
+
+
+def test_the_layout_of_a_distribution_is_told_in_words() -> None:
+    assert place.layout(None) == ""
+    assert place.layout(keras.distribution.DataParallel()) == ""
+    model_parallel()
+    assert place.layout(keras.distribution.distribution()) == "ModelParallel over batch=2 x model=2"
+
+
+def test_the_replicas_are_those_that_divide_a_batch() -> None:
+    assert place.replicas(None) == 1
+    assert place.replicas(keras.distribution.DataParallel()) == 4
+    model_parallel()
+    assert place.replicas(place.strategy_of(None)) == 2
+
+
+def test_one_process_has_its_place_alone() -> None:
+    assert place.place(keras.distribution.DataParallel()).members == 1
+    assert not place.remote_workers()
+
+
+def _devices(*processes: int) -> Any:
+    devices = np.array([SimpleNamespace(process_index=process) for process in processes], dtype=object)
+    return SimpleNamespace(device_mesh=SimpleNamespace(backend_mesh=SimpleNamespace(devices=devices)))
+
+
+def test_the_processes_of_a_job_are_those_of_its_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place.jax, "process_count", lambda: 3)
+    monkeypatch.setattr(place.jax, "process_index", lambda: 1)
+    found = place.place(_devices(0, 0, 1, 1, 2, 2))
+    assert (found.member, found.members, found.task, found.joins) == (1, 3, "process 1", True)
+    assert place.place(_devices(1, 1)).members == 1
+    assert place.place(None).members == 1
+    with pytest.raises(
+        ValueError, match=r"all 3 processes of the job\. Received: one over those of.*\[0, 1\]"
+    ):
+        place.place(_devices(0, 1))
+
+
+def test_a_custom_loop_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Received: Keras on JAX\. Train with model\.fit"):
+        place.place_of_loop(None)

@@ -1,0 +1,259 @@
+"""The iterators of a fit on JAX: made at their first draw, counted, and continued from where training stood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras.src.backend.jax.trainer import JAXEpochIterator
+
+from keras_preempt.backend.jax.feed import JaxFeed, LiveIterator, OnFirstDraw
+from keras_preempt.backend.jax.running_fit import running_fit
+
+SAMPLES, BATCH = 45, 10
+X = np.arange(SAMPLES * 2).reshape(SAMPLES, 2).astype("float32")
+Y = np.arange(SAMPLES)
+
+
+class Data(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> Any:
+        return X[index : index + 1], Y[index : index + 1]
+
+
+def generator() -> Iterator[Any]:
+    while True:
+        yield X[:BATCH], Y[:BATCH]
+
+
+def source(**options: Any) -> Any:
+    return JAXEpochIterator(**{"x": X, "y": Y, "batch_size": BATCH, "shuffle": True, **options})
+
+
+def resumed(of: Any, position: Any, order: Any, batch: int) -> None:
+    """Has the next epoch continue with a batch."""
+    feed = JaxFeed(of)
+    feed.stub = lambda: _stubs.append(1)
+    feed.resume(position, feed.new_at(batch, order), batch=batch)
+
+
+_stubs: list[int] = []
+"""One for a step that draws nothing, as `running_fit.JaxFit.stub` makes it."""
+
+
+def epoch(of: Any, batches: int | None = None) -> list[Any]:
+    """What Keras draws in one epoch, or in its first batches."""
+    found: list[Any] = []
+    with of.catch_stop_iteration():
+        for _, _, iterator in of:
+            if _stubs:
+                _stubs.clear()
+                continue
+            if batches is not None and len(found) == batches:
+                break
+            leaves = keras.tree.flatten(next(iterator))
+            found.append([np.asarray(leaf).tolist() for leaf in leaves if leaf is not None])
+    return found
+
+
+@pytest.mark.parametrize("steps", [None, 3])
+def test_an_iterator_is_made_when_it_is_first_drawn_from(steps: int | None) -> None:
+    of = source(steps_per_epoch=steps)
+    feed = JaxFeed(of)
+    handed = iter(feed)
+    assert isinstance(handed, OnFirstDraw)
+    assert (handed.started, feed.iterators, feed.live) == (False, 0, None)
+    next(handed)
+    assert (handed.started, feed.iterators) == (True, 1)
+    assert isinstance(feed.live, LiveIterator)
+    next(handed)
+    assert feed.iterators == 1
+
+
+def test_an_iterator_that_is_never_drawn_from_does_not_count() -> None:
+    feed = JaxFeed(source())
+    for _ in range(3):
+        iter(feed)
+    assert feed.iterators == 0
+    assert feed.draws == []
+
+
+@pytest.mark.parametrize("shuffle", [True, "batch", False])
+@pytest.mark.parametrize("stopped", [1, 3, 4])
+def test_the_next_epoch_begins_at_a_position_with_the_batches_of_then(shuffle: Any, stopped: int) -> None:
+    keras.utils.set_random_seed(4)
+    whole = epoch(source(shuffle=shuffle))
+    following = np.random.rand()
+
+    keras.utils.set_random_seed(4)
+    of = source(shuffle=shuffle)
+    first = JaxFeed(of)
+    assert epoch(of, stopped) == whole[:stopped]
+    position, order = first.position(pending=True), first.order
+    present = np.random.get_state()
+    assert position["batches"] == stopped
+
+    np.random.seed(99)
+    again = source(shuffle=shuffle)
+    np.random.set_state(present)
+    resumed(again, position, order, stopped)
+    assert epoch(again) == whole[stopped:]
+    assert np.random.rand() == following
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_epoch_after_the_one_that_was_interrupted_has_its_own_order(shuffle: bool) -> None:
+    keras.utils.set_random_seed(4)
+    of = source(shuffle=shuffle)
+    JaxFeed(of)
+    whole = [epoch(of), epoch(of)]
+
+    keras.utils.set_random_seed(4)
+    of = source(shuffle=shuffle)
+    first = JaxFeed(of)
+    epoch(of, 2)
+    position, order, present = first.position(pending=True), first.order, np.random.get_state()
+    again = source(shuffle=shuffle)
+    np.random.set_state(present)
+    resumed(again, position, order, 2)
+    assert [epoch(again), epoch(again)] == [whole[0][2:], whole[1]]
+    assert (whole[0] == whole[1]) == (not shuffle)
+
+
+def test_where_an_epoch_has_steps_its_iterator_goes_on() -> None:
+    of = source(x=generator(), y=None, batch_size=None, shuffle=False, steps_per_epoch=3)
+    feed = JaxFeed(of)
+    assert not feed.goes_on, "nothing was drawn yet"
+    epoch(of)
+    assert feed.goes_on
+    assert feed.position(pending=False)["current"]
+    epoch(of)
+    assert feed.iterators == 1
+    assert feed.draws == [6]
+
+
+def test_where_an_epoch_is_all_of_the_data_each_has_an_iterator() -> None:
+    of = source()
+    feed = JaxFeed(of)
+    for _ in range(2):
+        epoch(of)
+    assert not feed.goes_on
+    assert feed.iterators == 2
+    assert feed.draws == [5, 5]
+    position = feed.position(pending=False)
+    assert (position["current"], position["batches"]) == (False, 5)
+
+
+def test_a_pending_step_has_made_its_iterator() -> None:
+    of = source()
+    feed = JaxFeed(of)
+    for _, _, iterator in of:
+        assert not iterator.started
+        feed.position(pending=True)
+        assert iterator.started
+        break
+    assert feed.iterators == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "indexed", "length", "partial"),
+    [
+        ({}, True, 5, 5),
+        ({"x": Data(), "y": None, "batch_size": None}, False, 5, None),
+        (
+            {"x": generator(), "y": None, "batch_size": None, "steps_per_epoch": 2, "shuffle": False},
+            False,
+            None,
+            None,
+        ),
+    ],
+    ids=["arrays", "PyDataset", "generator"],
+)
+def test_what_the_data_is_can_be_told(options: Any, indexed: bool, length: Any, partial: Any) -> None:
+    feed = JaxFeed(source(**options))
+    assert (feed.is_indexed, feed.length, feed.last_batch) == (indexed, length, partial)
+    assert not feed.is_shared
+    assert feed.undistributed is None
+    assert feed.pipelines == []
+    assert feed.order is None
+
+
+def test_a_sample_is_told_by_its_types_and_shapes_alone() -> None:
+    one, other = JaxFeed(source()), JaxFeed(source(batch_size=7))
+    assert one.sample == other.sample == "[('float32', [2]), ('int64', [])]"
+
+
+@pytest.mark.parametrize(("distribution", "batch"), [(None, 10), ("data", 10)])
+def test_the_batch_of_one_process_is_the_batch_of_all(distribution: Any, batch: int) -> None:
+    if distribution:
+        keras.distribution.set_distribution(keras.distribution.DataParallel())
+    assert JaxFeed(source()).global_batch == batch
+
+
+def test_a_tf_dataset_is_a_pipeline_whose_iterator_can_be_put_at_a_position() -> None:
+    tf = pytest.importorskip("tensorflow")
+    from keras_preempt.backend.jax import datasets
+
+    data = tf.data.Dataset.range(6).batch(1)
+    of = source(x=data, y=None, batch_size=None, shuffle=False)
+    feed = JaxFeed(of)
+    assert feed.dataset is data
+    assert feed.undistributed is data
+    assert feed.pipelines
+    assert not feed.is_indexed
+    assert epoch(of, 2) == [[[0]], [[1]]]
+    state = datasets.iterator_state(feed.live)
+    assert state is not None
+    again = JaxFeed(source(x=data, y=None, batch_size=None, shuffle=False))
+    live = again.new()
+    datasets.restore_iterator(live, state)
+    assert np.asarray(keras.tree.flatten(next(live))[0]).tolist() == [2]
+
+
+# -- A fit whose epoch has no steps left ---------------------------------------------------------------------
+
+
+class Skips(keras.callbacks.Callback):
+    """Has the first epoch run none of its steps, as after a save at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[int] = []
+        self.trained: list[Any] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        fit = running_fit(self.model)
+        fit.feed.skip_next_epoch()
+        fit.logs_of_an_epoch_without_steps({"mine": 12.5}, of_step=True)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.begun.append(batch)
+
+
+def test_an_epoch_without_steps_changes_nothing_and_has_its_logs() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    before = [np.asarray(variable.value) for variable in model.variables]
+    skips = Skips()
+    history = model.fit(X, Y, batch_size=BATCH, epochs=1, verbose=0, callbacks=[skips])
+    assert history.history == {"mine": [12.5]}
+    assert [np.asarray(variable.value).tobytes() for variable in model.variables] == [
+        value.tobytes() for value in before
+    ]
+    assert int(model.optimizer.iterations.value) == 0
+    assert skips.begun == [], "no callback is told of a step that is none"
+
+
+def test_the_epoch_after_one_without_steps_has_all_of_them() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    skips = Skips()
+    model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0, callbacks=[skips])
+    assert skips.begun == [0, 1, 2, 3, 4]
+    assert int(model.optimizer.iterations.value) == 5
+    assert "on_train_batch_begin" not in vars(skips)
