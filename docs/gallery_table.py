@@ -1,6 +1,7 @@
 """Writes the tables in docs/gallery.md from the catalogue of the gallery and the results of its drills.
 
-Each row is a test in `tests/gallery`. Run `python docs/gallery_table.py` after `python -m tests.gallery --write`.
+Each row is a test in `tests/gallery`. Run `python docs/gallery_table.py` after `python -m tests.gallery --write`, and
+after the same with `--jax`.
 """
 
 from __future__ import annotations
@@ -15,24 +16,31 @@ from generated import main  # noqa: E402
 
 from tests.gallery.catalogue import FOLDERS, SCRIPTS, Identical, Script  # noqa: E402
 from tests.gallery.drilled import Record, load_records  # noqa: E402
+from tests.gallery.on_jax import NOT_ON_JAX  # noqa: E402
 
 #: What each line of the log begins with.
 EVERY_LINE = "Watching over 1 worker(s) in DIRECTORY. "
 
 
-def row(script: Script, seen: Record | None) -> str:
+def words(seen: Record | None) -> str:
+    """Returns a verdict in the words of the table."""
+    if seen is None:
+        return "not drilled"
+    return "not exact, and says so" if seen["verdict"] == "different" else seen["verdict"]
+
+
+def row(script: Script, seen: Record | None, on_jax: Record | None) -> str:
     """Returns the row of one script."""
-    verdict = "not drilled" if seen is None else seen["verdict"]
-    if verdict == "different":
-        verdict = "not exact, and says so"
+    why_not = NOT_ON_JAX.get(script.name)
+    there = words(on_jax) if why_not is None else f"not on JAX: {why_not}"
     said = "" if seen is None else "<br>".join(line.removeprefix(EVERY_LINE) for line in seen["said"])
-    cells = [f"`{script.path.name}`", script.shown, verdict, said]
+    cells = [f"`{script.path.name}`", script.shown, words(seen), there, said]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def tables() -> str:
     """Returns the summary and all tables as Markdown."""
-    seen = load_records()
+    seen, there = load_records(), load_records("jax")
     identical = sum(isinstance(script.verdict, Identical) for script in SCRIPTS)
     parts = [
         f"{len(SCRIPTS)} scripts: {identical} identical, {len(SCRIPTS) - identical} not exact, which the log says "
@@ -42,10 +50,12 @@ def tables() -> str:
         lines = [
             f"### {heading}",
             "",
-            "| script | what is in it | verdict | what the log said before |",
-            "|---" * 4 + "|",
+            "| script | what is in it | verdict | on JAX | what the log said before |",
+            "|---" * 5 + "|",
         ]
-        lines += [row(s, seen.get(s.name)) for s in SCRIPTS if s.name.startswith(f"{folder}/")]
+        lines += [
+            row(s, seen.get(s.name), there.get(s.name)) for s in SCRIPTS if s.name.startswith(f"{folder}/")
+        ]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from generated import main  # noqa: E402
 
+from tests.ways.on_jax import NOT_DRILLED, NotOnJax, verdict_of  # noqa: E402
 from tests.ways.way import STRATEGIES, Exact, KerasFails, Refused, Verdict, Warned, Way  # noqa: E402
 
 #: The tables in their order: a heading, and the modules of the catalogue that it is made of.
@@ -44,14 +45,27 @@ def words(verdict: Verdict | None) -> str:
     return f"Keras itself fails: {verdict.reason}"
 
 
+def words_on_jax(way: Way) -> str:
+    """Says in the words of the table what is promised for a way on JAX."""
+    verdict = verdict_of(way)
+    if isinstance(verdict, NotOnJax):
+        return f"not on JAX: {verdict.reason}"
+    return "not drilled" if way.name in NOT_DRILLED else words(verdict)
+
+
 def tables() -> str:
     """Returns all tables as Markdown."""
     parts = []
     for heading, modules in TABLES.items():
-        lines = [f"## {heading}", "", "| | " + " | ".join(STRATEGIES.values()) + " |", "|---" * 4 + "|"]
+        lines = [
+            f"## {heading}",
+            "",
+            "| | " + " | ".join(STRATEGIES.values()) + " | JAX, one device |",
+            "|---" * 5 + "|",
+        ]
         for way in ways(modules):
-            cells = [words(way.verdicts.get(strategy)).replace("|", "\\|") for strategy in STRATEGIES]
-            lines.append(f"| {way.shown.replace('|', chr(92) + '|')} | " + " | ".join(cells) + " |")
+            cells = [way.shown, *(words(way.verdicts.get(each)) for each in STRATEGIES), words_on_jax(way)]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 

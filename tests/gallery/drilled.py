@@ -17,7 +17,11 @@ from tests.gallery.catalogue import Identical, Said, Script
 
 ROOT = Path(__file__).parents[2]
 IDENTICAL, DIFFERENT = 0, 1
-RECORDS = Path(__file__).with_name("verdicts.json")
+RECORDS = {
+    "tensorflow": Path(__file__).with_name("verdicts.json"),
+    "jax": Path(__file__).with_name("verdicts_jax.json"),
+}
+"""The file of records for each backend of Keras."""
 TIMEOUT = 1500.0
 _PROMISE = re.compile(r"After a preemption: (?:bit-identical|exact if)\b")
 _DENIAL = re.compile(r"\bNOT (?:exact|bit-identical)\b")
@@ -90,7 +94,7 @@ class Outcome:
         return found
 
 
-def drill(script: Script, folder: Path) -> Outcome:
+def drill(script: Script, folder: Path, backend: str = "tensorflow") -> Outcome:
     """Drills a script in an empty folder: a preemption at a training step, and one in a validation if it has any.
 
     With ``KERAS_PREEMPT_FRESH_PROCESSES=1``, as `make chaos FRESH=1` has it, each process starts from scratch.
@@ -100,7 +104,7 @@ def drill(script: Script, folder: Path) -> Outcome:
     done = subprocess.run(
         [sys.executable, "-m", program, "drill", *moments(script), "--", sys.executable, str(script.path)],
         cwd=folder,
-        env={**os.environ, **_environment(fresh)},
+        env={**os.environ, **_environment(fresh), "KERAS_BACKEND": backend},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -154,7 +158,7 @@ def _environment(fresh: bool) -> dict[str, str]:
     return {**quiet, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
-# -- Records: verdicts.json, from which docs/gallery.md is written ----------------------------------------------
+# -- Records: verdicts.json and verdicts_jax.json, from which docs/gallery.md is written -----
 
 
 class Record(TypedDict):
@@ -170,18 +174,18 @@ def record_of(outcome: Outcome) -> Record:
     return {"verdict": verdict, "said": _once(line for lines in outcome.said for line in lines)}
 
 
-def load_records() -> dict[str, Record]:
-    """Returns all records by the name of the script."""
-    if not RECORDS.exists():
+def load_records(backend: str = "tensorflow") -> dict[str, Record]:
+    """Returns all records of a backend by the name of the script."""
+    if not RECORDS[backend].exists():
         return {}
-    found: dict[str, Record] = json.loads(RECORDS.read_text(encoding="utf-8"))
+    found: dict[str, Record] = json.loads(RECORDS[backend].read_text(encoding="utf-8"))
     return found
 
 
-def save_records(records: dict[str, Record]) -> None:
-    """Writes all records, in the order of their names."""
+def save_records(records: dict[str, Record], backend: str = "tensorflow") -> None:
+    """Writes all records of a backend, in the order of their names."""
     text = json.dumps(records, indent=1, sort_keys=True, ensure_ascii=False)
-    RECORDS.write_text(f"{text}\n", encoding="utf-8")
+    RECORDS[backend].write_text(f"{text}\n", encoding="utf-8")
 
 
 def _once(lines: Iterable[str]) -> list[str]:

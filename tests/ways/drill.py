@@ -148,17 +148,25 @@ _PROMISED = r"After a preemption: (?:bit-identical|exact if|exact except)"
 
 def parameters(ways: Sequence[Way]) -> list[object]:
     """Returns every way under every strategy, for pytest: those that are not in the short form are chaos."""
-    missing = cache(lambda name: importlib.util.find_spec(name) is None)
     found = []
     for way in ways:
         for strategy in way.verdicts:
             assert strategy in STRATEGIES, strategy
             marks = [] if strategy in SHORT_FORM.get(way.name, ()) else [pytest.mark.chaos]
-            absent = [name for name in way.needs if missing(name)]
-            if absent:
-                marks.append(pytest.mark.skip(reason=f"not installed: {', '.join(absent)}"))
+            if missing := absent(way):
+                marks.append(pytest.mark.skip(reason=f"not installed: {', '.join(missing)}"))
             found.append(pytest.param(way, strategy, id=f"{way.name}-{strategy}", marks=marks))
     return found
+
+
+def absent(way: Way) -> list[str]:
+    """Returns the modules that a way needs and that are not installed."""
+    return [name for name in way.needs if not _is_installed(name)]
+
+
+@cache
+def _is_installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
 
 
 def steps_of(results: Sequence[ClusterResult], worker: int) -> list[str]:

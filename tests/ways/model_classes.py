@@ -7,26 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tests.ways.subclassed import Subclassed as Subclassed
+
 layers = keras.layers
 
 
 def _cross_entropy() -> Any:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
-class Subclassed(keras.Model):
-    """Built by `fit`, when it sees the data."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = layers.Dense(5, activation="relu")
-        self.normalize = layers.BatchNormalization()
-        self.dropout = layers.Dropout(0.3)
-        self.top = layers.Dense(3)
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        hidden = self.normalize(self.hidden(inputs), training=training)
-        return self.top(self.dropout(hidden, training=training))
 
 
 class Counting(Subclassed):
@@ -163,7 +150,14 @@ class Largest(keras.metrics.Metric):
         self.value = self.add_weight(shape=(), initializer="zeros", name="value")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        self.value.assign(tf.maximum(self.value, tf.reduce_max(y_pred)))
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
 
     def result(self) -> Any:
         return self.value
+
+
+if keras.backend.backend() == "jax":
+    from tests.ways import jax_classes
+
+    Adversarial = jax_classes.Adversarial  # type: ignore[misc]
+    Noisy = jax_classes.Noisy  # type: ignore[misc]

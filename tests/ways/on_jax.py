@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tests.ways.way import ONE, Verdict, Way
+from tests.ways.way import ONE, KerasFails, Verdict, Way
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,42 @@ class NotOnJax:
     reason: str
 
 
-OTHERWISE: Mapping[str, Verdict | NotOnJax] = {}
+_TAPE = NotOnJax("its `train_step` is written with `tf.GradientTape`, and JAX needs one without side effects")
+_OF_TENSORFLOW = NotOnJax("what its `train_step` draws from or changes is TensorFlow's")
+
+OTHERWISE: Mapping[str, Verdict | NotOnJax] = {
+    "augmentation-layer": KerasFails(
+        "a layer that is not made for tf.data cannot be called in it", "Cannot convert a symbolic tf.Tensor"
+    ),
+    "plain-variables": _OF_TENSORFLOW,
+    "random-op-in-step": _OF_TENSORFLOW,
+    "global-generator-in-step": _OF_TENSORFLOW,
+    "optimizer-elsewhere": _OF_TENSORFLOW,
+    "own-optimizers-unbuilt": NotOnJax("a compiled step cannot make the variables of an optimizer"),
+    **dict.fromkeys(
+        (
+            "gan",
+            "gan-penalty",
+            "eager-gan",
+            "diffusion",
+            "contrastive",
+            "triplets",
+            "metric-learning",
+            "nested-logs",
+            "logs-by-metric",
+            "value-set-by-callback",
+        ),
+        _TAPE,
+    ),
+    "train-on-batch": NotOnJax("`PreemptionCheckpointHandler` saves a `tf.train.Checkpoint`"),
+}
+"""The ways of which something else is promised than for one device of TensorFlow."""
+
+NOT_DRILLED: frozenset[str] = frozenset()
+"""The ways that no test has held yet: nothing is promised for them."""
+
+SHORT_FORM = ("loop-over-training-data", "py-dataset-threads", "custom-train-step", "early-stopping")
+"""Those that `make test` runs; `make chaos` runs all."""
 
 
 def verdict_of(way: Way) -> Verdict | NotOnJax:

@@ -263,3 +263,9 @@ class NestedLogs(keras.Model):
         if self.by_metric:
             return {m.name: m.result() for m in self.metrics}
         return {"loss": loss, "more": {"accuracy": results["accuracy"], "least": tf.reduce_min(said)}}
+
+
+if keras.backend.backend() == "jax":
+    from tests.ways import jax_classes
+
+    Autoencoder = jax_classes.Autoencoder  # type: ignore[misc]
