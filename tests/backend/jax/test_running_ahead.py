@@ -1,4 +1,4 @@
-"""The host prepares the next step while the device computes, and a checkpoint holds what callbacks made of each step."""
+"""The host prepares the next step while the device computes; a checkpoint holds what callbacks made of each step."""
 
 from __future__ import annotations
 
