@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import jax
@@ -36,6 +37,7 @@ class Ahead(keras.callbacks.Callback):  # type: ignore[misc]
             print("computed" if state[0].is_ready() else "queued", flush=True)
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        time.sleep(0.5)  # A hook that takes longer than the steps.
         self.ended.append(batch)
 
     def get_state(self) -> dict[str, Any]:
