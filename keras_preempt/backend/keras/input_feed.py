@@ -159,7 +159,10 @@ class InputFeed(abc.ABC):
     @property
     def last_batch(self) -> int | None:
         """How many samples the last batch of an epoch has, if it is smaller and the input tells."""
-        size = getattr(self._source.data_adapter, "partial_batch_size", None)
+        try:
+            size = self._source.data_adapter.partial_batch_size
+        except (AttributeError, NotImplementedError):  # The latter for a Python generator.
+            return None
         return None if size is None else int(size)
 
     def record_grain(self) -> None:
