@@ -54,7 +54,9 @@ def test_ours_loses_nothing_and_keras_callback_begins_the_epoch_again() -> None:
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_the_page_shows_what_is_counted() -> None:
-    names = [name for name in CONTESTANTS if name != "orbax"]  # Not on Python 3.10, on which these tests run too.
+    names = [
+        name for name in CONTESTANTS if name != "orbax"
+    ]  # Not on Python 3.10, on which these tests run too.
     found = rows(counted(*names))
     assert len(found) == len(names)
     assert found.items() <= shown().items()
