@@ -35,6 +35,7 @@ HEARTBEAT = (
             True,
         ),
         (Error("UNAVAILABLE: failed to connect to all addresses; last error: Connection refused"), True),
+        (Error("UNAVAILABLE: Socket closed"), True),
         (errors.WorkerLost("anything"), True),
         (Error("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 34359738368 bytes."), False),
         (Error("INTERNAL: Failed to launch CUDA kernel"), False),
