@@ -269,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return trained(model, length, host, name)
 
         steps[title] = turns(CONTESTANTS, repetitions, epoch)
-    step = 0.05
+    step = 0.01 if options.quick else 0.05
     model = BusyLoss(links_for(step))
     waits = turns((WINDOW, UNBOUNDED), min(repetitions, 3), lambda name: preempted(model, name))
     aims = Aims(apply=not options.quick)
