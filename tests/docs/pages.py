@@ -27,7 +27,17 @@ PAGES = [
     *sorted((ROOT / "examples").glob("*/README.md")),  # The site has them, too: pages link to them.
 ]
 
-NOTES = ("with", "file", "processes on jax", "exit status", "not run", "serves", "output of", "shown after", "figures of")
+NOTES = (
+    "with",
+    "file",
+    "processes on jax",
+    "exit status",
+    "not run",
+    "serves",
+    "output of",
+    "shown after",
+    "figures of",
+)
 
 _BLOCK = re.compile(
     r"^(?P<notes>(?:<!--.*-->\n)*)(?P<fence>```+|~~~+)(?P<language>.*)\n(?P<code>(?:.*\n)*?)(?P=fence)[ \t]*$",
