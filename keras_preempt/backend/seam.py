@@ -133,6 +133,9 @@ class Errors(Protocol):
     def end_without_others(self) -> None:
         """Called when this process is about to end by an error: it must not wait for the others at its end."""
 
+    def before_a_hard_end(self) -> None:
+        """Called when this process is about to end by an error at once, without what Python does at its end."""
+
     def check_preemption(self, seen: str | None) -> None:
         """Raises the backend's own error if a worker was preempted; `seen` is the task that is known to be."""
 

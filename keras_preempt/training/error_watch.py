@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.agreement.messages import Failure
+from keras_preempt.backend.seam import backend
 
 logger = logging.getLogger("keras_preempt")
 
@@ -91,6 +92,7 @@ class ErrorWatch:
 
 
 def _end_process() -> None:
+    backend().errors.before_a_hard_end()
     with contextlib.suppress(Exception):  # The program's handlers may raise anything.
         logging.shutdown()
     os._exit(_STATUS)

@@ -14,6 +14,7 @@ import ctypes
 import importlib
 import logging
 import threading
+import time
 from typing import Any
 
 import jax
@@ -30,6 +31,12 @@ LEAVE_TOGETHER_SECONDS = 5.0
 
 FINISH_SECONDS = 300.0
 """How long a process that has finished waits for the others, as JAX does by default."""
+
+LAST_SECONDS = 8.0
+"""How long process 0 waits at its end for others of a job that has failed: they hear of it, and end by themselves."""
+
+_END_SECONDS = 1.0
+_LEFT = "keras_preempt/left"
 
 _METHODS = (
     "blocking_key_value_get",
@@ -82,8 +89,35 @@ def leave_alone() -> None:
 
 
 def leave_alone_at_the_end() -> None:
-    """Has this process end without the others, unless it trains again before that."""
-    atexit.register(leave_alone)
+    """Has this process end without the others, unless it trains again before that; process 0 after them."""
+    atexit.unregister(_leave_one_by_one)
+    atexit.register(_leave_one_by_one)
+
+
+def leave_one_after_the_other() -> None:
+    """Waits in process 0 until the others are about to end, for a few seconds; in these, says that they are.
+
+    With process 0 goes the service, and JAX ends every process that is still connected to it with SIGABRT.
+    """
+    state = _state()
+    found = state.client
+    if found is None:
+        return
+    if state.process_id:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            found.key_value_set(f"{_LEFT}/{state.process_id}", "")
+        return
+    limit = time.monotonic() + LAST_SECONDS
+    for other in range(1, state.num_processes):
+        left = max(1, round((limit - time.monotonic()) * 1000))
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # It was killed, or its connection is broken.
+            found.blocking_key_value_get(f"{_LEFT}/{other}", left)
+    time.sleep(_END_SECONDS)  # What is left of their end tells nobody.
+
+
+def _leave_one_by_one() -> None:
+    leave_one_after_the_other()
+    leave_alone()
 
 
 def early_notice() -> str | None:
@@ -108,7 +142,7 @@ def leave_in_order() -> None:
     With `jax_enable_recoverability` no process waits for the others at its end. Where process 0 is the first to end, it
     takes the service with it, and JAX ends all others with SIGABRT.
     """
-    atexit.unregister(leave_alone)
+    atexit.unregister(_leave_one_by_one)
     if not _ordered:
         _ordered.append(True)
         atexit.register(_leave, FINISH_SECONDS, only_if_recoverable=True)

@@ -131,6 +131,11 @@ def end_without_others() -> None:
     distributed.leave_alone_at_the_end()
 
 
+def before_a_hard_end() -> None:
+    """Has process 0 end after the others, which hear of the error as well."""
+    distributed.leave_one_after_the_other()
+
+
 def check_preemption(seen: str | None) -> None:
     """Does nothing: JAX has no error of its own for a process that was preempted."""
 

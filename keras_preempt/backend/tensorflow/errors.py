@@ -112,6 +112,10 @@ def lost(error: BaseException) -> WorkerLost:
     return WorkerLost(None, None, str(error))
 
 
+def before_a_hard_end() -> None:
+    """Does nothing: see `end_without_others`."""
+
+
 def end_without_others() -> None:
     """Does nothing: a worker of TensorFlow ends without the others."""
 
