@@ -69,7 +69,7 @@ class JaxFeed(InputFeed):
         elif hasattr(adapter, "_output_signature") and adapter._output_signature is not None:
             known = adapter._output_signature
         leaves = [leaf for leaf in keras.tree.flatten(known) if hasattr(leaf, "shape")]
-        alike = {(str(keras.backend.standardize_dtype(leaf.dtype)), tuple(leaf.shape[1:])) for leaf in leaves}
+        alike = {(_dtype_of(leaf), tuple(leaf.shape[1:])) for leaf in leaves}
         return str([(name, list(shape)) for name, shape in sorted(alike, key=repr)])
 
     @property
@@ -272,3 +272,9 @@ class _Given:
 
     def __iter__(self) -> Any:
         return self._iterator
+
+
+def _dtype_of(leaf: Any) -> str:
+    # A table of pandas has a dtype for each column.
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf[:1]).dtype
+    return str(getattr(dtype, "name", dtype))
