@@ -125,7 +125,7 @@ def no_check_of_the_parts(patch: pytest.MonkeyPatch) -> None:
         return real(store, replace(attempt, writers=(0,), doomed=others), **given)
 
     patch.setattr(committing, "commit", commit)
-    patch.setattr(committing, "_check_slices", lambda *_: None)
+    patch.setattr(committing, "check_tensors", lambda *_: None)
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
