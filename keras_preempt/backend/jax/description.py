@@ -7,14 +7,15 @@ Verified with Keras 3.15.1; tests/backend/jax has a canary.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Any
+
+from keras_preempt.backend.keras.names import lazy_tensorflow
 
 
 def described(model: Any) -> str:
     """Returns how Keras describes a model, as JSON; imports no TensorFlow."""
-    lazy = _lazy_tensorflow()
+    lazy = lazy_tensorflow()
     if lazy is None or "tensorflow" in sys.modules or lazy._available is not None:
         return str(model.to_json())
     lazy._available = False
@@ -22,11 +23,3 @@ def described(model: Any) -> str:
         return str(model.to_json())
     finally:
         lazy._available = None
-
-
-def _lazy_tensorflow() -> Any:
-    try:
-        found = importlib.import_module("keras.src.utils.module_utils").tensorflow
-    except (ImportError, AttributeError):
-        return None  # Then TensorFlow is imported, which costs time and nothing else.
-    return found if hasattr(type(found), "available") and "_available" in vars(found) else None

@@ -9,6 +9,7 @@ Verified with Keras 3.8.0 to 3.15.1.
 from __future__ import annotations
 
 import abc
+import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -160,11 +161,9 @@ class InputFeed(abc.ABC):
     @property
     def last_batch(self) -> int | None:
         """How many samples the last batch of an epoch has, if it is smaller and the input tells."""
-        try:
-            size = self._source.data_adapter.partial_batch_size
-        except (AttributeError, NotImplementedError):  # It does not tell.
-            return None
-        return None if size is None else int(size)
+        with contextlib.suppress(AttributeError, NotImplementedError):  # It does not tell.
+            return int(self._source.data_adapter.partial_batch_size or 0) or None
+        return None
 
     def record_grain(self) -> None:
         """Has the states of Grain iterators kept from now on, if the input is Grain data."""
@@ -204,10 +203,8 @@ class InputFeed(abc.ABC):
 
     def __iter__(self) -> Any:
         """Returns the next iterator. Called by Keras."""
-        if self._prepared is not None:
-            prepared, self._prepared = self._prepared, None
-            return prepared
-        return self.new()
+        prepared, self._prepared = self._prepared, None
+        return self.new() if prepared is None else prepared
 
     def new(self, dataset: Any = None) -> Any:
         """Makes the next iterator of the sequence.

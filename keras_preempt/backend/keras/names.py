@@ -169,12 +169,21 @@ OF_TRAINERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "keras.src.backend.jax.trainer.JAXEpochIterator": _OF_EPOCH_ITERATORS,
         "keras.src.callbacks.callback_list.CallbackList": ("_flush_futures",),
         "keras.src.distribution.distribution_lib.ModelParallel": ("_layout_map",),
-        "keras.src.utils.module_utils.LazyModule": ("_available",),
+        "keras.src.utils.module_utils.tensorflow": ("_available",),
         "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter": ("_get_iterator", "_inputs"),
         "keras.src.trainers.data_adapters.grain_dataset_adapter.GrainDatasetAdapter": ("_output_signature",),
     },
 }
 """The same for the classes that only one backend uses, by backend."""
+
+
+def lazy_tensorflow() -> Any:
+    """Returns Keras' stand-in for TensorFlow, which imports it when it is asked for; None if it is not there.
+
+    Without it TensorFlow is imported where it is not needed, which costs time and nothing else.
+    """
+    found = _find("keras.src.utils.module_utils.tensorflow")
+    return found if found is not None and "_available" in vars(found) else None
 
 
 def missing() -> list[str]:
