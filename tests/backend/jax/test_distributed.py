@@ -119,11 +119,52 @@ def test_what_is_left_behind_is_kept_for_ever(state: Any) -> None:
     assert state.service is None
 
 
-def test_a_process_that_trains_again_after_a_failure_leaves_with_the_others(exits: Exits, state: Any) -> None:
-    distributed.leave_alone_at_the_end()
-    assert [call[0] for call in exits.calls] == [distributed.leave_alone]
+def test_a_process_that_trains_again_after_a_failure_leaves_with_the_others(
+    exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recoverable(monkeypatch, False)
+    for _ in range(2):
+        distributed.leave_alone_at_the_end()
+    assert len(exits.calls) == 1
     distributed.leave_in_order()
-    assert distributed.leave_alone not in [call[0] for call in exits.calls]
+    exits.run()
+    assert state.client is not None, "it has not left alone"
+
+
+class Keys:
+    """Stands for the keys of a job that has failed; `others` have said that they end."""
+
+    def __init__(self, others: dict[str, str]) -> None:
+        self.keys = others
+        self.waited: list[str] = []
+
+    def key_value_set(self, key: str, value: str) -> None:
+        self.keys[key] = value
+
+    def blocking_key_value_get(self, key: str, limit: int) -> str:
+        self.waited.append(key)
+        assert 0 < limit <= distributed.LAST_SECONDS * 1000
+        if key not in self.keys:
+            raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: it was killed")
+        return self.keys[key]
+
+
+def test_of_a_job_that_has_failed_process_0_ends_after_the_others(
+    exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "_END_SECONDS", 0.0)
+    state.num_processes = 3
+    keys = state.client = Keys({})
+    state.process_id = 2
+    distributed.leave_alone_at_the_end()
+    exits.run()
+    assert state.client is None, "it leaves alone"
+    assert len(keys.keys) == 1, "and says before that it is about to end"
+    state.client, state.process_id = keys, 0
+    exits.run()
+    assert keys.waited[-1] in keys.keys, "process 0 waits for what process 2 has said"
+    assert len(keys.waited) == 2, "and for process 1, which was killed, no longer than its limit"
+    assert state.client is None
 
 
 def test_a_process_of_no_job_does_nothing_when_it_leaves(exits: Exits, state: Any) -> None:
