@@ -79,7 +79,9 @@ def regroup_checkpoint(
         substituted_from=None,
         boxes=found.boxes,
     )
-    return Regrouped(loaded, _summary(found, setup, continuation, exact=not local), dict(treatment))
+    by_replica = any(_variable(key) in rules for own in found.workers for key in own.local)
+    summary = _summary(found, setup, continuation, exact=not local and not by_replica)
+    return Regrouped(loaded, summary, dict(treatment))
 
 
 def _variables(
@@ -125,7 +127,7 @@ def _variable(key: str) -> str:
 
 
 def _summary(found: LoadedFromOthers, setup: Setup, continuation: Continuation, *, exact: bool) -> str:
-    """Says what is exact; `exact` is whether every variable has one value for all replicas."""
+    """Says what is exact; `exact` is whether every variable has, and had, one value for all replicas."""
     old = found.setup
     missing = found.manifest.missing
     if old.layout != setup.layout and exact and not missing:

@@ -36,6 +36,7 @@ def feed(dataset: Any, *, distributed: bool, batches: int | None) -> Any:
             is_indexed=False,
             grain=None,
             repeats=None,
+            epoch_iterator=SimpleNamespace(data_adapter=None, steps_per_epoch=None),
         ),
     )
 
