@@ -111,7 +111,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     ),
     "keras.src.trainers.data_adapters.py_dataset_adapter.OrderedEnqueuer": ("_run", "_send_py_dataset"),
     "keras.src.layers.layer.Layer": ("_flatten_layers",),
-    "keras.src.backend.Variable": ("_layout", "_value"),
+    "keras.src.backend.Variable": ("_value",),
     "keras.src.optimizers.base_optimizer.BaseOptimizer": ("_accumulated_gradients", "_iterations"),
     "keras.src.callbacks.model_checkpoint.ModelCheckpoint": (
         "_batches_seen_since_last_saving",
@@ -167,6 +167,7 @@ OF_TRAINERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "train_function",
         ),
         "keras.src.backend.jax.trainer.JAXEpochIterator": _OF_EPOCH_ITERATORS,
+        "keras.src.backend.Variable": ("_layout", "_value"),
         "keras.src.callbacks.callback_list.CallbackList": ("_flush_futures",),
         "keras.src.distribution.distribution_lib.ModelParallel": ("_layout_map",),
         "keras.src.utils.module_utils.tensorflow": ("_available",),
