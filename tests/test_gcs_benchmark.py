@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+from tests.benchmarked import BENCHMARKS, rows_of
+
 BENCHMARK = BENCHMARKS / "gcs.py"
 TOGETHER = BENCHMARKS / "restore_together.py"
-
-
-def _rows(output: str) -> dict[str, list[str]]:
-    """The cells of each row after its title, which ends where two spaces begin."""
-    rows = {}
-    for line in output.splitlines():
-        title, *cells = re.split(r"\s{2,}", line.strip())
-        if cells:
-            rows[title] = cells
-    return rows
 
 
 def test_four_connections_are_much_faster_than_one_stream_and_workers_share_the_bytes() -> None:
@@ -34,7 +23,7 @@ def test_four_connections_are_much_faster_than_one_stream_and_workers_share_the_
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    rows = _rows(result.stdout)
+    rows = rows_of(result.stdout)
     _, save, _, restore = map(float, rows["keras_preempt, 4 connections"])
     assert save >= 1.5  # 3 and more where nothing else runs
     assert restore >= 1.5
@@ -57,7 +46,7 @@ def test_workers_that_restore_together_read_every_byte_once() -> None:
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    rows = _rows(result.stdout)
+    rows = rows_of(result.stdout)
     for limit in ("each worker", "the bucket"):
         apart, together = (rows[f"2 workers, 2 MB/s for {limit}: {way}"] for way in ("read", "exchange"))
         assert float(apart[0]) == pytest.approx(2, abs=0.02)
