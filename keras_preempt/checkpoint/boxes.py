@@ -173,7 +173,9 @@ def assign(
     """Divides the pieces of tensors among their holders; every worker comes to the same answer.
 
     A piece goes to one of its holders among the writers if there is one, else to a worker under notice. Those for which
-    there is least choice come first, then the largest, and each goes to the one that has the least to write so far.
+    there is no choice come first, then the largest, and each goes to the one that has the least to write so far. Since
+    not everybody holds everything, that alone may leave somebody with more than others could take off: pieces are
+    handed on until no single one would leave the two that it concerns more even.
 
     Args:
         specs: The tensors.
@@ -202,18 +204,41 @@ def assign(
                 held_by.update(piece.holders)
     if lost:
         raise PiecesLost(lost, held_by)
-    chosen: dict[int, list[int]] = {}
+    writer_of = _balanced([(box.nbytes, candidates) for box, candidates in choices])
+    chosen: dict[int, list[Box]] = {member: [] for member in sorted(set(writer_of))}
+    for (box, _), member in zip(choices, writer_of, strict=True):
+        chosen[member].append(box)
+    return chosen
+
+
+def _balanced(choices: Sequence[tuple[int, list[int]]]) -> list[int]:
+    """Returns who takes each piece, given its bytes and who may take it."""
+    taken: list[int] = [-1] * len(choices)
     load: Counter[int] = Counter()
+    number_of: Counter[int] = Counter()
     order = sorted(
         range(len(choices)),
-        key=lambda n: (len(choices[n][1]) > 1, -choices[n][0].nbytes, len(choices[n][1]), n),
+        key=lambda n: (len(choices[n][1]) > 1, -choices[n][0], len(choices[n][1]), n),
     )
-    for number in order:
-        box, candidates = choices[number]
-        member = min(candidates, key=lambda member: (load[member], len(chosen.get(member, ())), member))
-        chosen.setdefault(member, []).append(number)
-        load[member] += box.nbytes
-    return {member: [choices[number][0] for number in sorted(chosen[member])] for member in sorted(chosen)}
+    for n in order:
+        nbytes, candidates = choices[n]
+        taken[n] = min(candidates, key=lambda member: (load[member], number_of[member], member))
+        load[taken[n]] += nbytes
+        number_of[taken[n]] += 1
+    # Each hand-over makes the sum of the squares of all loads smaller, so that there is an end to them.
+    free = [n for n in order if len(choices[n][1]) > 1]
+    handed_on = True
+    while handed_on:
+        handed_on = False
+        for n in free:
+            nbytes, candidates = choices[n]
+            least = min(candidates, key=lambda member: (load[member], member))
+            if load[least] + nbytes < load[taken[n]]:
+                load[taken[n]] -= nbytes
+                load[least] += nbytes
+                taken[n] = least
+                handed_on = True
+    return taken
 
 
 def check_boxes(boxes: Iterable[Box], specs: Iterable[ShardedSpec] | None = None) -> None:

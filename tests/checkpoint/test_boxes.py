@@ -206,20 +206,28 @@ def test_each_piece_is_written_once_by_a_holder_that_is_not_under_notice_where_t
 
 
 @given(plans())
-def test_nobody_could_hand_a_piece_on_and_leave_the_most_loaded_with_less(
+def test_nobody_could_hand_a_piece_on_and_have_the_two_more_even(
     plan: tuple[list[ShardedSpec], list[int]],
 ) -> None:
-    """As balanced as taking the largest pieces first makes it."""
     specs, writers = plan
     assigned = assign(specs, writers)
     load = {member: size_of(assigned.get(member, ())) for member in range(MEMBERS)}
     holders = {spec.box(piece): set(piece.holders) for spec in specs for piece in spec.pieces}
     for member, boxes in assigned.items():
-        free = [box for box in boxes if len(holders[box].intersection(writers) or holders[box]) > 1]
-        smallest = min(free, key=lambda box: box.nbytes, default=None)
-        if smallest is not None:
-            for other in holders[smallest].intersection(writers) or holders[smallest]:
-                assert load[other] + smallest.nbytes >= load[member] or other == member
+        for box in boxes:
+            for other in (holders[box].intersection(writers) or holders[box]) - {member}:
+                assert load[other] + box.nbytes >= load[member]
+
+
+def test_a_piece_goes_to_a_worker_that_nothing_else_was_left_for() -> None:
+    """Largest first gives worker 1 two of the three, since only the first of them could have gone to worker 3."""
+    whole = [((0,), 4), ((0, 1, 3), 1), ((0, 1, 2), 1), ((0, 1, 2), 1)]
+    specs = [
+        ShardedSpec(f"t{n}", "float32", (size,), (Piece((0,), (size,), holders),))
+        for n, (holders, size) in enumerate(whole)
+    ]
+    assigned = assign(specs, range(4))
+    assert {member: size_of(boxes) for member, boxes in assigned.items()} == {0: 16, 1: 4, 2: 4, 3: 4}
 
 
 def test_equal_pieces_that_everybody_holds_are_shared_evenly() -> None:
