@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -35,6 +34,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "scr
 import keras
 import numpy as np
 import tensorflow as tf
+from net_cost import NetCost
 from resumed_fit import strategy_of
 from taken import Taken
 from turns import calls, hooks, nothing, ours_of, running_container, take_turns
@@ -82,11 +82,6 @@ class Measure(keras.callbacks.Callback):  # type: ignore[misc]
             "our run": calls(self._our_handler.run, nothing),
         }
         self.results = take_turns(contestants, *self._turns)
-
-    def net(self) -> dict[str, float]:
-        """Returns the medians without what one pays anyway."""
-        median = {name: statistics.median(values) for name, values in self.results.items()}
-        return {name: median[name] - median[_BASELINE[name]] for name in median}
 
 
 def measure(repetitions: int, steps: int, seed: int) -> tuple[Measure, Measure]:
@@ -137,44 +132,29 @@ _BASELINE = {
 """What one pays anyway, of each contestant."""
 
 
-def _row(title: str, measured: Measure, name: str) -> list[str]:
-    lower, median, upper = statistics.quantiles(measured.results[name], n=4)
-    net = measured.net()
-    shown = "" if name == _BASELINE[name] else f"{net[name]:.0f}"
-    against = "" if name == _BASELINE[name] else f"{net[name] / net['run']:.2f}"
-    return [title, f"{median:.0f}", f"{lower:.0f}-{upper:.0f}", shown, against]
-
-
 def report(measured: Measure, mirrored: Measure, aims: Aims) -> str:
     """Returns the table, and checks our net costs against TensorFlow's and against a bound."""
-    net, there = measured.net(), mirrored.net()
-    with_ours = f"  with {' and '.join(measured.ours)}"
+    cost, there = (NetCost(each.results, _BASELINE, "run") for each in (measured, mirrored))
     rows = [
-        _row("Keras CallbackList, no callbacks", measured, "none"),
-        _row("  with one empty keras.callbacks.Callback", measured, "empty"),
-        _row(with_ours, measured, "ours"),
-        _row("  the same, snapshots under MirroredStrategy", mirrored, "ours"),
-        _row("a function that does nothing", measured, "call"),
-        _row("  through PreemptionCheckpointHandler.run", measured, "run"),
-        _row("  through keras_preempt.PreemptionCheckpointHandler.run", measured, "our run"),
+        cost.row("Keras CallbackList, no callbacks", "none"),
+        cost.row("  with one empty keras.callbacks.Callback", "empty"),
+        cost.row(f"  with {' and '.join(measured.ours)}", "ours"),
+        there.row("  the same, snapshots under MirroredStrategy", "ours"),
+        cost.row("a function that does nothing", "call"),
+        cost.row("  through PreemptionCheckpointHandler.run", "run"),
+        cost.row("  through keras_preempt.PreemptionCheckpointHandler.run", "our run"),
     ]
     header = ["ns per step", "median", "quartiles", "net", "net / TensorFlow's"]
-    ratio, run_ratio = net["ours"] / net["run"], net["our run"] / net["run"]
+    ratio, run_ratio = cost.ratio("ours"), cost.ratio("our run")
     tell("a step under the callback, idle", "TensorFlow's handler", ratio, better="less")
     tell("a step in our handler's run, idle", "TensorFlow's handler", run_ratio, better="less")
-    lines = [
-        table(header, rows),
-        "",
-        f"Ours against an empty callback: {net['ours'] / net['empty']:.2f} times its cost "
-        f"({net['ours'] - net['empty']:+.0f} ns).",
-    ]
     aims.check("ours over TensorFlow's run", ratio, "below", 1)
     aims.check("our handler's run over TensorFlow's", run_ratio, "below", 1)
-    aims.check("ours, net", net["ours"], "below", AIM, " ns")
+    aims.check("ours, net", cost.net["ours"], "below", AIM, " ns")
     with_snapshots = "ours with snapshots under MirroredStrategy"
-    aims.check(f"{with_snapshots} over TensorFlow's run", there["ours"] / there["run"], "below", 1)
-    aims.check(f"{with_snapshots}, net", there["ours"], "below", AIM, " ns")
-    return "\n".join(lines)
+    aims.check(f"{with_snapshots} over TensorFlow's run", there.ratio("ours"), "below", 1)
+    aims.check(f"{with_snapshots}, net", there.net["ours"], "below", AIM, " ns")
+    return "\n".join([table(header, rows), "", cost.beside_an_empty_callback()])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

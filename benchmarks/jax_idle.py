@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from figures import ON_JAX, Aims, conditions, table, tell
+from net_cost import NetCost
 from preemption import ON_JAX as ENVIRONMENT
 
 from keras_preempt.cluster import LocalCluster
@@ -80,8 +80,8 @@ _BASELINE = {
 
 def report(ours: Sequence[str], results: Mapping[str, list[float]], aims: Aims) -> str:
     """Returns the table, and checks our net costs against JAX's check."""
-    median = {name: statistics.median(values) for name, values in results.items()}
-    net = {name: median[name] - median[_BASELINE[name]] for name in median}
+    cost = NetCost(results, _BASELINE, "check")
+    net = cost.net
     titles = {
         "none": "Keras CallbackList, no callbacks",
         "empty": "  with one empty keras.callbacks.Callback",
@@ -92,16 +92,9 @@ def report(ours: Sequence[str], results: Mapping[str, list[float]], aims: Aims) 
         "step": "a step that takes no time",
         "windowed": "  with the window of steps",
     }
-    rows = []
-    for name, title in titles.items():
-        if name not in results:  # Orbax is not installed.
-            continue
-        lower, _, upper = statistics.quantiles(results[name], n=4)
-        shown = (
-            ["", ""] if name == _BASELINE[name] else [f"{net[name]:.0f}", f"{net[name] / net['check']:.3f}"]
-        )
-        rows.append([title, f"{median[name]:.0f}", f"{lower:.0f}-{upper:.0f}", *shown])
-    hooks, both = net["ours"] / net["check"], (net["ours"] + net["windowed"]) / net["check"]
+    rows = [cost.row(title, name) for name, title in titles.items() if name in results]
+    hooks = cost.ratio("ours")
+    both = hooks + cost.ratio("windowed")
     tell("the hooks of a step on JAX, idle", "reached_preemption_sync_point", hooks, better="less")
     tell("hooks and window of a step on JAX, idle", "reached_preemption_sync_point", both, better="less")
     aims.check("hooks over reached_preemption_sync_point", hooks, "at most", SHARE)
@@ -110,13 +103,8 @@ def report(ours: Sequence[str], results: Mapping[str, list[float]], aims: Aims) 
         ratio = net["ours"] / net["orbax"]
         tell("the hooks of a step on JAX, idle", "reached_preemption of Orbax", ratio, better="less")
         aims.check("hooks over reached_preemption of Orbax", ratio, "below", 1)
-    lines = [
-        table(["ns per step", "median", "quartiles", "net", "net / check"], rows),
-        "",
-        f"Our hooks against an empty callback: {net['ours'] / net['empty']:.2f} times its cost "
-        f"({net['ours'] - net['empty']:+.0f} ns).",
-    ]
-    return "\n".join(lines)
+    header = ["ns per step", "median", "quartiles", "net", "net / check"]
+    return "\n".join([table(header, rows), "", cost.beside_an_empty_callback()])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

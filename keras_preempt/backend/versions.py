@@ -29,7 +29,18 @@ OLDEST_KERAS_ON_JAX = "3.15.1"
 """The only one that was verified on JAX so far."""
 
 
-class UnsupportedTensorFlow(ImportError):
+class _UnsupportedVersion(ImportError):
+    """The installed version of a package lacks a private name that this package needs, or has changed it."""
+
+    def __init__(self, package: str, version: str, verified: tuple[str, ...], expected: str) -> None:
+        instead = "install one of these" if len(verified) > 1 else "install that"
+        super().__init__(
+            f"Expected {package} to have {expected}. Received: {package} {version}. keras-preempt was verified on "
+            f"{package} {', '.join(verified)}: {instead}, or a newer keras-preempt."
+        )
+
+
+class UnsupportedTensorFlow(_UnsupportedVersion):
     """The installed TensorFlow lacks a private name that this package needs, or has changed it.
 
     Args:
@@ -39,13 +50,10 @@ class UnsupportedTensorFlow(ImportError):
     def __init__(self, expected: str) -> None:
         import tensorflow as tf  # Here, since what needs no TensorFlow works without it.
 
-        super().__init__(
-            f"Expected TensorFlow to have {expected}. Received: TensorFlow {tf.__version__}. keras-preempt was "
-            f"verified on TensorFlow {', '.join(VERIFIED_TENSORFLOW)}: install one of these, or a newer keras-preempt."
-        )
+        super().__init__("TensorFlow", tf.__version__, VERIFIED_TENSORFLOW, expected)
 
 
-class UnsupportedJax(ImportError):
+class UnsupportedJax(_UnsupportedVersion):
     """The installed JAX lacks a private name that this package needs, or has changed it.
 
     Args:
@@ -53,7 +61,4 @@ class UnsupportedJax(ImportError):
     """
 
     def __init__(self, expected: str) -> None:
-        super().__init__(
-            f"Expected JAX to have {expected}. Received: JAX {importlib.metadata.version('jax')}. keras-preempt was "
-            f"verified on JAX {NEWEST_JAX}: install that, or a newer keras-preempt."
-        )
+        super().__init__("JAX", importlib.metadata.version("jax"), (NEWEST_JAX,), expected)
