@@ -34,7 +34,7 @@ demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and comp
 		$(BIN)/python examples/digits.py runs/digits
 
 test: lint ## Lint, types and all tests but the long ones (up to 20 minutes)
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 versions: $(READY) ## Canaries and a drill with the oldest and newest Keras and TensorFlow, each Python, PyTorch (30 minutes)
 	$(BIN)/python tests/versions/verify.py $(VERSIONS_ARGS)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,27 @@ os.environ.setdefault(environment.PLATFORM, "generic")
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # Under nohup, the processes that a test starts would ignore SIGHUP, too. A handler is not inherited by them.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+
+_HERE = Path(__file__).parent
+_OF_PROCESSES = ("cluster", "gallery", "ways")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spreads the files that start processes of their own evenly over a run, but for its last part.
+
+    They take most of the time, with few tests each. One after the other, in the order of their names, several of them
+    compete for the processors at once, and at the end one alone keeps the run waiting.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    places: dict[Path, float] = {}
+    long = [path for path in files if path.parent == _HERE or path.parent.name in _OF_PROCESSES]
+    short = [path for path in files if path not in long]
+    for kind, until in ((long, 0.9), (short, 1.0)):
+        places.update({path: until * number / len(kind) for number, path in enumerate(kind)})
+    items[:] = [item for path in sorted(files, key=lambda path: places[path]) for item in files[path]]
 
 
 @pytest.fixture(scope="module")

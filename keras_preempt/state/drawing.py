@@ -10,7 +10,13 @@ from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.report.progress import progress
 
 
-def draw(live: Any, draws: Sequence[int], required: int, following: Callable[[], Any]) -> Any:
+def draw(
+    live: Any,
+    draws: Sequence[int],
+    required: int,
+    following: Callable[[], Any],
+    left: Callable[[], None] = lambda: None,
+) -> Any:
     """Draws batches and drops them, from one iterator after the other.
 
     Args:
@@ -18,6 +24,7 @@ def draw(live: Any, draws: Sequence[int], required: int, following: Callable[[],
         draws: How many batches to draw from each; fewer where it ends.
         required: How many batches the last one must have.
         following: Makes the next iterator.
+        left: Called before that, when nothing more is drawn from the one before.
 
     Returns:
         The last iterator.
@@ -27,7 +34,9 @@ def draw(live: Any, draws: Sequence[int], required: int, following: Callable[[],
     """
     with progress("Replaying the input", total=sum(draws), unit="batches") as step:
         for number, batches in enumerate(draws):
-            live = live if number == 0 else following()
+            if number:
+                left()
+                live = following()
             for index in range(batches):
                 if next(live, None) is None:
                     if number == len(draws) - 1 and index < required:

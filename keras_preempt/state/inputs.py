@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_preempt.backend.keras import py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
@@ -235,7 +236,14 @@ def restore(
         else:
             following = feed.new
         drawn_from = randomness.fingerprint()
-        live = draw(following(), [*before, draws], required, following)
+        adapter = feed.epoch_iterator.data_adapter
+        live = draw(
+            following(),
+            [*before, draws],
+            required,
+            following,
+            left=lambda: py_batches.stop_workers(adapter),
+        )
         if randomness.fingerprint() != drawn_from:
             logger.warning("NOT exact: %s.", _GLOBAL)
         how = f"by replay of {len(before) + 1} iterators and {drawn_again(sum(before) + draws, began)}"

@@ -83,10 +83,13 @@ class Run:
 
     def preemption(self, directory: str | None = None) -> list[Any]:
         """The PreemptionCallback, in a list; an empty list in a plain run."""
+        import keras
+
         import keras_preempt
 
         if self._plain:
-            keras_preempt.enable_multi_worker_fit()
+            if keras.backend.backend() == "tensorflow":
+                keras_preempt.enable_multi_worker_fit()
             return []
         return [keras_preempt.PreemptionCallback(directory or self.directory, **self.options)]
 

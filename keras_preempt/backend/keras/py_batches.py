@@ -52,6 +52,19 @@ def forget_fetched(adapter: Any) -> None:
             fetched.get_nowait()
 
 
+def stop_workers(adapter: Any) -> None:
+    """Has Keras' workers, if there are any, begin again with the next iterator over the dataset.
+
+    They go on until an iterator is asked for one batch more than there are. Where it is not, the next one would wait
+    for them for ever.
+
+    Args:
+        adapter: Keras' adapter of any data; its epoch must not have begun.
+    """
+    if has_workers(adapter):
+        adapter.enqueuer.stop()
+
+
 def leave_out(adapter: Any, batch: int) -> bool:
     """Has the next iterator of a dataset begin at a later batch of the epoch, once.
 

@@ -97,6 +97,16 @@ def test_what_workers_have_fetched_to_build_the_model_is_not_trained_on(shuffle:
         assert epoch(adapter, seed) == epoch(PyDatasetAdapter(Numbers(), shuffle=shuffle), seed)
 
 
+@pytest.mark.timeout(60)
+def test_after_all_batches_were_drawn_and_not_one_more_the_next_iterator_has_them_again() -> None:
+    adapter = PyDatasetAdapter(Numbers(workers=2), shuffle=False)
+    for _ in range(2):
+        batches = adapter._get_iterator()
+        assert [int(next(batches)[0][0]) for _ in range(STEPS)] == list(range(STEPS))
+        py_batches.stop_workers(adapter)
+    py_batches.stop_workers(PyDatasetAdapter(Numbers(), shuffle=False))  # It has none.
+
+
 def test_what_workers_have_fetched_without_an_end_is_kept() -> None:
     class Endless(Numbers):
         num_batches = None
