@@ -116,7 +116,7 @@ def capture(
         snapshot = feed.snapshots.capture(int(position["batches"]), arrays)
         if snapshot is not None:
             captured["snapshot"] = snapshot
-    if (order := feed.order) is not None:
+    if (inside or position["current"]) and (order := feed.order) is not None:
         captured["order"] = plain.encode(order, arrays, _ORDER)
     if (state_of_grain := grain.capture(feed, position, arrays, inside=inside)) is not None:
         captured["grain"] = state_of_grain

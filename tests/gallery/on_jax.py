@@ -29,12 +29,29 @@ NOT_ON_JAX: Mapping[str, str] = {
         ),
         _TAPE,
     ),
+    **dict.fromkeys(
+        (
+            "generative/text_generation_with_miniature_gpt",
+            "nlp/neural_machine_translation_with_transformer",
+            "nlp/text_classification_from_scratch",
+        ),
+        "there `TextVectorization` with a `standardize` of one's own cannot be called in tf.data",
+    ),
+    "structured_data/structured_data_classification_with_feature_space": (
+        "there `FeatureSpace` cannot be called with strings on batches of tf.data"
+    ),
+    "structured_data/wide_deep_cross_networks": "JAX has no strings, which its model takes",
+    "keras_recipes/endpoint_layer_pattern": "Keras itself fails in a layer that updates a metric with its targets",
+    "guides/custom_metrics": "the result of its metric is a variable, and JAX needs the value",
     "graph/gnn_citations": "its layers are written with operations of TensorFlow",
     "keras_recipes/memory_efficient_embeddings": "its layers are written with operations of TensorFlow",
 }
 """Why a script cannot run on JAX, with or without this package."""
 
-OTHERWISE: Mapping[str, Identical | Said] = {}
+OTHERWISE: Mapping[str, Identical | Said] = {
+    # With the losses that it has there, its early stopping does not stop it.
+    "guides/writing_your_own_callbacks": Said("EarlyStoppingAtMinLoss", by_chance=True),
+}
 """The scripts of which something else is promised."""
 
 

@@ -219,5 +219,6 @@ def _first_difference(
     return None
 
 
-def _key(line: Line) -> tuple[Any, Any]:
-    return (line.get("phase"), line.get("step"))
+def _key(line: Line) -> tuple[Any, Any, Any]:
+    # An epoch may begin with a boundary of its own, at the step at which the one before has ended.
+    return (line.get("phase"), line.get("epoch"), line.get("step"))

@@ -12,7 +12,7 @@ from keras_preempt.process.this_process import name
 _CHURN = """
 import signal, sys, threading
 signal.signal(signal.SIGTERM, lambda *_: None)
-threads = [threading.Thread(target=int) for _ in range(10**6)]
+threads = [threading.Thread(target=int) for _ in range(2 * 10**5)]
 print("begun", flush=True)
 for thread in threads:
     thread.start()
