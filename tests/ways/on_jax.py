@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME
 from tests.ways.way import ONE, Exact, KerasFails, Verdict, Way
 
 
@@ -30,6 +31,7 @@ OTHERWISE: Mapping[str, Verdict | NotOnJax] = {
     "augmentation-layer": KerasFails(
         "a layer that is not made for tf.data cannot be called in it", "Cannot convert a symbolic tf.Tensor"
     ),
+    "grain-loader-processes": Exact(GIVES_THE_SAME),
     "own-metric": KerasFails(
         "the result of a metric cannot be its variable itself, only its value", "Triggering __jax_array__"
     ),

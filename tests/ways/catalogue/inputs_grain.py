@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.ways.catalogue import basics
 from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME, LENGTH, on_all
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Way
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Way
 
 if TYPE_CHECKING:
     from tests.ways.run import Run
@@ -80,7 +82,11 @@ def grain_loader(epochs: int | None = 1, workers: int = 0, **fit: Any) -> Callab
         loader = grain.DataLoader(
             data_source=Rows(), sampler=sampler, operations=operations, worker_count=workers
         )
-        run.fit(basics.model(run), loader, **fit)
+        try:
+            run.fit(basics.model(run), loader, **fit)
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)  # Otherwise processes of Grain may keep this one from ending.
 
     return train
 
@@ -128,7 +134,12 @@ WAYS = (
         "grain-loader-processes",
         "Grain `DataLoader`, several processes",
         grain_loader(workers=2),
-        {ONE: Exact(GIVES_THE_SAME)},
+        {
+            ONE: KerasFails(
+                "what it converts batches with cannot be sent to other processes",
+                "maximum recursion depth exceeded",
+            )
+        },
     ),
     Way(
         "grain-iter-processes",
