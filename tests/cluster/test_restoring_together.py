@@ -69,6 +69,7 @@ def test_all_workers_read_everything_if_one_cannot_read_its_share(
     training.assert_same(undisturbed(2))
 
 
+@pytest.mark.chaos  # A worker that fails there is the next one; a loss is in test_losses.py.
 def test_a_worker_that_dies_in_the_exchange_is_lost_to_the_others(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:

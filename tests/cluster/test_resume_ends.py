@@ -29,7 +29,7 @@ def test_the_callback_changes_no_bit_of_a_training(tmp_path: Path, undisturbed: 
     assert not plain.directory.exists()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.chaos)])
 def test_early_stopping_stops_where_it_would_have(
     workers: int, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
@@ -44,7 +44,7 @@ def test_early_stopping_stops_where_it_would_have(
         training.assert_same(expected)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.chaos)])
 def test_a_finished_run_started_again_returns_its_full_history_at_once(
     workers: int, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:

@@ -12,6 +12,7 @@ from keras.src.backend.jax.trainer import JAXEpochIterator
 
 from keras_preempt.backend.jax.feed import JaxFeed, LiveIterator, OnFirstDraw
 from keras_preempt.backend.jax.running_fit import running_fit
+from keras_preempt.state import inputs
 
 SAMPLES, BATCH = 45, 10
 X = np.arange(SAMPLES * 2).reshape(SAMPLES, 2).astype("float32")
@@ -104,6 +105,18 @@ def test_the_next_epoch_begins_at_a_position_with_the_batches_of_then(shuffle: A
     resumed(again, position, order, stopped)
     assert epoch(again) == whole[stopped:]
     assert np.random.rand() == following
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_order_is_state_as_long_as_its_epoch_lasts(inside: bool) -> None:
+    """A run that was preempted in the validation after it has none, and is as good."""
+    of = source(shuffle=True)
+    feed = JaxFeed(of)
+    epoch(of, 2 if inside else None)
+    arrays: dict[str, Any] = {}
+    captured = inputs.capture(feed, feed.position(pending=inside), arrays, inside=inside)
+    assert feed.order is not None
+    assert ("order" in captured, bool(arrays)) == (inside, inside)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -45,6 +45,21 @@ def test_equal_runs_do_not_part_also_where_steps_were_run_twice() -> None:
     assert find_parting(UNDISTURBED, run(lines(0, 7), lines(4, 10))) is None
 
 
+def test_an_epoch_that_begins_at_the_step_at_which_the_one_before_ended_is_another_place() -> None:
+    def at(epoch: int, batch: int, metrics: str) -> dict[str, Any]:
+        place = {"phase": "train", "epoch": epoch, "batch": batch, "step": 5}
+        return {"what": "at", **place, "digests": {"metrics": metrics}, "logs": {}}
+
+    begin = lines(0, 0)[:1]
+    ended, begun = at(0, 5, "of the epoch"), at(1, 0, "none yet")
+    undisturbed = run([*begin, ended, begun])
+    # Preempted in the validation between the two.
+    assert find_parting(undisturbed, run([*begin, ended], [*begin, begun])) is None
+    parting = find_parting(undisturbed, run([*begin, ended], [*begin, at(1, 0, "wrong")]))
+    assert parting is not None
+    assert (parting.incarnation, parting.epoch) == (1, 1)
+
+
 def test_runs_part_at_the_first_step_that_differs() -> None:
     parting = find_parting(UNDISTURBED, run(lines(0, 4), lines(4, 10, wrong_from=6)))
     assert parting == Parting(0, 1, 6, 1, 4, 5, ("weights",), {"loss": (6.0, 6.25)})
