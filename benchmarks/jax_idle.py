@@ -8,6 +8,9 @@ callback, and with none. In the same process, turn by turn with these,
 so that the host queues only a window of them: measured around a step that takes no time, with the logs of a loss
 and a metric.
 
+JAX's check looks at a flag of this process, without asking anybody: it costs less than a callback of Keras that does
+nothing. Its ratio is printed; an aim is that Orbax' own call costs more than our hooks.
+
 The table shows the whole call and, net, what is left without what one pays anyway: CallbackList itself, the call of
 a function, or of the step. All is processor time of the measuring thread, in process 0. The exit status is 1 if an
 aim is missed.
@@ -34,9 +37,6 @@ PROCESSES = 2
 
 _LIMIT = 600.0
 """Seconds for the whole job."""
-
-SHARE = 0.1
-"""The most that the hooks may cost, over JAX's check."""
 
 AIM = 500.0
 """Nanoseconds that both hooks of all our callbacks together may cost a step, net, as on TensorFlow."""
@@ -97,7 +97,6 @@ def report(ours: Sequence[str], results: Mapping[str, list[float]], aims: Aims) 
     both = hooks + cost.ratio("windowed")
     tell("the hooks of a step on JAX, idle", "reached_preemption_sync_point", hooks, better="less")
     tell("hooks and window of a step on JAX, idle", "reached_preemption_sync_point", both, better="less")
-    aims.check("hooks over reached_preemption_sync_point", hooks, "at most", SHARE)
     aims.check("hooks, net", net["ours"], "below", AIM, " ns")
     if "orbax" in net:
         ratio = net["ours"] / net["orbax"]

@@ -24,7 +24,7 @@ def test_hooks_and_window_are_measured_in_a_fit_of_two_processes_and_judged() ->
     printed, all_ratios = result.stdout.split("\n=== All")
     rows = rows_of(printed)
     ours, check = rows["with PreemptionCallback and _Last"], rows["reached_preemption_sync_point"]
-    assert check[3] == "1.000", result.stdout + result.stderr
+    assert check[3] == "1.00", result.stdout + result.stderr
     assert float(ours[2]) > 0
     assert float(rows["with the window of steps"][2]) > 0
     told = re.search(r"hooks of a step on JAX, idle +reached_preemption_sync_point +([0-9.]+)", all_ratios)
