@@ -282,8 +282,12 @@ class Backend(Protocol):
     def described(self, model: Any) -> str:
         """Returns how Keras describes a model, as JSON. Raises what Keras does for one that it cannot describe."""
 
-    def early_notice(self) -> str | None:
-        """Returns when the backend's runtime has heard a termination signal that Python did not; None if it has not."""
+    def early_notice(self, timeout: float = 0.0) -> str | None:
+        """Returns when the backend's runtime has heard a termination signal that Python did not; None if it has not.
+
+        Args:
+            timeout: Seconds to wait for it: a signal that has just come may be told of with a delay.
+        """
 
     def leave_together(self) -> None:
         """Called when this process is about to end as all others do, after a save: it may have to wait for them."""

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import signal
-import time
 from dataclasses import replace
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
@@ -17,6 +16,7 @@ from keras_preempt.notices import Notice
 from keras_preempt.notices.cloud import Source
 from keras_preempt.notices.coordination_key import CoordinationKeyNotices, announcement, names_member
 from keras_preempt.notices.detection import KnownOnce
+from keras_preempt.notices.early import EarlyNotices, early
 from keras_preempt.notices.interrupt import Interrupts
 from keras_preempt.notices.platform import CLOUDS, COORDINATION_KEY, Platform
 from keras_preempt.notices.polled import PolledNotices
@@ -27,9 +27,6 @@ from keras_preempt.training import several_fits
 from keras_preempt.training.runtime import Runtime
 
 logger = logging.getLogger("keras_preempt")
-
-EARLY = "signal before fit"
-"""The source of a notice that the backend's runtime has heard before Python listened."""
 
 
 class Listening:
@@ -72,7 +69,9 @@ class Listening:
                 "termination signal will NOT be heard. Call fit from the main thread."
             )
         if (since := backend().early_notice()) is not None:
-            runtime.notify(Notice(EARLY, f"a termination signal at {since}, before fit", time.time()))
+            runtime.notify(early(since))
+        elif place.members > 1 and not backend().hears_by_key:
+            self._hear(EarlyNotices(backend().early_notice, runtime.notify))
         if clustered and backend().hears_by_key:
             # In addition to the signals: one that came before this fit went to the runtime's own handler, which sets
             # the key up to a second later.

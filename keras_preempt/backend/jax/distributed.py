@@ -120,15 +120,20 @@ def _leave_one_by_one() -> None:
     leave_alone()
 
 
-def early_notice() -> str | None:
+def early_notice(timeout: float = 0.0) -> str | None:
     """Returns when JAX's own handler has caught a SIGTERM of a process of this job; None if it has caught none.
 
     It is installed by `jax.distributed.initialize`, and catches what comes before a fit listens.
+
+    Args:
+        timeout: Seconds to wait for it. JAX tells of a signal up to a second after it came.
     """
     found = client()
     if found is None:
         return None
     try:
+        if timeout:
+            return str(found.blocking_key_value_get(NOTICE_KEY, max(1, round(timeout * 1000))))
         return str(found.key_value_try_get(NOTICE_KEY))
     except (
         jax.errors.JaxRuntimeError

@@ -89,7 +89,7 @@ class TensorFlowBackend:
         """See `seam.Backend.notice_keys`."""
         return coordination.ServiceCoordinator(0, 1)
 
-    def early_notice(self) -> None:
+    def early_notice(self, timeout: float = 0.0) -> None:
         """Returns None: the key is waited for."""
 
     def described(self, model: Any) -> str:
