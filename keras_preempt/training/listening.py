@@ -70,7 +70,7 @@ class Listening:
             )
         if (since := backend().early_notice()) is not None:
             runtime.notify(early(since))
-        elif place.members > 1 and not backend().hears_by_key:
+        elif not backend().hears_by_key:
             self._hear(EarlyNotices(backend().early_notice, runtime.notify))
         if clustered and backend().hears_by_key:
             # In addition to the signals: one that came before this fit went to the runtime's own handler, which sets

@@ -38,9 +38,9 @@ NOT_ON_JAX: Mapping[str, str] = {
         "there `TextVectorization` with a `standardize` of one's own cannot be called in tf.data",
     ),
     "structured_data/structured_data_classification_with_feature_space": (
-        "there `FeatureSpace` cannot be called with strings on batches of tf.data"
+        "it trains there, and then predicts with a model that takes strings, of which JAX has none"
     ),
-    "structured_data/wide_deep_cross_networks": "JAX has no strings, which its model takes",
+    "structured_data/wide_deep_cross_networks": "its model takes strings, of which JAX has none",
     "keras_recipes/endpoint_layer_pattern": "Keras itself fails in a layer that updates a metric with its targets",
     "guides/custom_metrics": "the result of its metric is a variable, and JAX needs the value",
     "graph/gnn_citations": "its layers are written with operations of TensorFlow",
