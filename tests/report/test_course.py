@@ -119,7 +119,7 @@ def test_a_real_run_tells_its_speed_its_hosts_and_its_versions() -> None:
 
 
 @pytest.mark.parametrize(
-    "run", sorted(path for path in FORMATS.iterdir() if path.is_dir()), ids=lambda run: run.name
+    "run", sorted(path for path in FORMATS.glob("format-1*") if path.is_dir()), ids=lambda run: run.name
 )
 def test_runs_of_an_earlier_release_are_read_without_versions(run: Path) -> None:
     found = load(open_store(str(run)), over=True)
