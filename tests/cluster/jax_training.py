@@ -51,7 +51,7 @@ class JaxTraining:
             args=[str(self.output), str(self.directory), *self.kind],
             env={**ON_JAX, **self.env, "STRIKES": json.dumps(strikes), **(env or {})},
             timeout=PATIENCE,
-            fresh=True,  # The fork server has Keras on TensorFlow.
+            fresh=True,  # The fork server has imported TensorFlow, which the script does without.
         )
         self.results.append(result)
         return result
