@@ -61,6 +61,29 @@ def fresh_keras() -> None:
     tf.random.set_seed(None)
 
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_STATUS = Path("/proc/self/status")
+
+
+def unheard() -> dict[str, list[str]]:
+    """Which signals that end a process are ignored or blocked, as the system has it; nothing where it does not say."""
+    if not _STATUS.exists():
+        return {}
+    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    masks = {"ignored": int(fields["SigIgn"], 16), "blocked": int(fields["SigBlk"], 16)}
+    return {how: [each.name for each in _ENDING if mask >> (each - 1) & 1] for how, mask in masks.items()}
+
+
+_AT_FIRST = unheard()
+
+
+@pytest.fixture(autouse=True)
+def signals_are_heard_in_the_next_test() -> Iterator[None]:
+    """Processes inherit what is ignored or blocked, and those of a later test would not hear the signals it sends."""
+    yield
+    assert unheard() == _AT_FIRST
+
+
 @pytest.fixture(autouse=True)
 def no_notice_for_the_next_test() -> Iterator[None]:
     """What a fit has heard and not answered is kept for the next one of its process, which is another test's here."""

@@ -268,6 +268,9 @@ class Delegate:
     def update(self) -> None:
         """Follows a change of the member; with the lock held, and the only place that clears `attention`."""
         self._main.attention = self.member.attention or self._main.every_boundary
+        if self.member.awaits_call:
+            # A signal handler may have run between these two: it announces the notice first, then sets `attention`.
+            self._main.attention = True
         self.changed.notify_all()
 
     def _wait_for_change(self, limit: float) -> None:

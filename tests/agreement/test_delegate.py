@@ -290,3 +290,22 @@ def test_one_that_gives_up_at_its_end_holds_if_another_call_came_first(jobs: Cal
     other.put_if_absent(key(1, ROUNDS_PER_REASON, "plan"), plan.encode())
     thread.join(10)
     assert found == [plan]
+
+
+def test_what_a_signal_handler_sets_is_not_cleared_by_what_was_decided_before(
+    jobs: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no lock, and runs between any two instructions of another thread."""
+    job = jobs(LAST - 1, members=2)
+    member, stored = job.delegates[0].member, [False]
+
+    def store(main: Main, value: bool) -> None:
+        if member.expect(time.monotonic()):
+            stored.append(True)
+        monkeypatch.setattr(member, "expect", lambda now: False)  # It was one signal.
+        stored.append(value)
+
+    monkeypatch.setattr(Main, "attention", property(lambda main: stored[-1], store))
+    with job.delegates[0].changed:
+        job.delegates[0].update()
+    assert stored == [False, True, False, True]
