@@ -163,6 +163,12 @@ def renewed(figures: str, outcomes: Sequence[Outcome]) -> str:
     return "\n\n".join([f"{first}{table(_HEADER, rows)}\n{last}".rstrip(), *shown])
 
 
+def not_shown(figures: str, scripts: Sequence[str]) -> list[str]:
+    """Returns those of the benchmarks of which the page shows no figures, so that there are none to renew."""
+    shown = {_title(part) for part in re.split(r"^(?=### )", figures, flags=re.MULTILINE)[1:]}
+    return [script for script in scripts if script not in shown]
+
+
 def _title(section: str) -> str:
     return section.partition("\n")[0].removeprefix("### ").strip()
 
@@ -171,6 +177,11 @@ def _ratio_rows(head: str) -> tuple[str, list[list[str]], str]:
     """Splits what stands before the sections into what comes before the table, its rows, and what comes after."""
     first, lines, last = re.fullmatch(r"(.*```text\n)(.*?)(```.*)", head, re.DOTALL).groups()  # type: ignore[union-attr]
     return first, [re.split(r"\s{2,}", line.strip()) for line in lines.splitlines()[2:]], last
+
+
+def _shown(part: Part) -> str:
+    """What stands between the marks of a part of the page."""
+    return PAGE.read_text(encoding="utf-8").partition(part.begin)[2].partition(part.end)[0].strip()
 
 
 def write_page(part: Part, figures: str) -> None:
@@ -193,6 +204,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             f"Expected some of {', '.join(one.script for one in part.benchmarks)}. Received: {options.only}."
         )
+    renew = options.renew and options.only and not options.quick
+    if renew and (absent := not_shown(_shown(part), [one.script for one in chosen])):
+        parser.error(
+            f"Expected benchmarks whose figures the page shows. Received: {', '.join(absent)}. Run all of them, "
+            "without --only, to show them for the first time."
+        )
     where = conditions(*part.packages)
     began = time.monotonic()
     outcomes = []
@@ -203,10 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = [outcome.script for outcome in outcomes if outcome.code != 0]
     if failed:
         print(f"\nMissed an aim, or failed: {', '.join(failed)}.")
-    if options.renew and options.only and not options.quick:
-        page = PAGE.read_text(encoding="utf-8")
-        figures = page.partition(part.begin)[2].partition(part.end)[0].strip()
-        write_page(part, renewed(figures, outcomes))
+    if renew:
+        write_page(part, renewed(_shown(part), outcomes))
     elif not options.quick and not options.only:
         write_page(part, figures_of(outcomes, where))
     return 1 if failed else 0

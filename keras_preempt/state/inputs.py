@@ -180,14 +180,14 @@ def restore(
         feed.resume(position, None, batch=None)
         return "nothing was drawn yet"
     began = time.monotonic()
+    still_drawn_from = batch is not None or bool(position["current"])
+    left = drawn if still_drawn_from else 0
     # An execution of several steps may have drawn less than it was asked for, but not nothing.
     required = 0 if batch is None else drawn - feed.steps_per_execution + 1
     if shuffles is not None and known:
         shuffles.go_to(made_at[-1])
     snapshot = _snapshot_of(feed, captured, drawn)
-    from_grain = (
-        None if snapshot is not None else _from_grain(feed, captured, arrays, drawn, required, batch=batch)
-    )
+    from_grain = None if snapshot is not None else _from_grain(feed, captured, arrays, left, required)
     way = "snapshot" if snapshot is not None else "Grain" if from_grain is not None else "saved"
     if not all_go(way):
         if way != "saved":
@@ -207,14 +207,13 @@ def restore(
             how = f"from the iterator's saved state, {size_in_words(len(state))}"
         else:
             backend().datasets.restore_iterator(live, feed.untouched)
-            draws = drawn if batch is not None or position["current"] or _needs_all(feed, known=known) else 0
+            draws = drawn if still_drawn_from or _needs_all(feed, known=known) else 0
             draw(live, [draws], required, lambda: live)
             how = f"from the state of the epoch's new iterator and {drawn_again(draws, began)}"
     elif from_grain is not None:
         live, how = feed.new(), from_grain
     elif feed.is_indexed:
         check_length(feed, required)
-        left = drawn if batch is not None or position["current"] else 0
         order = plain.decode(captured["order"], arrays) if "order" in captured else None
         live = feed.new_at(left, order) if left else feed.new()
         how = _IN_ORDER
@@ -228,7 +227,7 @@ def restore(
     else:
         all_of_it = _needs_all(feed, known=known)
         before = [int(batches) if all_of_it else 0 for batches in position["drawn_before"][: made - 1]]
-        draws = drawn if batch is not None or position["current"] or all_of_it else 0
+        draws = drawn if still_drawn_from or all_of_it else 0
         if shuffles is not None and known:
             first = 0 if all_of_it and len(made_at) == made else len(made_at) - 1
             before = before[len(before) - (len(made_at) - 1 - first) :]
@@ -369,14 +368,10 @@ def _from_grain(
     feed: InputFeed,
     captured: Mapping[str, Any],
     arrays: Mapping[str, Array],
-    drawn: int,
+    wanted: int,
     required: int,
-    *,
-    batch: int | None,
 ) -> str | None:
-    """Has the next iterator of Grain data begin at its position; returns how, or None if it has to be replayed."""
-    position = captured["position"]
-    wanted = drawn if batch is not None or position["current"] else 0
+    """Has the next iterator of Grain data begin after `wanted` batches; returns how, or None to have it replayed."""
     began = time.monotonic()
     found = grain.restore(feed, captured.get("grain"), arrays, wanted)
     if found is None:
