@@ -70,13 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns its exit code.
 
     Args:
-        argv: Arguments without the name of the program; those of this process if None.
+        argv: Arguments without the name of the program; those of this process, which then exits right afterwards, if
+            None.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     open_standard_descriptors()
     try:
         with cleaning_up_on_signals():
-            code = cli.main(arguments, prog_name="keras-preempt", standalone_mode=False)
+            # Commands find in `obj` whether this process exits right afterwards.
+            code = cli.main(arguments, prog_name="keras-preempt", standalone_mode=False, obj=argv is None)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "keras-preempt"
         click.echo(f"Error: {error.format_message()} (Try: {path} --help)", err=True)

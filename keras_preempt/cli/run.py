@@ -109,6 +109,6 @@ def run(
         log=terminal.worker_line,
         stopping=terminal.hurry,
     )
-    report = supervisor.run(last=True)
+    report = supervisor.run(last=bool(click.get_current_context().obj))
     terminal.say(report.summary)
     return report.exit_code

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_preempt.cli.main import main
 from tests.cluster.harness import is_running
 
 _ROOT = str(Path(__file__).parents[2])
@@ -197,6 +198,13 @@ def test_the_command_line_starts_without_tensorflow_or_keras():
         [sys.executable, "-c", code], capture_output=True, text=True, env=_ENV, timeout=60
     )
     assert result.stdout == "[]\n", result.stderr
+
+
+def test_a_program_that_calls_the_command_line_hears_signals_afterwards():
+    ending = [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
+    before = [signal.getsignal(number) for number in ending]
+    assert main(["run", "--", sys.executable, "-c", "pass"]) == 0
+    assert [signal.getsignal(number) for number in ending] == before
 
 
 def test_a_launcher_that_is_killed_takes_its_workers_with_it(launch):
