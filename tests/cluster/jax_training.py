@@ -30,16 +30,23 @@ class JaxTraining:
         processes: How many processes.
         kind: How the model is distributed, and other options of the script.
         env: More environment variables.
+        url: Where to save, if not in the folder.
     """
 
     def __init__(
-        self, folder: Path, processes: int, *kind: str, env: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        processes: int,
+        *kind: str,
+        env: Mapping[str, str] | None = None,
+        url: str | None = None,
     ) -> None:
         self.processes = processes
         self.kind = kind
         self.env = dict(env or {})
         self.output = folder / "output"
         self.directory = folder / "run"
+        self.saves_in = str(self.directory) if url is None else url
         folder.mkdir(parents=True, exist_ok=True)
         self.results: list[ClusterResult] = []
 
@@ -48,7 +55,7 @@ class JaxTraining:
         result = run_cluster(
             SCRIPT,
             self.processes,
-            args=[str(self.output), str(self.directory), *self.kind],
+            args=[str(self.output), self.saves_in, *self.kind],
             env={**ON_JAX, **self.env, "STRIKES": json.dumps(strikes), **(env or {})},
             timeout=PATIENCE,
             fresh=True,  # The fork server has imported TensorFlow, which the script does without.

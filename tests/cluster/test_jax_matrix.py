@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
+from keras_preempt.testing import FakeGcs
 from tests.cluster.harness import describe
 from tests.cluster.jax_training import JaxTraining, Strike, terminated
 
@@ -54,6 +55,10 @@ SCENARIOS = [
     Scenario("mid-epoch, recoverable", 2, ("dp",), (one(1, "batch 1 2"),), RECOVERABLE),
     Scenario("mid-epoch, then validation", 3, ("dp",), (one(2, "batch 1 2"), one(0, "test 1 0"))),
     Scenario("last step of an epoch, all, tf.data", 3, ("dp", "tf"), (everyone(3, LAST_OF_EPOCH),)),
+    Scenario(
+        "mid-epoch, then validation, Grain", 2, ("dp", "grain"), (one(1, "batch 1 2"), one(0, "test 1 0"))
+    ),
+    Scenario("mid-epoch, Grain", 2, ("mp", "grain"), (one(0, "batch 1 2"),)),
     Scenario("validation, process 0", 2, ("mp",), (one(0, "test 1 1"),)),
     Scenario("first step, process 1", 2, ("mp",), (one(1, "batch 0 0"),)),
     Scenario("last step, all, recoverable", 2, ("mp",), (everyone(2, LAST),), RECOVERABLE),
@@ -161,6 +166,30 @@ def test_a_signal_before_training_listens_is_heard(
     assert any(
         "before fit" in output.partition("STRUCK")[2].partition("\n")[2] for output in result.outputs
     ), describe(result.outputs)
+    training.finish()
+    training.assert_same_end(undisturbed(2, (kind,), {}))
+
+
+@pytest.mark.parametrize("kind", ["dp", "mp"])
+def test_a_bucket_serves_as_a_directory_does(kind: str, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    with FakeGcs(buckets=("bucket",)) as gcs:
+        training = JaxTraining(tmp_path, 2, kind, env=gcs.environment(), url="gs://bucket/run")
+        training.preempt(terminated(1, "batch 1 2"))
+        training.finish()
+        assert "Continuing from step-000000" in training.results[-1].outputs[0]
+    assert not training.directory.exists()
+    training.assert_same_end(undisturbed(2, (kind,), {}))
+
+
+@pytest.mark.parametrize(("kind", "process"), [("dp", 0), ("mp", 1)])
+def test_ctrl_c_at_one_process_saves_on_all(
+    kind: str, process: int, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    training = JaxTraining(tmp_path, 2, kind)
+    result = training.start((process, "batch 1 2", "SIGINT"))
+    result.assert_codes(-signal.SIGINT)
+    for output in result.outputs:
+        assert "Interrupted: its checkpoint is step-000000" in output, describe(result.outputs)
     training.finish()
     training.assert_same_end(undisturbed(2, (kind,), {}))
 

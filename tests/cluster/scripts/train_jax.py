@@ -1,7 +1,8 @@
 """Trains a model on JAX in one of several processes, which find each other by Keras' environment variables.
 
-Run as: train_jax.py OUTPUT DIRECTORY KIND [tf]. KIND is "dp" (DataParallel), "mp" (ModelParallel, one row) or
-"mp2" (ModelParallel, two columns of devices). With "tf" the input is a `tf.data.Dataset` that Keras divides.
+Run as: train_jax.py OUTPUT DIRECTORY KIND [tf | grain]. KIND is "dp" (DataParallel), "mp" (ModelParallel, one row) or
+"mp2" (ModelParallel, two columns of devices). With "tf" the input is a `tf.data.Dataset` that Keras divides, with
+"grain" a shuffled `grain.MapDataset` of the rows of each process.
 
 Writes what training has come to as OUTPUT.<process>.npz and .json, and what a restart has restored as
 OUTPUT.restored.<process>.npz. The variable STRIKES says what happens where: [[process, place, signal], ...], with the
@@ -125,6 +126,11 @@ def data(rows: Any, answers: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     part = ME * parts // PROCESSES
     x, y = rows[part::parts], answers[part::parts]
     fitted = {"x": x, "y": y, "batch_size": BATCH // parts}
+    if "grain" in OPTIONS:
+        import grain
+
+        batches = grain.MapDataset.source(list(zip(x, y, strict=True))).shuffle(seed=5).batch(BATCH // parts)
+        fitted = {"x": batches}
     return fitted, {"validation_data": (x[: 72 // parts], y[: 72 // parts])}
 
 
