@@ -85,6 +85,13 @@ def signals_are_heard_in_the_next_test() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def garbage_is_collected_in_the_next_test() -> Iterator[None]:
+    """A fit holds that off while it saves, and must let it go however it ends."""
+    yield
+    assert gc.isenabled()
+
+
+@pytest.fixture(autouse=True)
 def no_notice_for_the_next_test() -> Iterator[None]:
     """What a fit has heard and not answered is kept for the next one of its process, which is another test's here."""
     yield

@@ -25,6 +25,7 @@ from keras_preempt.agreement.member import (
 )
 from keras_preempt.agreement.messages import Failure, Plan, Position, ProtocolError
 from keras_preempt.agreement.rounds import Rounds
+from keras_preempt.process.garbage import GarbageCollection
 
 logger = logging.getLogger("keras_preempt")
 
@@ -85,6 +86,7 @@ class Delegate:
         self._rounds = Rounds(coordinator, fit, clock)
         self.member = Member(coordinator.member, Standing(grace))
         self._stopped = False
+        self._garbage = GarbageCollection()
         self._watcher = threading.Thread(target=self._watch, name="keras_preempt-watcher", daemon=True)
 
     def start(self) -> None:
@@ -198,6 +200,7 @@ class Delegate:
         with self.changed:
             request = self.member.close(why)
             self._main.attention = False
+            self._garbage.hold_off(held=False)
             self.changed.notify_all()
         if self._watcher.is_alive():
             # Where a call stands in this round the watcher is not waiting for one, and this does nothing.
@@ -271,6 +274,7 @@ class Delegate:
         if self.member.awaits_call:
             # A signal handler may have run between these two: it announces the notice first, then sets `attention`.
             self._main.attention = True
+        self._garbage.hold_off(held=self.member.open and self.member.in_round)
         self.changed.notify_all()
 
     def _wait_for_change(self, limit: float) -> None:

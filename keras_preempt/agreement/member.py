@@ -101,7 +101,12 @@ class Member:
 
         During the countdown it has, since the reserve depends on the slowest step.
         """
-        return self.state in _ATTENTIVE or self.trains_on or self.awaits_call
+        return self.in_round or self.trains_on
+
+    @property
+    def in_round(self) -> bool:
+        """Whether a call stands that is not carried out yet, or is about to be made."""
+        return self.state in _ATTENTIVE or self.awaits_call
 
     @property
     def awaits_call(self) -> bool:

@@ -1,0 +1,40 @@
+"""Python's collection of garbage, held off where a process has no time for it.
+
+It runs in whatever thread happens to make an object, and what it drops may take long: an iterator of a tf.data pipeline
+now and then up to a minute (see docs/troubleshooting.md), of which a machine that goes away in 30 s has none. The
+iterators of earlier epochs are such garbage, since they refer to themselves.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+_lock = threading.Lock()
+_holders: set[GarbageCollection] = set()
+_was_enabled = False
+
+
+class GarbageCollection:
+    """One reason to hold the collection off; it goes on when there is none any more.
+
+    A program that has switched it off keeps it off.
+    """
+
+    def hold_off(self, *, held: bool) -> None:
+        """Holds it off from now on, or not any more.
+
+        Args:
+            held: Whether it is to be held off.
+        """
+        global _was_enabled
+        with _lock:
+            if held and self not in _holders:
+                if not _holders:
+                    _was_enabled = gc.isenabled()
+                    gc.disable()
+                _holders.add(self)
+            elif not held and self in _holders:
+                _holders.remove(self)
+                if not _holders and _was_enabled:
+                    gc.enable()

@@ -1,0 +1,66 @@
+"""What Python would drop while a notice is acted on waits until the checkpoint is committed: it may take a minute."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.noticed_fit import Model, NoticedFit, sigterm
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+
+@pytest.fixture
+def collections() -> Iterator[list[float]]:
+    """When garbage is collected, which is often."""
+    times: list[float] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        times.append(time.time())
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(note)
+    gc.set_threshold(100, 1, 1)
+    yield times
+    gc.set_threshold(*thresholds)
+    gc.callbacks.remove(note)
+
+
+def many_objects() -> list[list[int]]:
+    return [[number] for number in range(1000)]
+
+
+def test_no_garbage_is_collected_from_a_notice_until_its_checkpoint_is_committed(
+    model: Model, tmp_path: Path, collections: list[float]
+) -> None:
+    job = NoticedFit(tmp_path / "run", model=model)
+
+    def struck() -> None:
+        sigterm()
+        job.await_told("notice")
+        many_objects()
+
+    assert job.fit({(1, 2): struck}, on_save=many_objects).ended == "Preempted"
+    (notice,), (commit,) = job.told("notice"), job.told("commit")
+    assert not [each for each in collections if notice["time"] <= each <= commit["time"]]
+    assert gc.isenabled()
+    assert job.fit().ended == "finished"
+    assert [each for each in collections if each > commit["time"]]
+
+
+def test_garbage_is_collected_again_while_training_goes_on_after_a_save(
+    model: Model, tmp_path: Path, collections: list[float]
+) -> None:
+    job = NoticedFit(tmp_path / "run", model=model)
+
+    def saved() -> None:
+        job.await_told("commit")
+        assert gc.isenabled()
+
+    outcome = job.fit({(0, 2): sigterm, (1, 2): saved}, termination={"grace_period": 3600.0})
+    assert outcome.ended == "finished"
+    assert gc.isenabled()
