@@ -6,6 +6,7 @@ these methods under one lock (see `delegate.py`), the tests in every order that 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import Enum
 
@@ -75,6 +76,7 @@ class Member:
         calls: In how many rounds it has called for them, since one of these calls was carried out.
         expected: The round in which the signal handler has announced a notice. The handler takes no lock.
         expected_at: When it did so.
+        expected_after: How many boundaries the main thread had entered then.
         interrupted: Whether its user has interrupted it.
     """
 
@@ -93,6 +95,7 @@ class Member:
     calls: int = 0
     expected: int = -1
     expected_at: float = 0.0
+    expected_after: int = 0
     interrupted: bool = False
 
     @property
@@ -140,14 +143,18 @@ class Member:
         self.open = True
         return self._call_at_once(now, reserve)
 
-    def expect(self, now: float) -> bool:
+    def expect(self, now: float, entered: int = sys.maxsize) -> bool:
         """A signal handler announces a notice; returns whether the main thread is to hold at its next boundary.
 
         The only method that is called without the lock: it sets attributes that nobody else sets meanwhile.
+
+        Args:
+            now: The present.
+            entered: Boundaries entered, if the main thread is what calls this.
         """
         if not self.open or self.trains_on:  # During the countdown a further notice need not end in a call.
             return False
-        self.expected_at = now
+        self.expected_at, self.expected_after = now, entered
         self.expected = self.round
         return True
 
@@ -358,6 +365,9 @@ class Member:
         """
         if self.state is not State.ANSWERED:
             raise ProtocolError(f"Expected to answer a call. Received: none, being {self.state.value}.")
+        if self.held is None and self.expected == self.round:
+            # It may have entered the next boundary in this moment, and holds there: it has to look closer since then.
+            entered = min(entered, self.expected_after)
         return answer(self.index, entered, self.held, bool(self.standing))
 
     def take(self, plan: Plan, now: float, reserve: float) -> Request | None:

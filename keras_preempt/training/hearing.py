@@ -82,7 +82,7 @@ class Hearing:
         and only sets attributes. Without it, the main thread could begin further steps in the
         millisecond until the call comes back.
         """
-        if self._delegate.member.expect(self._clock()):
+        if self._delegate.member.expect(self._clock(), self.entered):
             self.attention = True
 
     def looked(self) -> None:

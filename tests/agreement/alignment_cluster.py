@@ -57,7 +57,7 @@ def frozen(member: Member) -> Frozen:
         if getattr(member, name) < member.round:
             setattr(member, name, -1)
     if member.expected < 0:
-        member.expected_at = 0.0
+        member.expected_at, member.expected_after = 0.0, 0
     return tuple(getattr(member, name) for name in _NAMES)
 
 

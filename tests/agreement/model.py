@@ -138,7 +138,7 @@ class Model:
         after = worker._replace(heard=worker.heard + 1)
         request: Request | None = None
         if what == "s":
-            announced = member.expect(now) and member.state is State.LISTENING
+            announced = member.expect(now, worker.entered) and member.state is State.LISTENING
             after = after._replace(announced=after.announced or announced)
         elif what == "p":
             request = member.call_periodic()

@@ -143,6 +143,12 @@ def does_not_hold_for_a_signal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "awaits_call", False)
 
 
+def counts_on_the_boundary_before_a_signal(patch: pytest.MonkeyPatch) -> None:
+    """A worker that was told by a signal handler answers with a boundary that it has passed already."""
+    whole = Member.expect
+    patch.setattr(Member, "expect", lambda self, now, entered: whole(self, now, max(0, entered - 1)))
+
+
 MUTATIONS: list[tuple[Mutation, Cluster, str]] = [
     (attention_ends_with_the_answers, Cluster(2, 3, False), "passes boundary"),
     (answers_where_it_was, Cluster(2, 3, False), "beyond it|passes boundary"),
@@ -171,5 +177,10 @@ MUTATIONS: list[tuple[Mutation, Cluster, str]] = [
     (calls_once, Cluster(2, 3, False, scripts=("pi",)), "does nothing about an interrupt"),
     (trains_on_without_time, Cluster(2, 3, False), "train on without time"),
     (does_not_hold_for_a_signal, Cluster(2, 3, False, scripts=("sn",)), "although a notice was announced"),
+    (
+        counts_on_the_boundary_before_a_signal,
+        Cluster(2, 3, False, scripts=("sn",)),
+        "beyond it|passes boundary",
+    ),
 ]
 """Each with a cluster that shows it, and with what the explorer says about it."""

@@ -14,7 +14,7 @@ from keras_preempt.agreement.member import (
     Request,
     Withdrawn,
 )
-from keras_preempt.agreement.messages import Call, Failure, Kind, Plan, Position, ProtocolError
+from keras_preempt.agreement.messages import At, Call, Failure, Kind, Plan, Position, ProtocolError
 from keras_preempt.notices import Notice
 
 RESERVE = 10.0
@@ -262,6 +262,23 @@ def test_an_announced_notice_holds_until_its_call_is_back() -> None:
     member.hear(CALL)
     member.take(Plan(3, Kind.PREEMPTED, (1,), (0,)), 0.0, RESERVE)
     assert member.let_go(3) is Decision.ACT
+
+
+def test_whoever_is_told_by_a_signal_holds_at_the_next_boundary_and_no_further() -> None:
+    member = begun()
+    member.expect(0.0, 2)
+    member.notify(notice(), 0.0, RESERVE)
+    member.hear(CALL)
+    assert member.answer(2).boundary == 3
+    assert member.answer(3).boundary == 3  # It is about to hold there.
+    member.hold(HERE)
+    assert member.answer(3) == At(member.index, 3, HERE, True)
+
+
+def test_another_ones_notice_is_answered_with_a_boundary_that_was_not_entered() -> None:
+    member = begun()
+    member.hear(CALL)
+    assert member.answer(3).boundary == 4
 
 
 def test_an_announced_notice_that_does_not_come_holds_for_a_moment_only() -> None:
