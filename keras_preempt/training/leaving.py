@@ -118,11 +118,22 @@ def _end_soon() -> None:
 def _at_the_end() -> None:
     # The interpreter would look for garbage among all of TensorFlow's objects, for a second or more.
     gc.freeze()
+    _never_drop(_kept)
+
+
+def _keep_iterators() -> None:
+    with whatever_happens("Keeping the iterators of the input"):
+        _never_drop(backend().datasets.iterators())
+
+
+def _never_drop(iterators: Iterable[Any]) -> None:
     # An iterator may take a minute to drop. Nobody drops what has one reference more than there are.
-    for each in _kept:
+    for each in iterators:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
 
 def stay() -> None:
-    """The process has not ended: the program has caught the exception, and trains again."""
+    """This process trains now: again, if its program has caught the exception. At its end it will drop no iterator."""
     _kept.clear()
+    atexit.unregister(_keep_iterators)
+    atexit.register(_keep_iterators)
