@@ -8,6 +8,7 @@ iterators of earlier epochs are such garbage, since they refer to themselves.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 
 _lock = threading.Lock()
@@ -38,3 +39,16 @@ class GarbageCollection:
                 _holders.remove(self)
                 if not _holders and _was_enabled:
                     gc.enable()
+
+
+def _go_on_in_child() -> None:
+    # Nobody holds it off there, and a process that loads data may live for long.
+    global _lock
+    _lock = threading.Lock()  # Another thread may have been about to hold it off.
+    if _holders:
+        _holders.clear()
+        if _was_enabled:
+            gc.enable()
+
+
+os.register_at_fork(after_in_child=_go_on_in_child)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -34,3 +35,18 @@ def test_what_the_program_has_switched_off_stays_off() -> None:
     one.hold_off(held=True)
     one.hold_off(held=False)
     assert not gc.isenabled()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_forked_child_collects_as_its_parent_did_before(enabled: bool) -> None:
+    if not enabled:
+        gc.disable()
+    one = GarbageCollection()
+    one.hold_off(held=True)
+    child = os.fork()
+    if child == 0:
+        os._exit(int(gc.isenabled()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == int(enabled)
+    assert not gc.isenabled()
+    one.hold_off(held=False)
+    assert gc.isenabled() == enabled
