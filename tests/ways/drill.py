@@ -125,7 +125,7 @@ class Job:
                 for worker in range(self.workers):
                     assert _drawn(results[-1], worker) <= self.way.drawn, "batches were drawn again"
             _assert_said(results[0], "NOT exact", said=False)
-            _assert_said(results[0], _PROMISED)
+            _assert_said(results[0], _PROMISED, said=verdict.promised)
         elif isinstance(verdict, Warned):
             undisturbed = self.start("undisturbed").assert_ok()
             results = self.preempted(strikes)

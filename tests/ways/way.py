@@ -32,9 +32,12 @@ class Exact:
 
     Attributes:
         condition: What the user has to ensure, as the end of "exact if ...".
+        promised: Whether the log promises it. Of a training loop of one's own it promises nothing: what belongs to it
+            is for its program to know.
     """
 
     condition: str | None = None
+    promised: bool = True
 
 
 @dataclass(frozen=True)
