@@ -152,7 +152,7 @@ def figures_of(outcomes: Sequence[Outcome], where: str) -> str:
 
 def renewed(figures: str, outcomes: Sequence[Outcome]) -> str:
     """Returns what stands between the marks of the page with the figures of some benchmarks put in anew."""
-    head, *sections = re.split(r"^(?=### )", figures, flags=re.MULTILINE)
+    head, *sections = _parts(figures)
     new = {outcome.script: outcome for outcome in outcomes}
     shown = [_section(new[name]) if (name := _title(part)) in new else part.rstrip() for part in sections]
     first, rows, last = _ratio_rows(head)
@@ -165,8 +165,13 @@ def renewed(figures: str, outcomes: Sequence[Outcome]) -> str:
 
 def not_shown(figures: str, scripts: Sequence[str]) -> list[str]:
     """Returns those of the benchmarks of which the page shows no figures, so that there are none to renew."""
-    shown = {_title(part) for part in re.split(r"^(?=### )", figures, flags=re.MULTILINE)[1:]}
+    shown = {_title(section) for section in _parts(figures)[1:]}
     return [script for script in scripts if script not in shown]
+
+
+def _parts(figures: str) -> list[str]:
+    """Splits figures into what comes first and the section of each benchmark."""
+    return re.split(r"^(?=### )", figures, flags=re.MULTILINE)
 
 
 def _title(section: str) -> str:

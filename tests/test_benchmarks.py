@@ -291,6 +291,5 @@ def test_the_figures_of_some_benchmarks_are_put_anew_among_those_of_the_others()
     figures = every.figures_of(old, "somewhere")
     assert every.renewed(figures, new[1:]) == every.figures_of(new, "somewhere")
     assert every.renewed(figures, []) == figures
-    assert every.not_shown(figures, ["c.py", "d.py"]) == [
-        "d.py"
-    ]  # Which can only be refused before it is run.
+    # That can only be refused before it is run.
+    assert every.not_shown(figures, ["c.py", "d.py"]) == ["d.py"]

@@ -88,6 +88,5 @@ def test_where_tensorflow_is_not_installed_a_fit_is_preempted_and_continues_with
 ) -> None:
     run = _fit(tmp_path / "preempted", "preempted")
     assert run.returncode == 75, run.stderr
-    # One step later if that step ended before the save was decided.
-    assert re.search("epoch 1, train batch [34]", run.stderr)
+    assert "epoch 1, train batch 3" in run.stderr
     assert _end(_fit(tmp_path / "preempted")) == _end(_fit(tmp_path / "undisturbed"))

@@ -10,6 +10,7 @@ import pytest
 
 from keras_preempt.agreement.member import Member
 from keras_preempt.agreement.messages import At
+from keras_preempt.notices import Notice
 from keras_preempt.training.hearing import Hearing
 from tests.cluster.noticed_fit import PATIENCE, STEPS, Model, NoticedFit, sigterm
 
@@ -19,17 +20,24 @@ pytestmark = pytest.mark.usefixtures("nowhere")
 def test_a_boundary_that_is_entered_while_the_answer_is_given_is_the_one_to_save_at(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expect, answer = Hearing.expect, Member.answer
+    expect, notify, answer = Hearing.expect, Hearing.notify, Member.answer
     fits: list[Hearing] = []
-    asked = threading.Event()
+    told, asked = threading.Event(), threading.Event()
 
     def struck() -> None:
         sigterm()
         assert asked.wait(PATIENCE)  # Until then this is still the step.
 
-    def told(hearing: Hearing) -> None:
+    def announced(hearing: Hearing) -> None:
         fits.append(hearing)
         expect(hearing)
+        told.set()
+
+    def heard(hearing: Hearing, notice: Notice) -> None:
+        assert told.wait(
+            PATIENCE
+        )  # On a busy machine the listener may come before the main thread's own handler.
+        notify(hearing, notice)
 
     def late(member: Member, entered: int) -> At:
         (fit,) = fits
@@ -40,7 +48,8 @@ def test_a_boundary_that_is_entered_while_the_answer_is_given_is_the_one_to_save
         assert member.held is None  # It waits for the lock.
         return answer(member, fit.entered)
 
-    monkeypatch.setattr(Hearing, "expect", told)
+    monkeypatch.setattr(Hearing, "expect", announced)
+    monkeypatch.setattr(Hearing, "notify", heard)
     monkeypatch.setattr(Member, "answer", late)
     job = NoticedFit(tmp_path / "run", model=model)
     assert job.fit({(1, 2): struck}).ended == "Preempted"
