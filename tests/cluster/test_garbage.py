@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from keras_preempt.backend.seam import backend
 from tests.cluster.noticed_fit import Model, NoticedFit, sigterm
 
 pytestmark = pytest.mark.usefixtures("nowhere")
@@ -64,3 +66,23 @@ def test_garbage_is_collected_again_while_training_goes_on_after_a_save(
     outcome = job.fit({(0, 2): sigterm, (1, 2): saved}, termination={"grace_period": 3600.0})
     assert outcome.ended == "finished"
     assert gc.isenabled()
+
+
+def test_a_save_keeps_no_iterator_of_its_epoch(model: Model, tmp_path: Path) -> None:
+    """The next save would drop it: two processes on a busy machine have waited 7 and 17 s for that."""
+    job = NoticedFit(tmp_path / "run", model=model)
+    drawn_from: list[weakref.ref[object]] = []
+
+    def saved() -> None:
+        job.await_told("commit")
+        drawn_from.extend(map(weakref.ref, backend().datasets.iterators()))
+
+    def next_epoch() -> None:
+        gc.collect()
+        still_there.extend(each() for each in drawn_from)
+
+    still_there: list[object] = []
+    actions = {(0, 2): sigterm, (0, 5): saved, (1, 1): next_epoch}
+    assert job.fit(actions, termination={"grace_period": 3600.0}).ended == "finished"
+    assert [commit["step"] for commit in job.told("commit")] == [3, 18]
+    assert still_there and not any(still_there)

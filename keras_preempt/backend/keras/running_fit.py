@@ -13,7 +13,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 import keras
@@ -208,8 +208,8 @@ class RunningFit:
     def _local(self, name: str) -> Any:
         frame, code = inspect.currentframe(), _code_of_fit()
         while frame is not None:
-            if frame.f_code is code and frame.f_locals.get("self") is self._model:
-                return frame.f_locals.get(name) or None
+            if frame.f_code is code and (held := _locals(frame)).get("self") is self._model:
+                return held.get(name) or None
             frame = frame.f_back
         return None
 
@@ -255,6 +255,19 @@ def _code_of_fit() -> CodeType:
     return code
 
 
+def _locals(frame: FrameType) -> dict[str, Any]:
+    """Returns the local variables of a frame, and leaves no trace in it.
+
+    Until Python 3.13 a frame keeps what it was last asked for. So fit would hold the iterator of an epoch that is long
+    over, and whoever asks next would drop it: in the middle of a save, where that may take a minute.
+    """
+    kept: Any = frame.f_locals
+    held = dict(kept)
+    if isinstance(kept, dict):
+        kept.clear()
+    return held
+
+
 _passed_through: set[CodeType] = set()
 
 
@@ -294,13 +307,13 @@ def running_fit(
     code = _code_of_fit()
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_code is code and frame.f_locals.get("self") is model:
-            missing = [name for name in _FIT_LOCALS if name not in frame.f_locals]
+        if frame.f_code is code and (held := _locals(frame)).get("self") is model:
+            missing = [name for name in _FIT_LOCALS if name not in held]
             if missing:
                 raise KerasInternalsError(
                     f"fit to hold {', '.join(_FIT_LOCALS)} while it runs", f"none called {', '.join(missing)}"
                 )
-            return kind(model, {name: frame.f_locals[name] for name in _FIT_LOCALS}, feed)
+            return kind(model, {name: held[name] for name in _FIT_LOCALS}, feed)
         frame = frame.f_back
     raise RuntimeError(
         "Expected PreemptionCallback to be called by model.fit. Received: a call from elsewhere. "
