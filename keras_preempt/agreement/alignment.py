@@ -26,9 +26,10 @@ thread sees attention and holds. Two things are one step each, under a lock: rea
 
 Why nobody passes the target: a member either holds, or has published a boundary that it has yet to reach,
 and the target is no lower. Attention therefore stays set from the call until the target is reached, also
-across boundaries passed on the way to it. A main thread that a signal handler has interrupted has had attention
-from then on, so that it holds at the first boundary that it enters afterwards: that one is published, also if it is
-being entered at this moment. Why nobody deadlocks: answering needs no main thread, and every
+across boundaries passed on the way to it. Where a worker calls for a notice of its own, attention is set before
+that, and its main thread begins no further step until the call is back. One that a signal handler has interrupted
+has had attention from then on, so that it holds at the first boundary that it enters afterwards: that one is
+published, also if it is being entered at this moment. Why nobody deadlocks: answering needs no main thread, and every
 wait is bounded: whoever runs out of patience, the caller gathering or a member waiting for the plan, inserts an
 aborted plan. `plan` is inserted once, so plan or abort is decided once for all, and the loser obeys it.
 

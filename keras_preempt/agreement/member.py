@@ -74,9 +74,10 @@ class Member:
         trains_on: Whether the notices that stand are served by a save, so that it counts down to the last one.
         called: The round in which it has called for its notices last.
         calls: In how many rounds it has called for them, since one of these calls was carried out.
-        expected: The round in which the signal handler has announced a notice. The handler takes no lock.
-        expected_at: When it did so.
-        expected_after: How many boundaries the main thread had entered then.
+        expected: The round in which its own call is on its way, or a signal handler has announced a notice. The handler
+            takes no lock.
+        expected_at: Since when.
+        expected_after: How many boundaries the main thread had entered then, if it ran the signal handler.
         interrupted: Whether its user has interrupted it.
     """
 
@@ -170,6 +171,8 @@ class Member:
             hint = Request(self.round, Call(self.index, Kind.PERIODIC, notice.reason))
             return Heard.HINT, hint if listening else None
         request = self.call_to_leave(now, reserve) if listening and not self.trains_on else None
+        if request is not None and not self.awaits_call:
+            self.expect(now)  # No further step until the call is back, as after a signal.
         news = not before or self.standing.gone_by < before.gone_by
         return Heard.NEWS if news else Heard.KNOWN, request
 

@@ -13,10 +13,11 @@ from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.boxes import Box, size_of
-from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
+from keras_preempt.checkpoint.commit import check_fence, commit, read_manifest, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
     Fenced,
+    NotFound,
     PartsMissing,
     SaveCancelled,
     WriteUncertain,
@@ -244,7 +245,7 @@ class Saver:
             on_written: Called with the seconds that it took to write this worker's part, before others are waited for.
             alone: Whether to wait for nobody: the time for that is used up.
         """
-        began = time.monotonic()
+        began = written = time.monotonic()
         wait = Wait((lambda: 0.0) if alone else self._patience, awaited)
         attempt, step, directory = save.attempt, save.attempt.step, save.attempt.directory
         if self._fenced:  # The user knows already that the directory belongs to another start, and why.
@@ -262,24 +263,26 @@ class Saver:
 
         try:
             check_fence(self._store, self._incarnation)
-            write_part(
-                self._store,
-                directory,
-                self.member,
-                save.mirrored,
-                save.local,
-                save.state,
-                attempt.position,
-                before_file=check,
-                shown=shown or (silent if save.background else transfer),
-                sharded=save.sharded,
-            )
-            written = time.monotonic()
-            emit("save", seconds=written - began, **save.times)
-            on_written(written - began)
-            wait.begin()
-            with self._peers.watched():
-                missing = self._commit(attempt, check, wait)
+            missing = self._made_by_others(attempt)
+            if missing is None:
+                write_part(
+                    self._store,
+                    directory,
+                    self.member,
+                    save.mirrored,
+                    save.local,
+                    save.state,
+                    attempt.position,
+                    before_file=check,
+                    shown=shown or (silent if save.background else transfer),
+                    sharded=save.sharded,
+                )
+                written = time.monotonic()
+                emit("save", seconds=written - began, **save.times)
+                on_written(written - began)
+                wait.begin()
+                with self._peers.watched():
+                    missing = self._commit(attempt, check, wait)
         except SaveCancelled as error:
             logger.info("%s", error)
             self._discard(directory)
@@ -314,6 +317,15 @@ class Saver:
         return specs + [
             TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
         ]
+
+    def _made_by_others(self, attempt: Attempt) -> tuple[int, ...] | None:
+        """Which parts a save lacks that others have committed already, taking this worker for gone; else None."""
+        if not attempt.lost:
+            return None
+        try:
+            return read_manifest(self._store, attempt.directory).missing
+        except NotFound:
+            return None
 
     def _commit(self, attempt: Attempt, check: Callable[[], None], wait: Wait) -> tuple[int, ...]:
         share = sum(spec.nbytes for spec in attempt.specs or ()) / len(attempt.writers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -146,7 +147,11 @@ def does_not_hold_for_a_signal(patch: pytest.MonkeyPatch) -> None:
 def counts_on_the_boundary_before_a_signal(patch: pytest.MonkeyPatch) -> None:
     """A worker that was told by a signal handler answers with a boundary that it has passed already."""
     whole = Member.expect
-    patch.setattr(Member, "expect", lambda self, now, entered: whole(self, now, max(0, entered - 1)))
+
+    def expect(self: Member, now: float, entered: int = sys.maxsize) -> bool:
+        return whole(self, now, max(0, entered - 1))
+
+    patch.setattr(Member, "expect", expect)
 
 
 MUTATIONS: list[tuple[Mutation, Cluster, str]] = [

@@ -123,10 +123,22 @@ def all_act_at_the_boundary_after_the_furthest(jobs: Callable[..., Job]) -> None
 
 
 def the_main_thread_has_to_look_closer_before_it_is_asked_how_far_it_is(jobs: Callable[..., Job]) -> None:
-    job = jobs(3, hurries=True)
-    job.notify(0)
+    job = jobs(3, 1, hurries=True)
+    job.notify(1)
     assert job.plan().target == 4
-    assert job.run_on(0) == 4
+    assert [job.run_on(0), job.run_on(1)] == [4, 4]
+
+
+def whoever_has_called_begins_no_further_step(jobs: Callable[..., Job]) -> None:
+    job = jobs(3)
+    late = job.service.hold_back("wait", lambda member, key: key.endswith("/0/call"))
+    job.notify(0)
+    acted: list[int | None] = []
+    main = threading.Thread(target=lambda: acted.append(job.run_on(0)))
+    main.start()
+    late()
+    main.join(10)
+    assert acted == [4]
 
 
 def a_round_without_an_answer_of_everyone_is_aborted(jobs: Callable[..., Job]) -> None:
@@ -154,6 +166,7 @@ def whoever_waits_no_longer_goes_by_the_plan_that_came_first(jobs: Callable[...,
 CHECKS = [
     all_act_at_the_boundary_after_the_furthest,
     the_main_thread_has_to_look_closer_before_it_is_asked_how_far_it_is,
+    whoever_has_called_begins_no_further_step,
     a_round_without_an_answer_of_everyone_is_aborted,
     whoever_waits_no_longer_goes_by_the_plan_that_came_first,
 ]
@@ -227,8 +240,8 @@ def break_it(patch: pytest.MonkeyPatch, broken: Broken) -> None:
     [
         (READS_BEFORE_IT_SETS_ATTENTION, CHECKS[1], "act at boundary 4.*beyond it, at boundary 6"),
         (WAITS_FOR_THE_PLAN_BEFORE_IT_MAKES_ONE, CHECKS[0], r"made no plan'\) == \(6, None\)"),
-        (PLANS_WITH_THE_ANSWERS_THAT_THERE_ARE, CHECKS[2], "assert None == 'worker 1 did not answer"),
-        (GOES_BY_ITS_OWN_ABORT, CHECKS[3], r"assert \[6, None\] == \[6, 6\]"),
+        (PLANS_WITH_THE_ANSWERS_THAT_THERE_ARE, CHECKS[3], "assert None == 'worker 1 did not answer"),
+        (GOES_BY_ITS_OWN_ABORT, CHECKS[4], r"assert \[6, None\] == \[6, 6\]"),
     ],
     ids=["reads before it sets", "waits before it plans", "plans with some answers", "goes by its own abort"],
 )

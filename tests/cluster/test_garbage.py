@@ -85,4 +85,5 @@ def test_a_save_keeps_no_iterator_of_its_epoch(model: Model, tmp_path: Path) -> 
     actions = {(0, 2): sigterm, (0, 5): saved, (1, 1): next_epoch}
     assert job.fit(actions, termination={"grace_period": 3600.0}).ended == "finished"
     assert [commit["step"] for commit in job.told("commit")] == [3, 18]
-    assert still_there and not any(still_there)
+    assert still_there
+    assert not any(still_there)

@@ -20,7 +20,7 @@ from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.report.events import EventLog
-from keras_preempt.training.saver import Saver
+from keras_preempt.training.saver import Prepared, Saver
 from tests.cluster.bucket import URL, bucket_of_this_process
 from tests.cluster.small_fit import contents, fit
 from tests.training.test_saver import prepared, saver
@@ -148,3 +148,25 @@ def test_a_worker_whose_save_failed_leaves_the_files_of_the_others_and_of_a_comm
         worker(0).write(replace(save, attempt=replace(attempt, writers=(0,), doomed=(1,)))).name is not None
     )
     assert len(committed(store)) == 1
+
+
+def test_a_worker_that_comes_too_late_learns_that_the_others_have_saved_without_it(tmp_path: Path) -> None:
+    """It takes the others for gone, as they take it: all make the save anew, each alone, under one name."""
+    store = LocalStore(tmp_path)
+    store.prepare()
+    assert incarnations.claim(store, {}) == 1
+    model: Any = None
+    first, late = (Saver(store, model, member, 2, 1, Retention(2), EventLog(member)) for member in (1, 0))
+
+    def alone(member: int) -> Prepared:
+        save = prepared(0)
+        gone = frozenset({1 - member})
+        attempt = replace(save.attempt, members=2, writers=(member,), doomed=(1 - member,), lost=gone)
+        return replace(save, attempt=attempt)
+
+    saved = first.write(alone(1), alone=True)
+    assert saved.name is not None
+    assert saved.missing == (0,)
+    before = contents(tmp_path)
+    assert replace(late.write(alone(0), alone=True), seconds=0) == replace(saved, seconds=0)
+    assert contents(tmp_path) == before
