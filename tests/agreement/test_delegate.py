@@ -136,6 +136,8 @@ def whoever_has_called_begins_no_further_step(jobs: Callable[..., Job]) -> None:
     acted: list[int | None] = []
     main = threading.Thread(target=lambda: acted.append(job.run_on(0)))
     main.start()
+    while job.delegates[0].member.held is None and main.is_alive():
+        time.sleep(0.001)  # Nobody is told that it holds; or else it comes to its end.
     late()
     main.join(10)
     assert acted == [4]
