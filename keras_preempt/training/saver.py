@@ -13,11 +13,10 @@ from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.boxes import Box, size_of
-from keras_preempt.checkpoint.commit import check_fence, commit, read_manifest, wait_for_commit
+from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
     Fenced,
-    NotFound,
     PartsMissing,
     SaveCancelled,
     WriteUncertain,
@@ -320,12 +319,8 @@ class Saver:
 
     def _made_by_others(self, attempt: Attempt) -> tuple[int, ...] | None:
         """Which parts a save lacks that others have committed already, taking this worker for gone; else None."""
-        if not attempt.lost:
-            return None
-        try:
-            return read_manifest(self._store, attempt.directory).missing
-        except NotFound:
-            return None
+        manifest = wait_for_commit(self._store, attempt.directory, timeout=0.0) if attempt.lost else None
+        return None if manifest is None else manifest.missing
 
     def _commit(self, attempt: Attempt, check: Callable[[], None], wait: Wait) -> tuple[int, ...]:
         share = sum(spec.nbytes for spec in attempt.specs or ()) / len(attempt.writers)
