@@ -22,7 +22,7 @@ BACKEND ?= tensorflow
 DEMO_ENV := KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1 \
 	JAX_PLATFORMS=cpu
 
-.PHONY: help setup demo test versions lint chaos slurm bench docs docs-check lock clean
+.PHONY: help setup demo test durations versions lint types chaos slurm bench docs docs-check lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -33,8 +33,11 @@ demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and comp
 	$(DEMO_ENV) $(BIN)/keras-preempt drill --workers 2 --preempt 2 --seed 1 -- \
 		$(BIN)/python examples/digits.py runs/digits
 
-test: lint ## Lint, types and all tests but the long ones (up to 20 minutes)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+test: lint ## Lint, types and all tests but the long ones (20 minutes; DURATIONS=1 keeps what they take)
+	$(BIN)/python -m tests.stages $(if $(DURATIONS),--renew) $(PYTEST_ARGS)
+
+durations: $(READY) ## Show which files of tests take longest, and what each stage and step of .ci/run takes
+	$(BIN)/python -m tests.durations
 
 versions: $(READY) ## Canaries and a drill with the oldest and newest Keras and TensorFlow, each Python, PyTorch (30 minutes)
 	$(BIN)/python tests/versions/verify.py $(VERSIONS_ARGS)
@@ -43,22 +46,29 @@ lint: $(READY) ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+types: $(READY) ## Check the types for the newest Python, too
 	$(BIN)/mypy --python-version 3.13
 
-chaos: $(READY) ## Run the long tests, which kill processes at random
-	PATH="$$PATH:/usr/sbin" $(if $(FRESH),KERAS_PREEMPT_FRESH_PROCESSES=1) $(BIN)/python -m pytest -m chaos $(PYTEST_ARGS)
+chaos: $(READY) ## Run all tests that make test leaves out: long campaigns, further cases, benchmarks, the site (hours)
+	PATH="$$PATH:/usr/sbin" $(if $(FRESH),KERAS_PREEMPT_FRESH_PROCESSES=1) $(BIN)/python -m pytest \
+		-m 'chaos or bench or docs' $(PYTEST_ARGS)
 
 slurm: $(READY) ## Run examples/slurm under a real Slurm, started for it (minutes; needs slurm-wlm and munge)
 	PATH="$$PATH:/usr/sbin" $(BIN)/python -m tests.slurm.verify $(PYTEST_ARGS)
 
-bench: $(READY) ## Run all benchmarks, print the ratios in one table, write docs/performance.md (30 minutes)
+bench: $(READY) ## Run all benchmarks, print the ratios, write docs/performance.md (30 minutes; QUICK=1: small, as tests)
+ifdef QUICK
+	$(BIN)/python -m pytest -m bench $(PYTEST_ARGS)
+else
 	$(BIN)/python benchmarks/all.py
 	$(BIN)/python benchmarks/all.py --jax
+endif
 
 docs: $(READY) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-docs-check: $(READY) ## Check that the generated documentation is current
+docs-check: $(READY) ## Check that the generated documentation is current, and the site in a browser if there is one
 	$(BIN)/python docs/alignment_diagram.py --check
 	$(BIN)/python docs/architecture_table.py --check
 	$(BIN)/python docs/ways_table.py --check
@@ -68,6 +78,7 @@ docs-check: $(READY) ## Check that the generated documentation is current
 	$(BIN)/python docs/alignment_picture.py --check
 	$(BIN)/python docs/rooms_picture.py --check
 	$(BIN)/python docs/timeline_picture.py --check
+	$(BIN)/python -m pytest -q -m docs tests/docs tests/report tests/test_example_jax.py
 
 lock: $(READY) ## Renew constraints.txt, which says what `make setup` installs
 	$(BIN)/python -m pip install -qq --disable-pip-version-check 'uv>=0.9'

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.process import environment
+from tests import durations, stages
 
 try:
     from hypothesis import settings
@@ -30,25 +31,63 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
-_HERE = Path(__file__).parent
-_OF_PROCESSES = ("cluster", "gallery", "ways")
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("stages of make test", "see tests/stages.py")
+    group.addoption("--stage", type=int, help="run only what belongs to the stage of this number, from 0")
+    group.addoption("--stage-report", type=Path, help="write what the tests took to this file")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spreads the files that start processes of their own evenly over a run, but for its last part.
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return  # One of several processes; what follows is for all of them.
+    if config.option.stage != stages.WITHOUT_BACKEND and not config.option.collectonly:
+        from tests.cluster.forked import ForkServers  # Here, since it costs a moment.
 
-    They take most of the time, with few tests each. One after the other, in the order of their names, several of them
-    compete for the processors at once, and at the end one alone keeps the run waiting.
-    """
-    files: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    places: dict[Path, float] = {}
-    long = [path for path in files if path.parent == _HERE or path.parent.name in _OF_PROCESSES]
-    short = [path for path in files if path not in long]
-    for kind, until in ((long, 0.9), (short, 1.0)):
-        places.update({path: until * number / len(kind) for number, path in enumerate(kind)})
-    items[:] = [item for path in sorted(files, key=lambda path: places[path]) for item in files[path]]
+        config.add_cleanup(ForkServers().close)
+    if config.option.stage_report:
+        config.pluginmanager.register(durations.Measured(config.option.stage, config.option.stage_report))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Does not even import the files of other stages."""
+    stage = config.option.stage
+    if stage is None or collection_path.suffix != ".py" or stages.stage_of(collection_path) == stage:
+        return None
+    return True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Starts with the files of a stage that take longest, so that none keeps the run waiting at its end."""
+    if config.option.stage == stages.WITHOUT_BACKEND and has_backend():
+        raise pytest.UsageError(
+            "A file of the first stage imports TensorFlow or JAX: name it in tests/stages.py."
+        )
+    if config.option.stage is not None:
+        taken = {file: durations.seconds_of(tests) for file, tests in durations.load()["tests"].items()}
+        items.sort(key=lambda item: -taken.get(item.nodeid.partition("::")[0], 0.0))
+
+
+def has_backend() -> bool:
+    """Whether TensorFlow or JAX is imported in this process."""
+    return not {"tensorflow", "jax"}.isdisjoint(sys.modules)
+
+
+@pytest.fixture(autouse=True)
+def first_stage_imports_no_backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What imports TensorFlow or JAX belongs to a later stage."""
+    had = has_backend()
+    yield
+    if request.config.option.stage == stages.WITHOUT_BACKEND:
+        assert had or not has_backend(), "imports TensorFlow or JAX: name its file in tests/stages.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_a_file_keeps_goes_with_it(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A model that is compiled once for a file (`functools.cache`) keeps Keras repaired for as long as it lives."""
+    yield
+    for kept in vars(request.module).values():
+        if hasattr(kept, "cache_clear") and not kept.__module__.startswith("keras_preempt"):
+            kept.cache_clear()
 
 
 @pytest.fixture(scope="module")

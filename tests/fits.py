@@ -1,6 +1,10 @@
-"""The fits that a test's process has counted until now."""
+"""The fits that a test's process has counted until now, and a callback for what a test does in one."""
 
 from __future__ import annotations
+
+from typing import Any
+
+import keras
 
 from keras_preempt.training import several_fits
 
@@ -11,3 +15,18 @@ def forget() -> None:
     several_fits.take_notices()
     several_fits._said.clear()
     several_fits.ended_fits.before_training()
+
+
+class Doing(keras.callbacks.LambdaCallback):
+    """Does what it is given, such as `on_epoch_end=...`; it has no state that could be lost."""
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def fail(*_: Any, **__: Any) -> None:
+    """For `Doing`."""
+    raise KeyError("by the test")

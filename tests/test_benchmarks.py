@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.benchmarked import BENCHMARKS, rows_of, run_benchmark
+from tests.benchmarked import measured, rows_of, run_benchmark
 
-sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "scripts")]
-
-import all as every  # noqa: E402
-import import_cost  # noqa: E402
-from figures import Aims, unsteady  # noqa: E402
+import all as every  # isort: skip
+import import_cost  # isort: skip
+from figures import Aims, unsteady  # isort: skip
 
 
+@pytest.mark.bench
 def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tensorflows_handler() -> None:
     result = run_benchmark("all.py", "--quick", "--only", "idle_cost.py", "input_state.py")
     missed = [line for line in result.stdout.splitlines() if "MISSED" in line]
     # On a busy machine, the only aims that may be missed are the two in nanoseconds.
     assert all("net: " in line and " ns (aim: " in line for line in missed), result.stdout + result.stderr
-    assert result.returncode == int(bool(missed)), result.stdout + result.stderr
     printed, all_ratios = result.stdout.split("\n=== All")
     assert float(rows_of(printed)["1,000 elements of 8 bytes"][1]) > 0
     told = rows_of(all_ratios)["a step under the callback, idle"]
@@ -45,6 +40,7 @@ def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tens
     assert float(theirs[2]) > float(rows["a function that does nothing"][0])
 
 
+@pytest.mark.bench
 @pytest.mark.parametrize(
     ("script", "rows"),
     [
@@ -52,31 +48,13 @@ def test_idle_cost_measures_the_callbacks_of_a_real_fit_and_costs_less_than_tens
             "import_cost.py",
             ["keras_preempt, checkpoints in a directory", "keras_preempt, checkpoints in a bucket"],
         ),
-        pytest.param("first_step.py", ["built", "lazily built"], marks=pytest.mark.chaos),
+        ("first_step.py", ["built", "lazily built"]),
     ],
 )
 def test_what_the_package_adds_to_a_start_is_measured_and_judged(script: str, rows: list[str]) -> None:
-    result = run_benchmark(script, "--runs", "1")
-    printed = rows_of(result.stdout)
-    assert set(rows) <= set(printed), result.stdout + result.stderr
+    printed = rows_of(run_benchmark(script, "--runs", "1").stdout)
+    assert set(rows) <= set(printed)
     assert all(float(printed[row][-1]) > 0 for row in rows)
-    assert result.returncode == int("MISSED" in result.stdout), result.stdout + result.stderr
-
-
-def test_a_missed_aim_is_named_and_makes_the_status_non_zero() -> None:
-    """With an aim that nothing can reach."""
-    missing = "import sys, idle_cost; idle_cost.AIM = 0.0; sys.exit(idle_cost.main(sys.argv[1:]))"
-    result = subprocess.run(
-        [sys.executable, "-c", missing, "--repetitions", "4", "--steps", "50"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=BENCHMARKS,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(BENCHMARKS.parent)},
-    )
-    assert result.returncode == 1, result.stdout + result.stderr
-    for whose in ("ours", "ours with snapshots under MirroredStrategy"):
-        assert re.search(rf"  {whose}, net: \d+\.\d\d ns \(aim: below 0 ns: MISSED\)", result.stdout)
 
 
 @pytest.mark.parametrize(
@@ -100,36 +78,41 @@ def test_an_aim_that_a_run_cannot_judge_is_said_and_is_not_missed(capsys: pytest
     assert (unsteady([1.0, 1.9]), unsteady([1.0, 7.0])) == ("", "the disk alone varied 7.0-fold")
 
 
-def test_notice_to_exit_runs_both_handlers_and_ours_runs_no_extra_step() -> None:
-    result = run_benchmark("notice_to_exit.py", "--workers", "2", "--runs", "1")
-    assert result.returncode == 0, result.stdout + result.stderr
+def no_extra_step(script: str, peer: str, *arguments: str) -> dict[str, list[str]]:
+    """The rows of a benchmark of preempted jobs in which nothing failed, and ours went to its end."""
+    result = run_benchmark(script, *arguments, "--runs", "1")
     rows = rows_of(result.stdout)
-    assert rows["milliseconds"] == ["ours p50", "p99", "TensorFlow's p50", "p99", "ratio of p50"]
-    assert rows["2 workers: extra steps"] == ["0", "0", *rows["2 workers: extra steps"][2:]]
+    assert rows["2 workers: extra steps"][:2] == ["0", "0"]
     aligned, committed, gone = (
         float(rows[f"2 workers: notice -> {what}"][0])
         for what in ("aligned", "committed", "exit, last worker")
     )
     assert 0 < aligned < committed < gone
-    assert "0 extra steps, 0 failed runs; TensorFlow's: 0 failed runs" in result.stdout
+    assert f"0 extra steps, 0 failed runs; {peer}: 0 failed runs" in result.stdout
+    return rows
 
 
-@pytest.mark.chaos
+@pytest.mark.bench
+def test_notice_to_exit_runs_both_handlers_and_ours_runs_no_extra_step() -> None:
+    rows = no_extra_step("notice_to_exit.py", "TensorFlow's", "--workers", "2")
+    assert rows["milliseconds"] == ["ours p50", "p99", "TensorFlow's p50", "p99", "ratio of p50"]
+
+
+@pytest.mark.bench
 def test_notice_to_exit_tells_of_a_job_that_does_not_end_as_a_preempted_one() -> None:
     """No machine has the memory for this model."""
-    result = run_benchmark("notice_to_exit.py", "--workers", "2", "--runs", "1", "--width", "1000000000")
-    assert result.returncode == 1, result.stdout + result.stderr
+    arguments = ("--workers", "2", "--runs", "1", "--width", "1000000000")
+    result = run_benchmark("notice_to_exit.py", *arguments, fails=True)
     assert result.stderr.count("FAILED with 2 workers: ") == 2
     assert "did not get to step" in result.stderr
     assert rows_of(result.stdout)["2 workers: notice -> aligned"] == ["-", "-", "-", "-"]
     assert "Ours: 0 extra steps, 1 failed runs; TensorFlow's: 1 failed runs." in result.stdout
 
 
+@pytest.mark.bench
 def test_save_measures_every_way_to_save_and_ours_takes_no_more_memory_than_promised() -> None:
     small = ("--megabytes", "48", "--repetitions", "1", "--no-peaks", "--no-aims")
-    result = run_benchmark("save.py", *small, "--writers", "1", "2", "4")
-    assert result.returncode == 0, result.stdout + result.stderr
-    rows = rows_of(result.stdout)
+    rows = measured("save.py", *small, "--writers", "1", "2", "4")
     columns = ("save", "restore, cached", "restore, not cached")
     others = ("tf.train.Checkpoint", "model.save_weights", "safetensors.save_file", "os.write / os.readv")
     for column in columns:
@@ -146,9 +129,9 @@ def test_save_measures_every_way_to_save_and_ours_takes_no_more_memory_than_prom
     assert 0.9 < peak["restore, cached"] < 1.4
 
 
+@pytest.mark.bench
 def test_a_background_save_holds_training_up_for_about_one_copy_of_the_state() -> None:
     result = run_benchmark("background_save.py", "--gb", "0.1", "--repetitions", "5", "--no-aims")
-    assert result.returncode == 0, result.stdout + result.stderr
     rows = rows_of(result.stdout)
     assert float(rows["training held up by a save"][2]) < 4  # 1.5 on a machine that does nothing else
     peak = re.search(r"Peak memory beyond the model's: ([0-9.]+) x the state", result.stdout)
@@ -156,10 +139,10 @@ def test_a_background_save_holds_training_up_for_about_one_copy_of_the_state() -
     assert 0.9 < float(peak.group(1)) < 1.4
 
 
-@pytest.mark.chaos
+@pytest.mark.bench
 def test_grace_uses_most_of_the_time_and_is_gone_before_it_is_over() -> None:
     result = run_benchmark("grace.py", "--quick")
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert "MISSED" not in result.stdout, result.stdout
     rows = rows_of(result.stdout)
     assert rows["grace of 10 s"] == ["ours p50", "least", "TensorFlow's p50", "least"]
     used = float(rows["used, % of the grace"][0])
@@ -267,11 +250,9 @@ def test_snapshots_that_take_too_much_of_training_miss_the_aim_wherever_it_is(
     assert processor.endswith("1.00 (aim: at most 1.01: met)")
 
 
-@pytest.mark.chaos
+@pytest.mark.bench
 def test_snapshots_are_measured_in_one_process_in_two_workers_and_in_a_preemption_save() -> None:
-    result = run_benchmark("snapshot_cost.py", "--quick")
-    assert result.returncode == 0, result.stdout + result.stderr
-    rows = rows_of(result.stdout)
+    rows = measured("snapshot_cost.py", "--quick")
     for place in ("Mirrored(2)", "2 workers"):
         assert float(rows[f"{place}, with snapshots"][3]) > 0
         assert rows[f"{place}, without"][2:] == ["0", "0.0", "0.00 %"]

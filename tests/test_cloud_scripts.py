@@ -8,7 +8,6 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from keras_preempt.cluster import tf_config_from_hosts
 from keras_preempt.process.exit_codes import EXIT_RESTART_TPU
+from tests.docs.built_site import listening
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 STAND_INS = Path(__file__).with_name("gcloud_stand_in")
@@ -75,12 +75,8 @@ def attributes() -> Iterator[tuple[str, dict[str, str]]]:
         def log_message(self, *arguments: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}", known
-        server.shutdown()
-        thread.join(10)
+    with listening(Handler) as address:
+        yield address, known
 
 
 def options(call: list[str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from typing import Any
 
 from keras_preempt.cli.main import main
 from keras_preempt.testing import drill
@@ -14,16 +15,21 @@ from tests.docs.shown import assert_shown, assert_shown_after
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.py"
 
 
-def test_example_trains_on_one_device_and_goes_on_where_it_stopped(tmp_path):
-    directory = str(tmp_path / "run")
-    first = run_cluster(EXAMPLE, 1, args=[directory, "--epochs", "1"]).assert_ok()
+def assert_goes_on_where_it_stopped(*arguments: object, **options: Any) -> None:
+    """Trains an epoch of the example in one process, and then another one."""
+    words = [*map(str, arguments), "--epochs"]
+    first = run_cluster(EXAMPLE, 1, args=[*words, "1"], **options).assert_ok()
     assert "44/44" in first.outputs[0]
     assert "validation accuracy:" in first.outputs[0]
 
-    more = run_cluster(EXAMPLE, 1, args=[directory, "--epochs", "2"]).assert_ok()
+    more = run_cluster(EXAMPLE, 1, args=[*words, "2"], **options).assert_ok()
     assert "Continuing from step-00000044/00001-0000" in more.outputs[0]
     assert "Epoch 1/2" not in more.outputs[0]
     assert "Epoch 2/2" in more.outputs[0]
+
+
+def test_example_trains_on_one_device_and_goes_on_where_it_stopped(tmp_path):
+    assert_goes_on_where_it_stopped(tmp_path / "run")
 
 
 def test_example_on_two_workers_ends_with_the_same_bits_after_a_preemption(tmp_path, monkeypatch, capsys):

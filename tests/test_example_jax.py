@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.testing import drill
-from tests.cluster.harness import QUIET_CPU, run_cluster
+from tests.cluster.harness import QUIET_CPU
+from tests.test_example import EXAMPLE, assert_goes_on_where_it_stopped
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("JAX is not installed", allow_module_level=True)
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.py"
 ON_JAX = {**QUIET_CPU, "KERAS_BACKEND": "jax"}
 
 
@@ -26,28 +26,18 @@ def without_tensorflow(tmp_path: Path) -> dict[str, str]:
     return {**ON_JAX, "PYTHONPATH": f"{stand_in.parent}:{Path(__file__).parents[1]}"}
 
 
-def compiled_once(folder: Path) -> dict[str, str]:
-    """As docs/jax.md recommends it: a restart does not compile again what an earlier start has compiled."""
-    return {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
-
-
-@pytest.mark.parametrize("strategy", ["auto", pytest.param("mirrored", marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("strategy", ["auto", "mirrored"])
 def test_example_trains_on_one_process_and_goes_on_where_it_stopped(tmp_path, without_tensorflow, strategy):
-    arguments = [str(tmp_path / "run"), "--strategy", strategy, "--epochs"]
-    first = run_cluster(EXAMPLE, 1, args=[*arguments, "1"], env=without_tensorflow, fresh=True).assert_ok()
-    assert "44/44" in first.outputs[0]
-    assert "validation accuracy:" in first.outputs[0]
-
-    more = run_cluster(EXAMPLE, 1, args=[*arguments, "2"], env=without_tensorflow, fresh=True).assert_ok()
-    assert "Continuing from step-00000044/00001-0000" in more.outputs[0]
-    assert "Epoch 1/2" not in more.outputs[0]
-    assert "Epoch 2/2" in more.outputs[0]
+    arguments = (tmp_path / "run", "--strategy", strategy)
+    assert_goes_on_where_it_stopped(*arguments, env=without_tensorflow, fresh=True)
 
 
-def test_example_on_two_processes_ends_with_the_same_bits_after_a_preemption(tmp_path):
+@pytest.mark.docs
+def test_example_on_two_processes_ends_with_the_same_bits_after_a_preemption(tmp_path, without_tensorflow):
     verdict = drill(
-        EXAMPLE, tmp_path / "unused", "--epochs", 2,
-        workers=2, preempt=1, seed=1, timeout=400, environment={**ON_JAX, **compiled_once(tmp_path)},
+        EXAMPLE, tmp_path / "unused", "--epochs", 1, "--batch-size", 128,
+        workers=2, preempt=1, seed=1, timeout=400, environment=without_tensorflow,
     )  # fmt: skip
     assert verdict.identical, verdict
     assert verdict.steps_lost == 0

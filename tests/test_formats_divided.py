@@ -21,19 +21,12 @@ KEPT = Path(__file__).parent / "formats" / "format-2-two-processes"
 END = KEPT.with_name(f"{KEPT.name}.end")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(shutil.copytree(KEPT, tmp_path / "run"))
-
-
-def test_it_is_read_whole(store: LocalStore) -> None:
+def test_it_is_read_whole_and_its_pieces_are_put_together(tmp_path: Path) -> None:
+    store = LocalStore(shutil.copytree(KEPT, tmp_path / "run"))
     (info,) = committed(store)
     assert info.manifest is not None
     assert (info.manifest.format, info.manifest.step, info.manifest.kind) == (2, 6, "preempted")
     verify(store, info)
-
-
-def test_its_pieces_are_put_together(store: LocalStore, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     assert main(["export", store.url, str(out)]) == 0
     exported = load_file(out)

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.benchmarked import BENCHMARKS, rows_of
+from tests.benchmarked import measured
 
-BENCHMARK = BENCHMARKS / "gcs.py"
-TOGETHER = BENCHMARKS / "restore_together.py"
+pytestmark = pytest.mark.bench
 
 
 def test_four_connections_are_much_faster_than_one_stream_and_workers_share_the_bytes() -> None:
-    result = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--quick"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    rows = rows_of(result.stdout)
+    rows = measured("gcs.py", "--quick")
     _, save, _, restore = map(float, rows["keras_preempt, 4 connections"])
     assert save >= 1.5  # 3 and more where nothing else runs
     assert restore >= 1.5
@@ -36,17 +23,8 @@ def test_four_connections_are_much_faster_than_one_stream_and_workers_share_the_
     assert every == writes + listings + reads < 40
 
 
-@pytest.mark.chaos
 def test_workers_that_restore_together_read_every_byte_once() -> None:
-    result = subprocess.run(
-        [sys.executable, str(TOGETHER), "--quick"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    rows = rows_of(result.stdout)
+    rows = measured("restore_together.py", "--quick")
     for limit in ("each worker", "the bucket"):
         apart, together = (rows[f"2 workers, 2 MB/s for {limit}: {way}"] for way in ("read", "exchange"))
         assert float(apart[0]) == pytest.approx(2, abs=0.02)

@@ -47,7 +47,10 @@ def train(example: ModuleType, directory: Path, handler_class: Any, api: str) ->
     return [np.array(variable) for variable in training.model.variables]
 
 
-@pytest.mark.parametrize("api", ["run", "save", "scope"])
+@pytest.mark.parametrize(
+    "api",
+    [pytest.param("run", marks=pytest.mark.chaos), pytest.param("save", marks=pytest.mark.chaos), "scope"],
+)
 @pytest.mark.usefixtures("_generic")
 def test_a_documented_loop_ends_as_with_tensorflows_class_and_goes_on_after_a_notice(
     example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: str

@@ -109,21 +109,24 @@ def test_an_import_that_points_up_is_found(code: str, tmp_path: Path) -> None:
     assert found.startswith("bottom.one, line ")
 
 
-def test_rooms_of_one_level_do_not_import_each_other(tmp_path: Path) -> None:
-    assert made_up(tmp_path, {"left": "import made_up.right"}).pointing_up() == [
-        "left, line 1, imports right"
-    ]
-
-
-def test_a_folder_s_own_relative_import_is_read_from_the_folder(tmp_path: Path) -> None:
-    house = made_up(tmp_path, {"bottom/__init__": "from .one import name\nfrom ..top import one"})
-    assert house.pointing_up() == ["bottom, line 2, imports top.one"]
-
-
-def test_a_room_that_the_order_does_not_name_is_below_none(tmp_path: Path) -> None:
-    house = made_up(tmp_path, {"left": "import made_up.attic", "attic": ""})
-    assert house.pointing_up() == ["left, line 1, imports attic"]
-    assert house.rooms() == {"top", "left", "right", "bottom", "attic"}
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        # Rooms of one level do not import each other.
+        ({"left": "import made_up.right"}, ["left, line 1, imports right"]),
+        # A folder's own relative import is read from the folder.
+        (
+            {"bottom/__init__": "from .one import name\nfrom ..top import one"},
+            ["bottom, line 2, imports top.one"],
+        ),
+        # A room that the order does not name is below none.
+        ({"left": "import made_up.attic", "attic": ""}, ["left, line 1, imports attic"]),
+    ],
+)
+def test_what_points_up_is_named(code: dict[str, str], found: list[str], tmp_path: Path) -> None:
+    house = made_up(tmp_path, code)
+    assert house.pointing_up() == found
+    assert house.rooms() == {"top", "left", "right", "bottom", *(code.keys() & {"attic"})}
 
 
 @pytest.mark.parametrize(

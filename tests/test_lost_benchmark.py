@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))  # As when the benchmark is run.
+from tests.benchmarked import BENCHMARKS, measured
 
-from what_is_lost import CONTESTANTS, in_the_model  # noqa: E402
+from what_is_lost import CONTESTANTS, in_the_model  # isort: skip
 
-SCRIPT = "what_is_lost.py"
-
-
-def counted(*contestants: str) -> str:
-    """Runs the benchmark; returns what it prints."""
-    command = [sys.executable, str(ROOT / "benchmarks" / SCRIPT), "--only", *contestants]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+ROOT = BENCHMARKS.parent
 
 
-def rows(text: str) -> dict[str, list[str]]:
-    """The cells of each row of the table, by its title."""
+def counted(*contestants: str) -> dict[str, list[str]]:
+    """The rows of the benchmark's table, by title."""
+    found = measured("what_is_lost.py", "--only", *contestants)
     titles = [title for title, _ in CONTESTANTS.values()]
-    cells = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
-    return {title: found for title, *found in cells if title in titles}
+    return {title: cells for title, cells in found.items() if title in titles}
 
 
 def shown() -> dict[str, list[str]]:
@@ -42,24 +30,22 @@ def shown() -> dict[str, list[str]]:
     return {title: cells for title, *cells in lines if title in titles}
 
 
-@pytest.mark.timeout(1800)
-def test_ours_loses_nothing_and_keras_callback_begins_the_epoch_again() -> None:
-    found = rows(counted("ours", "backup"))
-    assert found["PreemptionCallback"] == ["yes", "0", "80", "0", "0", "75"]
-    # It was told to leave in the 14th step of an epoch, and continues at the beginning of that.
-    assert found["BackupAndRestore"] == ["no", "14", "80", "0", "0", "143"]
-    assert found.items() <= shown().items()
-
-
-@pytest.mark.chaos
+@pytest.mark.bench
 @pytest.mark.timeout(1800)
 def test_the_page_shows_what_is_counted() -> None:
     names = [
         name for name in CONTESTANTS if name != "orbax"
     ]  # Not on Python 3.10, on which these tests run too.
-    found = rows(counted(*names))
+    found = counted(*names)
     assert len(found) == len(names)
     assert found.items() <= shown().items()
+
+
+def test_ours_loses_nothing_and_keras_callback_begins_the_epoch_again() -> None:
+    """On the page, which shows what is counted."""
+    assert shown()["PreemptionCallback"] == ["yes", "0", "80", "0", "0", "75"]
+    # It was told to leave in the 14th step of an epoch, and continues at the beginning of that.
+    assert shown()["BackupAndRestore"] == ["no", "14", "80", "0", "0", "143"]
 
 
 def test_the_readme_shows_the_figures_of_the_page() -> None:

@@ -7,7 +7,6 @@ TensorFlow and the other dependencies are borrowed from the running environment,
 from __future__ import annotations
 
 import email
-import importlib.util
 import os
 import re
 import subprocess
@@ -16,6 +15,7 @@ import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -23,47 +23,56 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import keras_preempt
+from tests.docs.pages import program
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {
     f"keras_preempt/{path.relative_to(ROOT / 'keras_preempt')}" for path in ROOT.glob("keras_preempt/**/*.py")
 }
-MINUTES = 60.0
+
+
+def run(*command: str | Path, minutes: float = 3, **options: Any) -> str:
+    """Runs a command to its good end; returns what it prints."""
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=minutes * 60.0, **options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source distribution, and with the wheel that was built from it."""
     folder = tmp_path_factory.mktemp("built")
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(build, capture_output=True, text=True, timeout=3 * MINUTES)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
     return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
 
 
 def environment_with(package: Path, folder: Path) -> Path:
     """Installs a package into an environment of its own; returns the `bin` of that."""
-    make = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
-    subprocess.run(make, check=True, timeout=3 * MINUTES)
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
     packages = folder / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     # Only folders of packages: the running environment's own link to this repository is not followed.
     borrowed = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
     # Without a look at what is installed, since this package is among what is borrowed.
     alone = ["--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed"]
-    install = ["install", "-qq", "--disable-pip-version-check", *alone, str(package)]
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), *install]
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=3 * MINUTES)
-    assert done.returncode == 0, done.stdout + done.stderr
+    install = ["install", "-qq", "--disable-pip-version-check", *alone, package]
+    run(sys.executable, "-m", "pip", "--python", folder / "bin" / "python", *install)
     files = {str(path.relative_to(packages)) for path in packages.glob("keras_preempt/**/*.py")}
     assert files == SOURCES
     return folder / "bin"
 
 
 @pytest.fixture(scope="module")
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of an environment of its own that the wheel is installed in."""
-    (wheel,) = built.glob("*.whl")
     return environment_with(wheel, tmp_path_factory.mktemp("environment"))
 
 
@@ -80,8 +89,7 @@ def clean_environment(folder: Path) -> dict[str, str]:
     return {**kept, "HOME": str(folder), "TMPDIR": str(folder), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     others = {name for name in names if name.startswith("keras_preempt/") and not name.endswith(".py")}
@@ -90,8 +98,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     assert "keras_preempt/py.typed" in others
 
 
-def test_the_description_on_the_index_has_no_link_that_leads_nowhere(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
+def test_the_description_on_the_index_has_no_link_that_leads_nowhere(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         fields = email.message_from_bytes(archive.read(name))
@@ -105,11 +112,7 @@ def test_the_description_on_the_index_has_no_link_that_leads_nowhere(built: Path
 
 
 def test_links_of_the_readme_lead_to_the_tag_in_the_repository_once_its_address_is_known() -> None:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
+    hook = program("hatch_build.py")
     settings = (ROOT / "mkdocs.yml").read_text()
     assert hook.address(settings) is None, "a placeholder"
     known = re.sub(r"(repository:) \S+", r"\1 https://example.org/keras-preempt/", settings)
@@ -148,18 +151,8 @@ def test_the_installed_command_starts_in_both_ways(
 ) -> None:
     installed = request.getfixturevalue(kind)
     for command in ([f"{installed}/keras-preempt"], [f"{installed}/python", "-m", "keras_preempt"]):
-        done = subprocess.run(
-            [*command, "--version"],
-            cwd=tmp_path,
-            env=clean_environment(tmp_path),
-            capture_output=True,
-            text=True,
-            timeout=MINUTES,
-        )
-        assert (done.returncode, done.stdout.strip()) == (
-            0,
-            f"keras-preempt, version {keras_preempt.__version__}",
-        )
+        said = run(*command, "--version", cwd=tmp_path, env=clean_environment(tmp_path))
+        assert said.strip() == f"keras-preempt, version {keras_preempt.__version__}"
 
 
 def extras() -> dict[str, list[Requirement]]:
@@ -192,22 +185,24 @@ def test_what_make_setup_installs_is_locked(extra: str) -> None:
         assert all(version in requirement.specifier for version in versions), requirement
 
 
+def test_the_newest_verified_versions_are_those_that_the_tests_run_on() -> None:
+    """So `.ci/run` has `make versions` look at the oldest ones only."""
+    newest = (ROOT / "tests" / "versions" / "newest.txt").read_text().splitlines()
+    for name, version in (line.split("==") for line in newest if not line.startswith("#")):
+        assert Version(version) in locked()[canonicalize_name(name)], name
+
+
+@pytest.mark.chaos
 def test_type_checkers_read_the_installed_package(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "uses.py").write_text(
         "import keras_preempt\nreveal_type(keras_preempt.TerminationConfig().exit_code)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--python-executable", f"{installed}/python", "uses.py"],
-        cwd=tmp_path,
-        env=clean_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=5 * MINUTES,
-    )
-    assert done.returncode == 0, done.stdout
-    assert 'Revealed type is "int | None"' in done.stdout
+    mypy = (sys.executable, "-m", "mypy", "--python-executable", f"{installed}/python", "uses.py")
+    said = run(*mypy, cwd=tmp_path, env=clean_environment(tmp_path), minutes=5)
+    assert 'Revealed type is "int | None"' in said
 
 
+@pytest.mark.chaos
 def test_the_readme_s_script_passes_a_drill_with_the_installed_package(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -215,13 +210,6 @@ def test_the_readme_s_script_passes_a_drill_with_the_installed_package(
     found = re.search(r"<!-- file: train.py -->\n```python\n(.*?)```", readme, re.DOTALL)
     assert found
     (tmp_path / "train.py").write_text(found[1])
-    done = subprocess.run(
-        [f"{installed}/keras-preempt", "drill", "--", f"{installed}/python", "train.py"],
-        cwd=tmp_path,
-        env=clean_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=8 * MINUTES,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "VERDICT: identical" in done.stdout
+    command = (f"{installed}/keras-preempt", "drill", "--", f"{installed}/python", "train.py")
+    said = run(*command, cwd=tmp_path, env=clean_environment(tmp_path), minutes=8)
+    assert "VERDICT: identical" in said

@@ -57,22 +57,11 @@ def test_the_package_is_found() -> None:
     assert len(OTHERS) > 30
 
 
-@pytest.mark.parametrize("module", OTHERS)
-def test_no_private_module_is_named(module: str) -> None:
-    for number, line in enumerate((PACKAGE / module).read_text().splitlines(), 1):
-        assert not _PRIVATE_MODULE.search(line), f"{module}:{number}: {line.strip()}"
-
-
-@pytest.mark.parametrize("module", OTHERS)
-def test_no_private_attribute_of_anything_else_is_used(module: str) -> None:
-    assert _borrowed(ast.parse((PACKAGE / module).read_text())) == []
-
-
-@pytest.mark.parametrize("module", OTHERS)
-def test_no_private_attribute_is_reached_by_its_name_as_a_string(module: str) -> None:
-    found = [
+def _reached_by_name(tree: ast.Module) -> list[str]:
+    """Private attributes of other objects than self and cls that are named as a string."""
+    return [
         f"line {node.lineno}: {ast.unparse(node)}"
-        for node in ast.walk(ast.parse((PACKAGE / module).read_text()))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in ("getattr", "setattr", "hasattr", "delattr")
@@ -80,7 +69,15 @@ def test_no_private_attribute_is_reached_by_its_name_as_a_string(module: str) ->
         and str(node.args[1].value).startswith("_")
         and ast.unparse(node.args[0]) not in ("self", "cls")
     ]
-    assert found == []
+
+
+@pytest.mark.parametrize("module", OTHERS)
+def test_no_private_module_or_attribute_of_anything_else_is_used(module: str) -> None:
+    text = (PACKAGE / module).read_text()
+    assert [line for line in text.splitlines() if _PRIVATE_MODULE.search(line)] == []
+    tree = ast.parse(text)
+    assert _borrowed(tree) == []
+    assert _reached_by_name(tree) == []
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+from tests.benchmarked import measured, rows_of
 
-import resume_cost  # noqa: E402
-import resume_position  # noqa: E402
-import resumption  # noqa: E402
-from figures import Aims  # noqa: E402
-from resumption import ARRAYS, ONE, PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed  # noqa: E402
+import resume_cost  # isort: skip
+import resume_position  # isort: skip
+import resumption  # isort: skip
+from figures import Aims  # isort: skip
+from resumption import ARRAYS, ONE, PARTS, REPLAY, STATE, Job, Resumption, ResumptionFailed  # isort: skip
 
 PLACES = ("1 device", "Mirrored(2)", "2 workers")
 JOURNAL = {
@@ -59,7 +54,7 @@ def test_the_report_shows_the_median_run_and_what_a_batch_costs_beside_training_
     output = resume_cost.report(
         {state: [resumed(9.0, 0.05), resumed(7.0, 0.05), resumed(8.0, 0.05)], replay: [resumed(6.0)]}
     )
-    rows = {re.split(r"\s{2,}", line)[0]: re.split(r"\s{2,}", line)[1:] for line in output.splitlines()}
+    rows = rows_of(output)
     assert [row for row in rows if row in PARTS] == list(PARTS)
     assert rows["whole"] == ["8.00", "6.00"]
     assert (rows["least whole"], rows["most"]) == (["7.00", "6.00"], ["9.00", "6.00"])
@@ -116,6 +111,7 @@ def test_a_resume_of_arrays_that_costs_more_late_than_early_misses_the_aim_unles
     assert aims.report() == status
 
 
+@pytest.mark.bench
 def test_a_real_resume_is_split_and_an_input_that_went_another_way_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,21 +120,10 @@ def test_a_real_resume_is_split_and_an_input_that_went_another_way_is_an_error(
         resumption.resume(Job(1, REPLAY, 6, 5))
 
 
-@pytest.mark.chaos
+@pytest.mark.bench
 @pytest.mark.timeout(1300)
 def test_all_ways_are_measured_in_real_resumes() -> None:
-    result = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "resume_cost.py"), "--quick"],
-        capture_output=True,
-        text=True,
-        timeout=1200,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    rows = {}
-    for line in result.stdout.splitlines():
-        name, *cells = re.split(r"\s{2,}", line.strip())
-        rows[name] = cells
+    rows = measured("resume_cost.py", "--quick")
     ways = ["1 device, iterator state", "1 device, replay", "2 workers, replay"]
     ways += [f"{place}, 3 epochs of arrays" for place in PLACES]
     assert rows["seconds, of the median run"] == ways

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from enum import IntEnum, IntFlag
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
 from keras_preempt.agreement.alignment import At, Plan
@@ -46,9 +46,7 @@ class Watch(IntEnum):
 
 
 Frozen = tuple[Any, ...]
-"""The attributes of a `Member`."""
-
-_NAMES = tuple(field.name for field in fields(Member))
+"""The attributes of a `Member`, in the order in which it takes them."""
 
 
 def frozen(member: Member) -> Frozen:
@@ -58,7 +56,7 @@ def frozen(member: Member) -> Frozen:
             setattr(member, name, -1)
     if member.expected < 0:
         member.expected_at, member.expected_after = 0.0, 0
-    return tuple(getattr(member, name) for name in _NAMES)
+    return tuple(vars(member).values())
 
 
 def thawed(values: Frozen | None) -> Member:
@@ -131,10 +129,32 @@ class Cluster:
     mutant: Mutant = ""
 
 
-class Facts(IntFlag):
-    """What a worker's next steps depend on besides its own state and the keys."""
+class Facts(IntEnum):  # Not flags, whose own arithmetic would take most of the time.
+    """What a worker's next steps depend on besides its own state and the keys: bits of an integer."""
 
     COMPLETE = 1  # all others have entered the step that it is in
     BROKEN = 2  # somebody who is gone never will
     IMPATIENT = 4  # waits may end
     SILENT = 8  # coordination is gone
+
+
+def round_of(keys: Keys, number: int, workers: int) -> Round:
+    """What stands in a round of so many workers."""
+    for entry in keys:
+        if entry.number == number:
+            return entry
+    return Round(number, None, (None,) * workers, None)
+
+
+def put(keys: Keys, changed: Round) -> Keys:
+    """The keys with what has changed in one round."""
+    if changed.plan is not None:  # no one reads the answers again
+        changed = changed._replace(answers=())
+    others = [entry for entry in keys if entry.number != changed.number]
+    return tuple(sorted([*others, changed], key=lambda entry: entry.number))
+
+
+def say(request: Request, keys: Keys, workers: int) -> Keys:
+    """The keys after a call, which is inserted unless one stands."""
+    entry = round_of(keys, request.round, workers)
+    return keys if entry.call is not None else put(keys, entry._replace(call=request.call))

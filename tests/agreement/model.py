@@ -26,9 +26,11 @@ from tests.agreement.alignment_cluster import (
     Watch,
     Worker,
     frozen,
+    put,
+    round_of,
+    say,
     thawed,
 )
-from tests.agreement.keys import put, round_of, say
 from tests.agreement.reduction import Reduction
 from tests.agreement.told import check_call, check_notices, notice_of, times
 
@@ -60,7 +62,7 @@ class Model:
         entered = worker.entered if how is Main.LEFT else came
         return Worker(how, entered, Watch.ENDED, None, None, 0, 0, False, None, None, None, None)
 
-    def steps(self, i: int, worker: Worker, keys: Keys, facts: Facts) -> tuple[list[Step], bool]:
+    def steps(self, i: int, worker: Worker, keys: Keys, facts: int) -> tuple[list[Step], bool]:
         """Each step that worker `i` can do next, and whether these may be run before all steps of the others."""
         heeded = self._without_vain_calls(worker, keys)
         if heeded != worker:
@@ -238,7 +240,7 @@ class Model:
 
     # -- The main thread ----------------------------------------------------------------------------
 
-    def _main_steps(self, i: int, worker: Worker, keys: Keys, current: Round, facts: Facts) -> list[Step]:
+    def _main_steps(self, i: int, worker: Worker, keys: Keys, current: Round, facts: int) -> list[Step]:
         member = thawed(worker.member)
         last = worker.entered == self.last
         match worker.main:
@@ -299,7 +301,7 @@ class Model:
                 return [(f"{i} expects no notice any more", after, keys)]
         return []
 
-    def _raise(self, i: int, worker: Worker, keys: Keys, facts: Facts) -> Step:
+    def _raise(self, i: int, worker: Worker, keys: Keys, facts: int) -> Step:
         member = thawed(worker.member)
         request = member.close("an exception")
         if not facts & Facts.SILENT:

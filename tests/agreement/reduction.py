@@ -35,7 +35,7 @@ class Reduction:
         i: int,
         worker: Worker,
         current: Round,
-        facts: Facts,
+        facts: int,
         others: list[Step],
         watcher: list[Step],
         main: list[Step],

@@ -1,11 +1,8 @@
-"""Alignment's functions one by one, and the page that is generated from its table."""
+"""Alignment's functions one by one."""
 
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -31,7 +28,6 @@ from keras_preempt.agreement.alignment import (
 )
 from keras_preempt.agreement.rounds import key
 
-DIAGRAM = Path(__file__).parents[2] / "docs" / "alignment_diagram.py"
 CALL = Call(1, Kind.PREEMPTED, "SIGTERM")
 PLAN = Plan(4, Kind.PREEMPTED, (0,), (1,))
 ABORT = abort_plan(CALL, "member 0 is silent")
@@ -156,19 +152,3 @@ def test_thread_beyond_the_target_is_an_error() -> None:
 def test_keys_of_a_round_share_a_prefix() -> None:
     assert key(0, 2, "at", 1) == "keras_preempt/0/2/at/1"
     assert key(1, 0) == "keras_preempt/1/0"
-
-
-# The generated page.
-
-
-def test_generated_page_is_not_stale(tmp_path: Path) -> None:
-    def check(script: Path) -> int:
-        return subprocess.run(
-            [sys.executable, script, "--check"], capture_output=True, timeout=120
-        ).returncode
-
-    assert check(DIAGRAM) == 0
-    copy = tmp_path / DIAGRAM.name
-    copy.write_text(DIAGRAM.read_text())
-    (tmp_path / "alignment.md").write_text(DIAGRAM.with_name("alignment.md").read_text() + "edited\n")
-    assert check(copy) == 1

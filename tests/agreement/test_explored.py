@@ -16,25 +16,38 @@ from tests.agreement.mutations import MUTATIONS, Mutation
 from tests.agreement.schedules import Result, Schedule, random_schedule
 from tests.agreement.simulator import simulate
 
+LONG = pytest.mark.chaos
 LOCKSTEP = pytest.mark.parametrize("lockstep", [False, True], ids=["free", "lockstep"])
+MOSTLY_FREE = pytest.mark.parametrize(
+    "lockstep", [False, pytest.param(True, marks=LONG)], ids=["free", "lockstep"]
+)
+MOSTLY_LOCKSTEP = pytest.mark.parametrize(
+    "lockstep", [pytest.param(False, marks=LONG), True], ids=["free", "lockstep"]
+)
 
 
-def outcomes(endings: dict[tuple[str, ...], int]) -> set[frozenset[str]]:
-    return {frozenset(ending) for ending in endings}
+@pytest.fixture
+def one_round_per_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further rounds after an aborted one are like that one."""
+    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
 
 
-@LOCKSTEP
+ONE_ROUND = pytest.mark.usefixtures("one_round_per_reason")
+Death = Literal["", "worker", "leader", "raise"]
+
+
+@MOSTLY_LOCKSTEP
 def test_two_workers_all_act_at_one_boundary_or_all_finish(lockstep: bool) -> None:
     found = explore(Cluster(2, 5, lockstep))
-    assert outcomes(found.endings) == {frozenset({"LEFT"}), frozenset({"FINISHED"})}
     assert found.rounds == 1
     # At each of the boundaries 1 to 5 some execution stops; the last one is for finishing.
     assert found.endings == {("LEFT", "LEFT"): 5, ("FINISHED", "FINISHED"): 1}
 
 
-def test_three_workers_all_act_at_one_boundary_or_all_finish() -> None:
-    found = explore(Cluster(3, 3, True, reduced=True))
-    assert found.endings == {("LEFT",) * 3: 3, ("FINISHED",) * 3: 1}
+@pytest.mark.parametrize("steps", [2, pytest.param(3, marks=LONG)])
+def test_three_workers_all_act_at_one_boundary_or_all_finish(steps: int) -> None:
+    found = explore(Cluster(3, steps, True, reduced=True))
+    assert found.endings == {("LEFT",) * 3: steps, ("FINISHED",) * 3: 1}
 
 
 @LOCKSTEP
@@ -45,11 +58,18 @@ def test_nobody_under_notice_means_all_finish(lockstep: bool) -> None:
 
 
 @LOCKSTEP
-@pytest.mark.parametrize("death", ["worker", "leader", "raise"])
+@pytest.mark.parametrize(
+    ("death", "steps", "rounds"),
+    [
+        *[("worker", 2, 1), ("leader", 2, 1), ("raise", 2, 1)],
+        *(pytest.param(*each, marks=LONG) for each in [("worker", 5, 3), ("leader", 5, 3), ("raise", 3, 3)]),
+    ],
+)
 def test_two_workers_never_hang_when_one_is_gone(
-    lockstep: bool, death: Literal["worker", "leader", "raise"]
+    lockstep: bool, death: Death, steps: int, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = explore(Cluster(2, 3 if death == "raise" else 5, lockstep, death))
+    monkeypatch.setattr(member, "ROUNDS_PER_REASON", rounds)
+    found = explore(Cluster(2, steps, lockstep, death))
     # Both still agree where nothing happened to anyone, and a survivor that knew its plan carried it out.
     gone = {"DEAD", "RAISED"}
     survivors = {name for ending in found.endings for name in ending if gone & set(ending)} - gone
@@ -57,13 +77,11 @@ def test_two_workers_never_hang_when_one_is_gone(
     assert {("LEFT", "LEFT"), ("FINISHED", "FINISHED")} <= set(found.endings)
 
 
-@pytest.mark.chaos
+@LONG
 @pytest.mark.timeout(3600)  # Six million states.
 @pytest.mark.parametrize("death", ["leader", "raise"])
-def test_three_workers_never_hang_when_the_leader_is_gone_or_one_raises(
-    death: Literal["leader", "raise"], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
+@ONE_ROUND
+def test_three_workers_never_hang_when_the_leader_is_gone_or_one_raises(death: Death) -> None:
     found = explore(Cluster(3, 3, True, death, reduced=True))
     assert {("LEFT",) * 3, ("FINISHED",) * 3} <= set(found.endings)
     both = {ending[1:] if death == "leader" else ending[:2] for ending in found.endings}
@@ -80,11 +98,9 @@ ABORTED = {("LEFT", "LEFT"), ("FINISHED", "FINISHED"), ("ALONE", "ALONE")}
 
 
 @LOCKSTEP
-@pytest.mark.parametrize("steps", [1, 2])
-def test_two_workers_all_act_or_none_does_when_nobody_has_patience(
-    steps: int, lockstep: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
+@pytest.mark.parametrize("steps", [1, pytest.param(2, marks=LONG)])
+@ONE_ROUND
+def test_two_workers_all_act_or_none_does_when_nobody_has_patience(steps: int, lockstep: bool) -> None:
     assert set(explore(Cluster(2, steps, lockstep, patience="none", scripts=("n",))).endings) == ABORTED
 
 
@@ -94,31 +110,29 @@ def test_two_workers_end_alike_after_as_many_aborted_rounds_as_a_fit_allows() ->
     assert found.rounds == 2 * member.ROUNDS_PER_REASON + 1
 
 
-@pytest.mark.chaos
+@LONG
 @LOCKSTEP
 @pytest.mark.parametrize("scripts", [("n", "n"), ("rn",), ("sn", "s"), ("i", "r"), ("pr",)], ids="-".join)
+@ONE_ROUND
 def test_two_workers_agree_whatever_they_are_told_when_nobody_has_patience(
-    scripts: tuple[str, ...], lockstep: bool, monkeypatch: pytest.MonkeyPatch
+    scripts: tuple[str, ...], lockstep: bool
 ) -> None:
-    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
     found = explore(Cluster(2, 3, lockstep, patience="none", scripts=scripts, reduced=True))
     assert set(found.endings) == ABORTED
 
 
-@pytest.mark.chaos
+@LONG
 @LOCKSTEP
 def test_two_workers_agree_after_as_many_aborted_rounds_as_a_notice_may_call(lockstep: bool) -> None:
     found = explore(Cluster(2, 1, lockstep, patience="none", scripts=("n",), reduced=True))
     assert set(found.endings) == ABORTED
 
 
-@pytest.mark.chaos
+@LONG
 @pytest.mark.timeout(3600)  # Ten million states.
 @pytest.mark.parametrize("scripts", [(), ("n",)], ids=["undisturbed", "n"])
-def test_three_workers_all_act_or_none_does_when_nobody_has_patience(
-    scripts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
+@ONE_ROUND
+def test_three_workers_all_act_or_none_does_when_nobody_has_patience(scripts: tuple[str, ...]) -> None:
     endings = {
         frozenset(ending)
         for ending in explore(Cluster(3, 1, True, patience="none", scripts=scripts, reduced=True)).endings
@@ -130,7 +144,7 @@ def test_three_workers_all_act_or_none_does_when_nobody_has_patience(
 # With time left: countdowns, notices that are withdrawn, second notices.
 
 
-@LOCKSTEP
+@MOSTLY_LOCKSTEP
 @pytest.mark.parametrize(
     "scripts",
     [
@@ -151,75 +165,76 @@ def test_two_workers_agree_whatever_they_are_told(scripts: tuple[str, str], lock
 TOLD = [("rn", "n"), ("rw", "n"), ("rnw", "r"), ("rwn", "r"), ("sn", "sn"), ("rn", "p")]
 
 
-@pytest.mark.chaos
+@LONG
 @LOCKSTEP
 @pytest.mark.parametrize("death", ["", "worker"])
 @pytest.mark.parametrize("scripts", TOLD, ids="-".join)
+@ONE_ROUND
 def test_two_workers_of_five_steps_agree_whatever_they_are_told(
-    scripts: tuple[str, str], death: Literal["", "worker"], lockstep: bool, monkeypatch: pytest.MonkeyPatch
+    scripts: tuple[str, str], death: Death, lockstep: bool
 ) -> None:
-    monkeypatch.setattr(
-        member, "ROUNDS_PER_REASON", 1
-    )  # Further rounds after an aborted one are like that one.
     found = explore(Cluster(2, 5, lockstep, death, scripts=scripts, reduced=True))
     assert {("LEFT", "LEFT"), ("FINISHED", "FINISHED")} <= set(found.endings)
 
 
-@pytest.mark.chaos
+@LONG
 @pytest.mark.parametrize("death", ["", "worker"])
 @pytest.mark.parametrize(
     "scripts", [("rn",), ("rw", "n"), ("rwn",), ("rnw",), ("r", "r"), ("sn", "n")], ids="-".join
 )
+@ONE_ROUND
 def test_three_workers_of_three_steps_agree_whatever_they_are_told(
-    scripts: tuple[str, ...], death: Literal["", "worker"], monkeypatch: pytest.MonkeyPatch
+    scripts: tuple[str, ...], death: Death
 ) -> None:
-    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
     found = explore(Cluster(3, 3, True, death, scripts=scripts, reduced=True))
     assert ("FINISHED",) * 3 in found.endings
 
 
-@LOCKSTEP
+def compared(cluster: Cluster) -> None:
+    """Explores `cluster` whole, and without the orders that commute."""
+    whole, reduced = explore(cluster), explore(replace(cluster, reduced=True))
+    assert reduced.endings == whole.endings
+    assert reduced.states < whole.states
+
+
+@MOSTLY_LOCKSTEP
 @pytest.mark.parametrize("death", ["", "worker", "leader", "raise"])
-@pytest.mark.parametrize("scripts", [("n", "n"), ("rn", ""), ("s", "n")], ids="-".join)
+@pytest.mark.parametrize(
+    ("scripts", "steps"),
+    [
+        (("n", "n"), 1),
+        *(pytest.param(each, 2, marks=LONG) for each in [("n", "n"), ("rn", ""), ("s", "n")]),
+    ],
+)
+@ONE_ROUND
 def test_leaving_out_orders_that_commute_changes_no_ending(
-    scripts: tuple[str, str],
-    death: Literal["", "worker", "leader", "raise"],
-    lockstep: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    scripts: tuple[str, str], steps: int, death: Death, lockstep: bool
 ) -> None:
-    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
-    whole = explore(Cluster(2, 2, lockstep, death, scripts=scripts))
-    reduced = explore(Cluster(2, 2, lockstep, death, scripts=scripts, reduced=True))
-    assert reduced.endings == whole.endings
-    assert reduced.states < whole.states
+    compared(Cluster(2, steps, lockstep, death, scripts=scripts))
 
 
-@pytest.mark.parametrize("death", ["leader", "raise"])
-def test_leaving_out_orders_that_commute_changes_no_ending_of_three_workers(
-    death: Literal["leader", "raise"], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("death", ["", *(pytest.param(each, marks=LONG) for each in ["leader", "raise"])])
+@ONE_ROUND
+def test_leaving_out_orders_that_commute_changes_no_ending_of_three_workers(death: Death) -> None:
     """Of two that are left when the leader dies, one may know the plan, and one may not."""
-    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
-    whole = explore(Cluster(3, 1, True, death, scripts=("n",)))
-    assert explore(Cluster(3, 1, True, death, scripts=("n",), reduced=True)).endings == whole.endings
+    compared(Cluster(3, 1, True, death, scripts=("n",)))
 
 
 @LOCKSTEP
-@pytest.mark.parametrize("scripts", [("n",), ("r",), ("s",)], ids="-".join)
+@pytest.mark.parametrize(
+    "scripts", [("s",), *(pytest.param(each, marks=LONG) for each in [("n",), ("r",)])], ids="-".join
+)
+@ONE_ROUND
 def test_leaving_out_orders_that_commute_changes_no_ending_of_aborted_rounds(
-    scripts: tuple[str, ...], lockstep: bool, monkeypatch: pytest.MonkeyPatch
+    scripts: tuple[str, ...], lockstep: bool
 ) -> None:
-    monkeypatch.setattr(member, "ROUNDS_PER_REASON", 1)
-    whole = explore(Cluster(2, 2, lockstep, patience="none", scripts=scripts))
-    reduced = explore(Cluster(2, 2, lockstep, patience="none", scripts=scripts, reduced=True))
-    assert reduced.endings == whole.endings
-    assert reduced.states < whole.states
+    compared(Cluster(2, 2, lockstep, patience="none", scripts=scripts))
 
 
 # What each rule is for.
 
 
-@LOCKSTEP
+@MOSTLY_FREE
 @pytest.mark.parametrize(
     ("mutation", "cluster", "shows"), MUTATIONS, ids=[mutation.__name__ for mutation, _, _ in MUTATIONS]
 )
@@ -272,9 +287,7 @@ def check(schedule: Schedule, result: Result) -> None:
             assert all(acted == rounds[0] for acted in rounds), schedule
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(2_000), pytest.param(range(10_000), marks=pytest.mark.chaos)], ids=len
-)
+@pytest.mark.parametrize("seeds", [range(1_000), pytest.param(range(10_000), marks=LONG)], ids=len)
 def test_random_schedules_end_in_agreement(seeds: range) -> None:
     seen: Counter[str] = Counter()
     for seed in seeds:

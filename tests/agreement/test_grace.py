@@ -71,15 +71,12 @@ def test_what_the_user_says_and_what_the_notice_says(
     assert (standing.gone_by, standing.ends_at) == (gone_by, ends_at)
 
 
-def test_the_earliest_deadline_decides() -> None:
+def test_the_earliest_deadline_decides_and_a_notice_replaces_the_one_of_the_same_event() -> None:
     standing = Standing().add(notice(deadline=200.0, id="a")).add(notice(deadline=300.0, id="b"))
     assert standing.gone_by == 200.0
     standing = standing.add(notice(deadline=150.0, id="c"))
     assert standing.gone_by == 150.0
     assert standing.first.id == "c"
-
-
-def test_a_notice_replaces_the_one_of_the_same_event() -> None:
     standing = Standing().add(notice(deadline=200.0, id="a")).add(notice(deadline=300.0, id="a"))
     assert standing.gone_by == 300.0
 

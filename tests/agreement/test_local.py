@@ -6,6 +6,7 @@ import time
 import pytest
 
 from keras_preempt.agreement.coordinator import CoordinationTimeout, Coordinator, LocalCoordinator
+from tests.checkpoint.round_table import together
 
 
 def test_one_process_is_member_0_of_1() -> None:
@@ -13,29 +14,12 @@ def test_one_process_is_member_0_of_1() -> None:
     assert (coordinator.member, coordinator.members) == (0, 1)
 
 
-def test_the_first_insert_wins_and_is_never_changed() -> None:
+def test_of_many_threads_exactly_one_inserts_and_what_it_inserts_is_never_changed() -> None:
     coordinator = LocalCoordinator()
-    assert coordinator.put_if_absent("call", "first")
-    assert not coordinator.put_if_absent("call", "second")
-    assert coordinator.wait_for("call", 0) == "first"
-
-
-def test_of_many_threads_exactly_one_inserts() -> None:
-    coordinator = LocalCoordinator()
-    together = threading.Barrier(8)
-    won: list[str] = []
-
-    def insert(name: str) -> None:
-        together.wait(10)
-        if coordinator.put_if_absent("call", name):
-            won.append(name)
-
-    threads = [threading.Thread(target=insert, args=[str(number)]) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert won == [coordinator.wait_for("call", None)]
+    inserted = together([lambda n=n: coordinator.put_if_absent("call", str(n)) for n in range(8)])
+    assert sorted(inserted) == [False] * 7 + [True]
+    assert not coordinator.put_if_absent("call", "later")
+    assert coordinator.wait_for("call", 0) == str(inserted.index(True))
 
 
 def test_a_wait_returns_as_soon_as_the_key_is_there() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_preempt.agreement.alignment import Decision, Event, State, abort_plan
+from keras_preempt.agreement.alignment import Decision, State, abort_plan
 from keras_preempt.agreement.grace import Standing
 from keras_preempt.agreement.member import (
     EXPECTED_WITHIN,
@@ -60,15 +60,6 @@ def call_of(request: Request | None) -> Call:
 # -- The round ------------------------------------------------------------------------------------------
 
 
-def test_attention_stays_on_from_the_call_until_the_plan_is_carried_out() -> None:
-    member, seen = begun(), []
-    for event in (Event.CALL, Event.PLAN, Event.REACHED, Event.ACTED):
-        seen.append(member.attention)
-        member.advance(event, PLAN if event is Event.PLAN else None)
-    assert seen == [False, True, True, True]
-    assert (member.attention, member.round, member.plan) == (False, 1, None)
-
-
 def test_a_failure_instead_of_a_call_ends_agreement_but_not_for_one_that_has_closed() -> None:
     member, closed = begun(), begun()
     assert closed.close("an exception") == Request(0, Failure(0, "", 0, "an exception"))
@@ -76,13 +67,6 @@ def test_a_failure_instead_of_a_call_ends_agreement_but_not_for_one_that_has_clo
         each.hear(Failure(1, "", 0, "ValueError"))
     assert (member.state, closed.state) == (State.LOST, State.LISTENING)
     assert not member.attention
-
-
-def test_an_aborted_plan_ends_the_round_and_is_forgotten() -> None:
-    member = begun()
-    member.hear(CALL)
-    assert member.take(ABORT, 0.0, RESERVE) is None
-    assert (member.state, member.round, member.plan) == (State.LISTENING, 1, None)
 
 
 @pytest.mark.parametrize("member", [planned(), acting(PLAN)], ids=["planned", "acting"])
@@ -102,86 +86,17 @@ def test_nothing_is_answered_before_attention_is_set() -> None:
     assert member.answer(3).boundary == 3
 
 
-def test_held_thread_is_let_go_when_its_round_came_to_nothing() -> None:
-    member = begun()
-    member.hold(HERE)
-    member.hear(CALL)
-    assert member.let_go(3) is Decision.HOLD
-    assert member.held == HERE
-    member.take(ABORT, 0.0, RESERVE)
-    assert member.let_go(3) is Decision.PASS
-    assert member.held is None
-
-
-def test_thread_beyond_the_target_is_an_error() -> None:
-    with pytest.raises(ProtocolError, match="beyond it, at boundary 5"):
-        planned().let_go(5)
-
-
-def test_last_boundary_waits_for_its_own_call_but_not_after_an_abort() -> None:
-    member = begun()
-    asked = [member.finish()]
-    assert call_of(asked[0]).kind is Kind.FINISHED
-    assert member.let_go(9) is Decision.HOLD
-    member.hear(CALL)
-    member.take(ABORT, 0.0, RESERVE)
-    assert member.let_go(9) is Decision.PASS
-    while isinstance((request := member.finish()).call, Call):  # type: ignore[union-attr]
-        asked.append(request)
-        member.hear(call_of(request))
-        member.take(ABORT, 0.0, RESERVE)
-    assert len(asked) == ROUNDS_PER_REASON
-    # It gives up, and says so; nothing else stands there.
-    assert request == Request(3, Failure(0, "", 0, "no agreement at the end of training, after 3 rounds"))
-    assert member.let_go(9) is Decision.HOLD
-    member.hear(request.call)
-    assert member.let_go(9) is Decision.PASS
-    assert member.finish() is None
-    member.leave()
-    assert member.state is State.FINISHED
-
-
-def test_one_that_gives_up_at_the_end_holds_for_a_call_that_came_first() -> None:
-    member = begun()
-    for _ in range(ROUNDS_PER_REASON):
-        member.hear(call_of(member.finish()))
-        member.take(ABORT, 0.0, RESERVE)
-    given_up = member.finish()
-    assert given_up is not None
-    assert isinstance(given_up.call, Failure)
-    member.hear(CALL)
-    assert member.let_go(9) is Decision.HOLD
-    assert member.answer(9).boundary == 10
-    member.take(Plan(10, Kind.FINISHED, (0, 1), ()), 0.0, RESERVE)
-    assert member.let_go(9) is Decision.ACT
-    member.leave()
-    assert member.state is State.FINISHED
-
-
-def test_one_that_was_let_go_in_a_round_that_stands_does_not_ask_in_it_again() -> None:
-    member = begun()
+def test_one_that_has_asked_in_a_round_or_is_lost_asks_nobody_at_the_end() -> None:
+    member, lost = begun(), begun()
     assert member.finish() is not None
     assert member.finish() is None
-
-
-def test_one_that_is_lost_asks_nobody_at_the_end() -> None:
-    member = begun()
-    member.lose()
-    assert member.finish() is None
+    lost.lose()
+    assert lost.finish() is None
 
 
 def test_a_plan_that_ends_training_cannot_be_followed_by_more_of_it() -> None:
     with pytest.raises(ProtocolError, match="a plan after which training continues"):
         acting(PLAN).acted(0.0, RESERVE)
-
-
-def test_who_leaves_at_the_last_boundary_has_finished() -> None:
-    left, finished = acting(PLAN), planned()
-    finished.finish()
-    assert finished.let_go(3) is Decision.ACT
-    for each in (left, finished):
-        each.leave()
-    assert (left.state, finished.state) == (State.LEFT, State.FINISHED)
 
 
 # -- Notices --------------------------------------------------------------------------------------------
@@ -251,19 +166,6 @@ def test_many_signals_in_one_round_are_one_reason() -> None:
 # -- A notice that a signal handler announces ---------------------------------------------------------------
 
 
-def test_an_announced_notice_holds_until_its_call_is_back() -> None:
-    member = begun()
-    assert member.expect(0.0)
-    assert member.attention
-    member.hold(HERE)
-    assert member.let_go(3) is Decision.HOLD
-    member.notify(notice(), 0.0, RESERVE)
-    assert member.expected_until is None  # It is being told, for as long as that takes.
-    member.hear(CALL)
-    member.take(Plan(3, Kind.PREEMPTED, (1,), (0,)), 0.0, RESERVE)
-    assert member.let_go(3) is Decision.ACT
-
-
 def test_whoever_is_told_by_a_signal_holds_at_the_next_boundary_and_no_further() -> None:
     member = begun()
     member.expect(0.0, 2)
@@ -273,12 +175,6 @@ def test_whoever_is_told_by_a_signal_holds_at_the_next_boundary_and_no_further()
     assert member.answer(3).boundary == 3  # It is about to hold there.
     member.hold(HERE)
     assert member.answer(3) == At(member.index, 3, HERE, True)
-
-
-def test_another_ones_notice_is_answered_with_a_boundary_that_was_not_entered() -> None:
-    member = begun()
-    member.hear(CALL)
-    assert member.answer(3).boundary == 4
 
 
 def test_an_announced_notice_that_does_not_come_holds_for_a_moment_only() -> None:
@@ -328,14 +224,6 @@ def test_a_second_notice_moves_the_last_call_and_a_withdrawn_one_ends_the_countd
     member.withdraw(notice(id="a"))
     assert member.due(RESERVE) is None
     assert not member.attention
-
-
-def test_a_notice_of_which_the_plan_did_not_know_is_called_for_after_it() -> None:
-    member = acting(Plan(3, Kind.PERIODIC, (0, 1), (), goes_on=True))
-    member.notify(notice(100.0), 0.0, RESERVE)
-    call = call_of(member.acted(0.0, RESERVE))
-    assert (call.kind, call.goes_on) == (Kind.PREEMPTED, True)
-    assert member.awaits_call
 
 
 def test_a_round_that_is_aborted_during_the_countdown_does_not_end_it_early() -> None:

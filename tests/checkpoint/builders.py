@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import tracemalloc
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
@@ -23,9 +26,6 @@ from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def model(step: int) -> dict[str, Array]:
@@ -118,6 +118,17 @@ def new_store(path: Path) -> LocalStore:
     store = LocalStore(path / "run")
     store.prepare()
     return store
+
+
+@contextlib.contextmanager
+def little_memory_taken(most: int) -> Iterator[None]:
+    """No more than so many bytes at any moment."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
 
 
 def refuse_links(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,15 @@ from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import CheckpointInfo
 from keras_preempt.checkpoint.retention import Retention
+from tests.checkpoint.campaign_bucket import Bucket
 from tests.checkpoint.campaign_checker import Checker
 from tests.checkpoint.campaign_faults import SteppedStore
 from tests.checkpoint.campaign_reading import local_of, problem_of, state_of, tensors_of
 from tests.checkpoint.campaign_scenario import Fault, Scenario
 from tests.checkpoint.campaign_scheduler import Scheduler, Worker
-from tests.checkpoint.campaign_store import Memory, Place
+from tests.checkpoint.campaign_store import Memory
+
+Place = Memory | Bucket
 
 
 @dataclass

@@ -14,7 +14,7 @@ KINDS = ("429", "503", "corrupted", "corrupted-upload", "lost-response", "reset"
 
 
 class Bucket:
-    """A place in a bucket; every worker has a client, connections and a staging directory of its own."""
+    """The same in a bucket; every worker has a client, connections and a staging directory of its own."""
 
     def __init__(self, gcs: FakeGcs, staging: Path) -> None:
         self._gcs, self._staging = gcs, staging

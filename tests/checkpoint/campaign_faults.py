@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, TypeVar
 
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound, StoreUnavailable
 from keras_preempt.checkpoint.storage.store import (
@@ -17,20 +17,13 @@ from keras_preempt.checkpoint.storage.store import (
     Store,
     uncounted,
 )
+from tests.checkpoint.campaign_checker import Checker
 from tests.checkpoint.campaign_scheduler import Killed, Scheduler, Worker
 from tests.checkpoint.campaign_store import Buffered, MemoryStore
 
 _Result = TypeVar("_Result")
 
 CHANGING = ("create", "writer", "delete")
-
-
-class Observer(Protocol):
-    """Is told of every operation that changes the store, right after it."""
-
-    def before(self, worker: Worker, operation: str, name: str) -> None: ...
-
-    def after(self, worker: Worker, operation: str, name: str) -> None: ...
 
 
 class SteppedStore:
@@ -48,12 +41,12 @@ class SteppedStore:
         inner: Store,
         scheduler: Scheduler,
         worker: Worker,
-        observer: Observer,
+        checker: Checker,
         happened: Counter[tuple[str, str, str]],
     ) -> None:
         self.deadline: float | None = None
         self._inner, self._scheduler, self._worker = inner, scheduler, worker
-        self._observer, self._happened = observer, happened
+        self._checker, self._happened = checker, happened
         self._deferred: list[tuple[str, bytes]] | None = None
 
     url = property(lambda self: self._inner.url)
@@ -95,11 +88,11 @@ class SteppedStore:
     def _observed(self, operation: str, name: str, effect: Callable[[], _Result]) -> _Result:
         if operation == "delete":
             self._scheduler.release(name.rpartition("/")[0])
-        self._observer.before(self._worker, operation, name)
+        self._checker.before(self._worker, operation, name)
         try:
             return effect()
         finally:
-            self._observer.after(self._worker, operation, name)
+            self._checker.after(self._worker, operation, name)
             self._worker.last = (operation, name)
 
     def _late(self, operation: str, name: str, effect: Callable[[], object]) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import threading
 from collections.abc import Iterator
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge
 from keras_preempt.checkpoint.storage.store import (
@@ -16,7 +16,6 @@ from keras_preempt.checkpoint.storage.store import (
     LineSink,
     Moved,
     Names,
-    Store,
     check_name,
     uncounted,
 )
@@ -145,22 +144,12 @@ def _below(prefix: str) -> str:
     return f"{check_name(prefix)}/" if prefix else ""
 
 
-class Place(Protocol):
-    """Where a schedule is played.
+class Memory:
+    """Where a schedule is played: in memory.
 
     A worker gets a store of its own, as in a process of its own. `read` and `names` look at what is stored past all
     faults: the content of a file, None if there is none, and the names of all.
     """
-
-    def store(self) -> Store: ...
-
-    def read(self, name: str) -> bytes | None: ...
-
-    def names(self) -> list[str]: ...
-
-
-class Memory:
-    """A place in memory."""
 
     def __init__(self, *, may_overwrite: bool = False) -> None:
         self._store = MemoryStore()

@@ -12,15 +12,15 @@ with warnings.catch_warnings():
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.layout import RUN
-from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import new_store
 from tests.checkpoint.fuzz_targets import Targets, copied, make
 from tests.checkpoint.hostile_start import IDENTITY
+from tests.checkpoint.sharded_builders import Counting
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return new_store(tmp_path)
+def store(tmp_path: Path) -> Counting:
+    return Counting(new_store(tmp_path).path)
 
 
 @pytest.fixture(scope="module")

@@ -48,11 +48,13 @@ class RoundTable:
 
 
 def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Makes each call in a thread of its own; returns what came of each, an exception for one that it raised."""
+    """Makes all calls at once, each in its thread; returns what came of each, an exception for one that it raised."""
     outcomes: list[Any] = [RuntimeError("it never came back")] * len(calls)
+    start = threading.Barrier(len(calls), timeout=PATIENCE)
 
     def run(number: int) -> None:
         try:
+            start.wait()
             outcomes[number] = calls[number]()
         except Exception as error:
             outcomes[number] = error

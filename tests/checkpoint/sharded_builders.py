@@ -30,8 +30,6 @@ BY_COLUMNS: Cuts = {"kernel": (1, 4), "experts": (1, 1, 2), "mask": (2,)}
 BY_ROWS: Cuts = {"kernel": (2, 1), "experts": (3, 1, 1), "scale": ()}
 BOTH_WAYS: Cuts = {"kernel": (3, 2), "experts": (3, 2, 2), "mask": (5,), "nothing": (1, 2)}
 MIRRORED: Cuts = {}
-
-
 ALONE: Cuts = {"kernel": (1, 2)}
 """Each of two workers alone holds a half."""
 
@@ -93,11 +91,12 @@ def sharded(step: int, cuts: Cuts, members: int, copies: int = 1) -> list[Sharde
 def attempt_of(step: int, specs: Sequence[ShardedSpec], members: int, **changed: Any) -> Attempt:
     divided = {spec.name for spec in specs}
     mirrored = [TensorSpec(n, a.dtype.name, a.shape) for n, a in tensors(step).items() if n not in divided]
+    position = {"epoch": 0, "phase": "train", "batch": step, "step": step}
     told = {"writers": tuple(range(members)), "specs": mirrored, "sharded": specs, **changed}
     return Attempt(
         step=step,
         name=attempt_name(1, step),
-        position={"batch": step},
+        position=position,
         kind="preemption",
         members=members,
         **told,
@@ -115,8 +114,8 @@ def write(store: Store, attempt: Attempt, absent: Collection[int] = ()) -> None:
                 attempt.directory,
                 member,
                 [(slice_, held[slice_.tensor]) for slice_ in shares.get(member, ())],
-                {"own@0": np.full(2, member, np.float32)},
-                {"member": member},
+                {"own@0": np.full(2, attempt.step + member / 8, np.float32)},
+                {"member": member, "best": float("inf"), "nested": [[1, {"$float": 2}], "é"]},
                 attempt.position,
                 sharded=[(box, held[box.tensor][box.index]) for box in attempt.boxes.get(member, ())],
             )

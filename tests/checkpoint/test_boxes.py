@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_preempt.checkpoint.boxes import (
@@ -54,25 +54,14 @@ def counted(shape: tuple[int, ...], boxes: list[Box]) -> np.ndarray[tuple[int, .
     return count
 
 
-@given(tilings())
-def test_boxes_that_make_up_a_tensor_in_any_way_are_accepted(
-    tiling: tuple[tuple[int, ...], list[Run]],
-) -> None:
-    shape, runs = tiling
-    boxes = [a_box(shape, run) for run in runs]
-    check_boxes(boxes)
-    assert size_of(boxes) == 4 * counted(shape, boxes).size
-    assert len({box.key for box in boxes}) == len(boxes)
-
-
 @given(tilings(), st.data())
 def test_boxes_are_accepted_exactly_if_every_element_is_in_one_of_them(
     tiling: tuple[tuple[int, ...], list[Run]], data: st.DataObject
 ) -> None:
-    """Moved, stretched, dropped and repeated at will, against counting element by element."""
+    """As they are, or moved, stretched, dropped and repeated at will, against counting element by element."""
     shape, runs = tiling
     boxes = [a_box(shape, run) for run in runs]
-    for _ in range(data.draw(st.integers(1, 3))):
+    for _ in range(data.draw(st.integers(0, 3))):
         number = data.draw(st.integers(0, len(boxes) - 1))
         how = data.draw(st.sampled_from(["drop", "repeat", "other"]))
         if how == "drop" and len(boxes) > 1:
@@ -90,6 +79,8 @@ def test_boxes_are_accepted_exactly_if_every_element_is_in_one_of_them(
     )
     if count.size and (count == 1).all() and not hollow:
         check_boxes(boxes)
+        assert size_of(boxes) == 4 * count.size
+        assert len({box.key for box in boxes}) == len(boxes)
     elif count.size:
         with pytest.raises(ValueError, match="'kernel' has ") as refused:
             check_boxes(boxes)
@@ -189,34 +180,25 @@ def plans(draw: st.DrawFn) -> tuple[list[ShardedSpec], list[int]]:
     return specs, sorted(draw(st.sets(st.integers(0, MEMBERS - 1))))
 
 
+@settings(max_examples=50)
 @given(plans())
-def test_each_piece_is_written_once_by_a_holder_that_is_not_under_notice_where_there_is_one(
+def test_each_piece_is_written_once_by_a_holder_not_under_notice_if_there_is_one_and_shares_are_even(
     plan: tuple[list[ShardedSpec], list[int]],
 ) -> None:
     specs, writers = plan
     assigned = assign(specs, writers)
     check_boxes((box for boxes in assigned.values() for box in boxes), specs)
     holders = {spec.box(piece): set(piece.holders) for spec in specs for piece in spec.pieces}
+    load = {member: size_of(assigned.get(member, ())) for member in range(MEMBERS)}
     for member, boxes in assigned.items():
         assert boxes
         for box in boxes:
             assert member in holders[box]
             assert member in writers or not holders[box].intersection(writers)
-    assert assign(specs, writers[::-1]) == assigned
-
-
-@given(plans())
-def test_nobody_could_hand_a_piece_on_and_have_the_two_more_even(
-    plan: tuple[list[ShardedSpec], list[int]],
-) -> None:
-    specs, writers = plan
-    assigned = assign(specs, writers)
-    load = {member: size_of(assigned.get(member, ())) for member in range(MEMBERS)}
-    holders = {spec.box(piece): set(piece.holders) for spec in specs for piece in spec.pieces}
-    for member, boxes in assigned.items():
-        for box in boxes:
+            # Nobody could hand a piece on and have the two more even.
             for other in (holders[box].intersection(writers) or holders[box]) - {member}:
                 assert load[other] + box.nbytes >= load[member]
+    assert assign(specs, writers[::-1]) == assigned
 
 
 def test_a_piece_goes_to_a_worker_that_nothing_else_was_left_for() -> None:
@@ -228,12 +210,6 @@ def test_a_piece_goes_to_a_worker_that_nothing_else_was_left_for() -> None:
     ]
     assigned = assign(specs, range(4))
     assert {member: size_of(boxes) for member, boxes in assigned.items()} == {0: 16, 1: 4, 2: 4, 3: 4}
-
-
-def test_equal_pieces_that_everybody_holds_are_shared_evenly() -> None:
-    pieces = tuple(Piece((n, 0), (n + 1, 8), tuple(range(MEMBERS))) for n in range(4 * MEMBERS))
-    assigned = assign([ShardedSpec("a", "int8", (4 * MEMBERS, 8), pieces)], range(MEMBERS))
-    assert [len(assigned[member]) for member in range(MEMBERS)] == [4] * MEMBERS
 
 
 def test_a_piece_of_which_all_holders_are_gone_is_told_with_them() -> None:

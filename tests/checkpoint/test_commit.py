@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,14 @@ from keras_preempt.checkpoint.commit import read_manifest, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CommitFailed,
     CorruptCheckpoint,
-    Fenced,
     NotFound,
     PartsMissing,
     PositionMismatch,
     StoreUnavailable,
 )
 from keras_preempt.checkpoint.layout import MANIFEST
-from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.partition import Slice, TensorSpec
+from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import FileInfo
 from keras_preempt.checkpoint.writer import write_part
@@ -63,9 +61,12 @@ def no_manifest(store: LocalStore) -> bool:
     return MANIFEST not in store.children(DIRECTORY)
 
 
-def test_a_commit_makes_a_manifest_of_all_parts(store: LocalStore, time: FakeTime) -> None:
-    write_parts(store, DIRECTORY, 3)
-    manifest = commit_parts(store, DIRECTORY, 3, **timed(time))
+@pytest.mark.parametrize("position", [at(3), {**at(3), "shape": (1, 2)}])
+def test_a_commit_makes_a_manifest_of_all_parts(
+    store: LocalStore, time: FakeTime, position: dict[str, Any]
+) -> None:
+    write_parts(store, DIRECTORY, 3, position=position)
+    manifest = commit_parts(store, DIRECTORY, 3, **timed(time, position=position))
     assert manifest == read_manifest(store, DIRECTORY)
     assert [part.member for part in manifest.parts] == [0, 1]
     assert (manifest.members, manifest.missing, manifest.created_at) == (2, (), 1.5)
@@ -81,10 +82,13 @@ def test_a_commit_waits_for_a_late_part(store: LocalStore, time: FakeTime) -> No
     assert 0.01 < max(time.pauses) <= 0.25, "rarely enough for a bucket, often enough for a grace period"
 
 
-def test_a_missing_writer_prevents_the_commit_and_is_named(store: LocalStore, time: FakeTime) -> None:
+@pytest.mark.parametrize("doomed", [(), (0, 1)])
+def test_a_missing_writer_prevents_the_commit_and_is_named(
+    store: LocalStore, time: FakeTime, doomed: tuple[int, ...]
+) -> None:
     write_parts(store, DIRECTORY, 3, members=(0,))
     with pytest.raises(CommitFailed, match=r"Received: none of worker 1 in time"):
-        commit_parts(store, DIRECTORY, 3, **timed(time))
+        commit_parts(store, DIRECTORY, 3, doomed=doomed, **timed(time))
     assert no_manifest(store)
     assert time.now == pytest.approx(5.0)
 
@@ -97,65 +101,34 @@ def test_a_save_fails_because_of_the_worker_that_is_gone_and_not_of_one_that_gav
     assert failed.value.late == (1,)
 
 
-def test_a_writer_is_never_optional(store: LocalStore, time: FakeTime) -> None:
-    write_parts(store, DIRECTORY, 3, members=(0,))
-    with pytest.raises(CommitFailed, match="worker 1"):
-        commit_parts(store, DIRECTORY, 3, doomed=(0, 1), **timed(time))
-    assert no_manifest(store)
-
-
-def test_a_missing_part_of_a_doomed_worker_is_waited_for_briefly_and_recorded(
-    store: LocalStore, time: FakeTime
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_part_of_a_doomed_worker_is_waited_for_briefly_and_its_lack_recorded(
+    store: LocalStore, time: FakeTime, arrives: bool
 ) -> None:
     write_parts(store, DIRECTORY, 3, members=(1,), writers=(1,))
+    if arrives:
+        time.events.append((0.3, lambda: write_parts(store, DIRECTORY, 3, members=(0,), writers=(1,))))
     manifest = commit_parts(
         store, DIRECTORY, 3, writers=(1,), doomed=(0,), **timed(time, optional_timeout=0.5)
     )
-    assert manifest.missing == (0,)
-    assert [part.member for part in manifest.parts] == [1]
-    assert time.now == pytest.approx(0.5)
+    assert manifest.missing == (() if arrives else (0,))
+    assert [part.member for part in manifest.parts] == ([0, 1] if arrives else [1])
+    assert arrives or time.now == pytest.approx(0.5)
 
 
-def test_a_part_of_a_doomed_worker_that_arrives_in_time_is_used(store: LocalStore, time: FakeTime) -> None:
-    write_parts(store, DIRECTORY, 3, members=(1,), writers=(1,))
-    time.events.append((0.3, lambda: write_parts(store, DIRECTORY, 3, members=(0,), writers=(1,))))
-    manifest = commit_parts(
-        store, DIRECTORY, 3, writers=(1,), doomed=(0,), **timed(time, optional_timeout=0.5)
-    )
-    assert manifest.missing == ()
-
-
-def test_parts_from_different_positions_are_never_committed(store: LocalStore, time: FakeTime) -> None:
-    write_parts(store, DIRECTORY, 3, members=(0,), position=at(3))
-    write_parts(store, DIRECTORY, 3, members=(1,), position=at(3, "validation"))
-    with pytest.raises(PositionMismatch, match=r"worker 0 at .*'train'.*worker 1 at .*'validation'"):
-        commit_parts(store, DIRECTORY, 3, **timed(time))
-    assert no_manifest(store)
-
-
-def test_parts_from_another_position_than_the_committers_are_never_committed(
-    store: LocalStore, time: FakeTime
+@pytest.mark.parametrize(
+    ("positions", "why"),
+    [
+        ((at(3), at(3, "validation")), r"worker 0 at .*'train'.*worker 1 at .*'validation'"),
+        ((at(4), at(4)), r"committer's position .*'batch': 3.*worker 0 at .*'batch': 4"),
+    ],
+)
+def test_parts_from_another_position_are_never_committed(
+    store: LocalStore, time: FakeTime, positions: tuple[dict[str, Any], ...], why: str
 ) -> None:
-    write_parts(store, DIRECTORY, 3)
-    with pytest.raises(
-        PositionMismatch, match=r"committer's position .*'batch': 4.*worker 0 at .*'batch': 3"
-    ):
-        commit_parts(store, DIRECTORY, 3, **timed(time, position=at(4)))
-    assert no_manifest(store)
-
-
-def test_a_position_given_with_tuples_equals_the_stored_one(store: LocalStore, time: FakeTime) -> None:
-    position = {**at(3), "shape": (1, 2)}
-    write_parts(store, DIRECTORY, 3, position=position)
-    manifest = commit_parts(store, DIRECTORY, 3, **timed(time, position=position))
-    assert manifest == read_manifest(store, DIRECTORY)
-
-
-def test_a_fenced_committer_commits_nothing(store: LocalStore, time: FakeTime) -> None:
-    assert incarnations.claim(store, {}) == 1
-    write_parts(store, DIRECTORY, 3)
-    assert incarnations.claim(store, {}) == 2
-    with pytest.raises(Fenced, match="incarnation 2 has claimed"):
+    for member, position in enumerate(positions):
+        write_parts(store, DIRECTORY, 3, members=(member,), position=position)
+    with pytest.raises(PositionMismatch, match=why):
         commit_parts(store, DIRECTORY, 3, **timed(time))
     assert no_manifest(store)
 
@@ -195,35 +168,6 @@ def test_a_commit_stands_although_its_parts_cannot_be_looked_at_once_more(
 
     monkeypatch.setattr(store, "list", unavailable_once_committed)
     assert commit_parts(store, DIRECTORY, 3, **timed(time)) == read_manifest(store, DIRECTORY)
-
-
-def test_a_committer_that_is_replaced_while_it_waits_commits_nothing(
-    store: LocalStore, time: FakeTime
-) -> None:
-    incarnations.claim(store, {})
-    write_parts(store, DIRECTORY, 3, members=(0,))
-    time.events.append((1.0, lambda: incarnations.claim(store, {})))
-    time.events.append((2.0, lambda: write_parts(store, DIRECTORY, 3, members=(1,))))
-    with pytest.raises(Fenced):
-        commit_parts(store, DIRECTORY, 3, **timed(time))
-    assert no_manifest(store)
-
-
-def test_racing_committers_make_one_manifest_and_all_return_it(store: LocalStore) -> None:
-    write_parts(store, DIRECTORY, 3)
-    results: list[Manifest] = []
-    start = threading.Barrier(6)
-
-    def committer(number: int) -> None:
-        start.wait()
-        results.append(commit_parts(store, DIRECTORY, 3, now=lambda: float(number)))
-
-    threads = [threading.Thread(target=committer, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert results == [read_manifest(store, DIRECTORY)] * 6
 
 
 def test_a_manifest_is_never_overwritten(store: LocalStore, time: FakeTime) -> None:
@@ -310,9 +254,17 @@ def test_other_workers_see_the_commit(store: LocalStore, time: FakeTime) -> None
     assert time.now < 2
 
 
-def test_waiting_for_a_commit_that_never_comes_ends(store: LocalStore, time: FakeTime) -> None:
-    write_parts(store, DIRECTORY, 3)
-    assert wait_for_commit(store, DIRECTORY, 9.0, clock=time.clock, wait=time.wait) is None
-    assert time.now == pytest.approx(9.0)
-    with pytest.raises(NotFound):
-        read_manifest(store, DIRECTORY)
+@pytest.mark.parametrize("waiting_for", ["the manifest", "the parts"])
+def test_waiting_in_vain_ends_and_looks_at_a_bucket_are_spaced_out_up_to_its_longest_pause(
+    store: LocalStore, time: FakeTime, monkeypatch: pytest.MonkeyPatch, waiting_for: str
+) -> None:
+    assert store.look_again < GcsStore.look_again
+    monkeypatch.setattr(store, "look_again", GcsStore.look_again)
+    if waiting_for == "the manifest":
+        assert wait_for_commit(store, DIRECTORY, 5.0, clock=time.clock, wait=time.wait) is None
+        with pytest.raises(NotFound):
+            read_manifest(store, DIRECTORY)
+    else:
+        with pytest.raises(CommitFailed, match="none of workers 0, 1"):
+            commit_parts(store, DIRECTORY, 3, **timed(time, optional_timeout=5.0))
+    assert time.pauses == pytest.approx([0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 0.6])

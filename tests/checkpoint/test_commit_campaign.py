@@ -26,7 +26,7 @@ from tests.checkpoint.campaign_store import Memory
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
-SHORT = 320
+SHORT = 160
 LONG = 12_000
 MUTANT = 1_000  # schedules in which a broken function must be found out; most are in the first ten
 
@@ -128,13 +128,19 @@ def no_check_of_the_parts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(committing, "check_tensors", lambda *_: None)
 
 
-def no_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(committing, "check_fence", lambda *_: None)
-
-
 def fence_only_at_the_beginning(patch: pytest.MonkeyPatch) -> None:
     real, calls = committing.check_fence, iter(range(10**9))
     patch.setattr(committing, "check_fence", lambda *given: None if next(calls) % 2 else real(*given))
+
+
+def without(module: Any, name: str, instead: object = None) -> Patch:
+    """A function of the package that does nothing."""
+
+    def broken(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(module, name, lambda *_: instead)
+
+    broken.__name__ = f"without {name}"
+    return broken
 
 
 def own_manifest_although_another_won(patch: pytest.MonkeyPatch) -> None:
@@ -146,10 +152,6 @@ def own_manifest_although_another_won(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(committing, "_store_manifest", store_manifest)
 
 
-def manifest_that_is_not_taken_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(committing, "_check_still_there", lambda *_: None)
-
-
 def retention_of_the_oldest(patch: pytest.MonkeyPatch) -> None:
     def superseded(store: Any, rules: Any) -> Any:
         infos = sorted(reader.committed(store), key=lambda info: info.attempt)
@@ -158,19 +160,11 @@ def retention_of_the_oldest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(retention, "_superseded", superseded)
 
 
-def retention_without_periods(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention, "_first_of_each_period", lambda *_: set())
-
-
 def retention_of_one_too_few(patch: pytest.MonkeyPatch) -> None:
     real = retention._superseded
     patch.setattr(
         retention, "_superseded", lambda store, rules: real(store, Retention(max(1, rules.max_to_keep - 1)))
     )
-
-
-def retention_that_counts_the_broken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention, "_has_its_parts", lambda *_: True)
 
 
 def retention_that_clears_the_present_incarnation(patch: pytest.MonkeyPatch) -> None:
@@ -206,14 +200,14 @@ def claims_that_are_not_exclusive(patch: pytest.MonkeyPatch) -> None:
     ("broken", "rule", "kind"),
     [
         (no_check_of_the_parts, "whole", "calm"),
-        (no_fence, "fence", "calm"),
+        (without(committing, "check_fence"), "fence", "calm"),
         (fence_only_at_the_beginning, "fence", "calm"),
         (own_manifest_although_another_won, "two winners", "duplicates"),
-        (manifest_that_is_not_taken_back, "told", "stale"),
+        (without(committing, "_check_still_there"), "told", "stale"),
         (retention_of_the_oldest, "superseded", "calm"),
-        (retention_without_periods, "superseded", "calm"),
+        (without(retention, "_first_of_each_period", frozenset()), "superseded", "calm"),
         (retention_of_one_too_few, "superseded", "calm"),
-        (retention_that_counts_the_broken, "superseded", "stale"),
+        (without(retention, "_has_its_parts", True), "superseded", "stale"),
         (retention_that_clears_the_present_incarnation, "calm", "calm"),
         (manifest_removed_last, "whole", "calm"),
         (one_look_at_the_directory, "restore", "restoring"),

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.checkpoint.documents import FORMAT, decode, encode, read
+from keras_preempt.checkpoint.documents import FORMAT, decode, encode
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
-from keras_preempt.checkpoint.storage.local import LocalStore
 
 values = st.recursive(
     st.none()
@@ -45,14 +43,6 @@ def test_a_nan_is_read_back_and_the_file_is_strict_json() -> None:
     assert (infinite, plain) == (math.inf, 1.5)
 
 
-def test_the_state_of_the_random_module_survives() -> None:
-    body = {"format": FORMAT, "state": random.Random(1).getstate()}
-    version, numbers, gauss = decode(encode(body), "file")["state"]
-    twin = random.Random(2)
-    twin.setstate((version, tuple(numbers), gauss))
-    assert twin.random() == random.Random(1).random()
-
-
 @pytest.mark.parametrize(
     ("value", "where"),
     [
@@ -76,50 +66,11 @@ def test_every_changed_bit_and_every_cut_is_noticed() -> None:
             changed[position] ^= 1 << bit
             with pytest.raises((CorruptCheckpoint, UnsupportedFormat)):
                 decode(bytes(changed), "file")
-    for end in range(len(data)):
+    for cut in (*(data[:end] for end in range(len(data))), data + b" "):
         with pytest.raises(CorruptCheckpoint):
-            decode(data[:end], "file")
-    with pytest.raises(CorruptCheckpoint):
-        decode(data + b" ", "file")
-
-
-def test_an_edited_document_is_refused() -> None:
-    edited = json.loads(encode({"format": FORMAT, "step": 1}))
-    edited["step"] = 2
-    with pytest.raises(CorruptCheckpoint, match="changed after it was written"):
-        decode(json.dumps(edited, separators=(",", ":")).encode() + b"\n", "file")
+            decode(cut, "file")
 
 
 def test_a_newer_format_is_named_before_anything_else_is_checked() -> None:
     with pytest.raises(UnsupportedFormat, match=r"format version 7.*Install"):
         decode(b'{"format": 7, "everything": "else"}', "file")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"null",
-        b"[]",
-        b"{}",
-        b'{"format":0}',
-        b'{"format":true}',
-        b'{"format":"1"}',
-        b'{"format":1,"a":NaN}',
-        b'{"format":1,"a":{"$float":"1e5"}}',
-        b'{"format":1,"a":{"$code":"print()"}}',
-        b'{"format":1,"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        b'{"format":1,"a":' + b"9" * 10_000 + b"}",
-        b"\xff\xfe{}",
-    ],
-)
-def test_hostile_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(CorruptCheckpoint):
-        decode(data, "file")
-
-
-def test_a_document_too_large_to_be_one_is_not_read(store: LocalStore) -> None:
-    with open(store.path / "MANIFEST.json", "wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(CorruptCheckpoint, match=str(1 << 40)):
-        read(store, "MANIFEST.json")

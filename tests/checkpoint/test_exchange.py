@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,30 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_preempt.checkpoint import exchange, reader
+from keras_preempt.checkpoint.boxes import ShardedSpec
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
 from keras_preempt.checkpoint.exchange import LARGEST_ROUND, ROUNDING, SMALLEST_PIECE, Exchange, piece_length
 from keras_preempt.checkpoint.manifest import FileEntry
 from keras_preempt.checkpoint.reader import Loaded, Reading, committed
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import Moved, uncounted
 from keras_preempt.checkpoint.tensors import Array, new_places, read_to_places, write_tensors
 from tests.checkpoint.builders import local, model, new_store, save
 from tests.checkpoint.round_table import Damage, RoundTable, together
-
-
-class Counting(LocalStore):
-    """Counts how often each file is opened."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.opened: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def open(self, name: str, moved: Moved = uncounted) -> Any:
-        with self._lock:
-            self.opened[name.rpartition("/")[2]] += 1
-        return super().open(name, moved)
+from tests.checkpoint.sharded_builders import Counting, held_by
 
 
 @pytest.fixture
@@ -53,7 +39,11 @@ def small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def restore(
-    store: LocalStore, table: RoundTable, members: int, damage: dict[int, Damage] | None = None
+    store: LocalStore,
+    table: RoundTable,
+    members: int,
+    damage: dict[int, Damage] | None = None,
+    specs: list[ShardedSpec] | None = None,
 ) -> list[Any]:
     """Lets workers restore the newest checkpoint together; returns what each has got, or its error."""
     info = committed(store)[0]
@@ -61,7 +51,8 @@ def restore(
 
     def worker(member: int) -> Callable[[], Loaded]:
         def run() -> Loaded:
-            reading = Reading(store, info, share=(member, members))
+            wanted = None if specs is None else held_by(member, specs)
+            reading = Reading(store, info, share=(member, members), wanted=wanted)
             loaded = reading.load(member)
             ready.wait(30)
             reading.exchange(table.gather(member, *filter(None, [(damage or {}).get(member)])))
@@ -165,7 +156,7 @@ tensor_files = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tensor_files, st.integers(1, 4), st.integers(1, 6))
 def test_any_files_arrive_in_rounds_of_any_size(
     tmp_path_factory: pytest.TempPathFactory,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,16 +11,7 @@ import pytest
 
 from keras_preempt.checkpoint import failpoints
 
-FILE = failpoints.__file__
-# The module by itself, since importing the package loads TensorFlow.
-LOAD = f"""
-import importlib.util
-spec = importlib.util.spec_from_file_location("failpoints", {FILE!r})
-failpoints = importlib.util.module_from_spec(spec)
-import sys
-sys.modules["failpoints"] = failpoints
-spec.loader.exec_module(failpoints)
-"""
+LOAD = "from keras_preempt.checkpoint import failpoints\n"
 
 
 def run(variable: str | None, program: str) -> subprocess.CompletedProcess[str]:
@@ -39,60 +31,45 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("variable", [None, "", "save.after-part=kill"])
-def test_a_point_that_is_not_armed_does_nothing(variable: str | None) -> None:
-    child = run(variable, PASS_TWICE)
-    assert (child.returncode, child.stdout) == (0, "before\nbefore\ndone\n")
+ON_NOTICE = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('notice', flush=True))\n"
+ATTEMPT = 'try:\n    failpoints.point("save.before-manifest")\nexcept OSError as error:\n    print(error)\n'
+RAISED = "failpoint save.before-manifest was armed to raise by KERAS_PREEMPT_FAILPOINTS\n"
 
 
-@pytest.mark.parametrize(("hit", "passed"), [("", 1), (":1", 1), (":2", 2)])
-def test_kill_ends_the_process_at_the_hit_that_was_asked_for(hit: str, passed: int) -> None:
-    child = run(f"save.after-part=kill, save.before-manifest=kill{hit}", PASS_TWICE)
-    assert (child.returncode, child.stdout) == (-signal.SIGKILL, "before\n" * passed)
-
-
-def test_raise_is_an_oserror_once() -> None:
-    child = run(
-        "save.before-manifest=raise",
-        """
-try:
-    failpoints.point("save.before-manifest")
-except OSError as error:
-    print(error)
-failpoints.point("save.before-manifest")
-print("done")
-""",
-    )
-    assert child.returncode == 0, child.stderr
-    assert (
-        child.stdout
-        == "failpoint save.before-manifest was armed to raise by KERAS_PREEMPT_FAILPOINTS\ndone\n"
-    )
-
-
-def test_sigterm_reaches_the_handler_and_the_process_goes_on() -> None:
-    program = (
-        "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('notice', flush=True))\n" + PASS_TWICE
-    )
-    child = run("save.before-manifest=sigterm", program)
-    assert (child.returncode, child.stdout) == (0, "before\nnotice\nbefore\ndone\n")
+@pytest.mark.parametrize(
+    ("variable", "program", "status", "said"),
+    [
+        (None, PASS_TWICE, 0, "before\nbefore\ndone\n"),
+        ("", PASS_TWICE, 0, "before\nbefore\ndone\n"),
+        ("save.after-part=kill", PASS_TWICE, 0, "before\nbefore\ndone\n"),
+        ("save.after-part=kill, save.before-manifest=kill", PASS_TWICE, -signal.SIGKILL, "before\n"),
+        ("save.before-manifest=kill:1", PASS_TWICE, -signal.SIGKILL, "before\n"),
+        ("save.before-manifest=kill:2", PASS_TWICE, -signal.SIGKILL, "before\nbefore\n"),
+        ("save.before-manifest=raise", f"{ATTEMPT}{ATTEMPT}print('done')", 0, f"{RAISED}done\n"),
+        ("save.before-manifest=sigterm", ON_NOTICE + PASS_TWICE, 0, "before\nnotice\nbefore\ndone\n"),
+        ("save.nowhere=kill", PASS_TWICE, 1, ""),
+    ],
+)
+def test_a_failpoint_acts_once_at_the_hit_that_was_asked_for_and_a_mistake_shows_at_import(
+    variable: str | None, program: str, status: int, said: str
+) -> None:
+    child = run(variable, program)
+    assert (child.returncode, child.stdout) == (status, said), child.stderr
+    mistaken = "ValueError: Expected KERAS_PREEMPT_FAILPOINTS to name points" in child.stderr
+    assert mistaken == (status == 1)
 
 
 def test_stop_holds_the_process_until_it_is_continued() -> None:
     environment = {**os.environ, failpoints.VARIABLE: "save.before-manifest=stop"}
-    child = subprocess.Popen(
-        [sys.executable, "-c", LOAD + PASS_TWICE], env=environment, stdout=subprocess.PIPE
-    )
-    try:
-        pid, status = os.waitpid(child.pid, os.WUNTRACED)
-        assert pid == child.pid
-        assert os.WIFSTOPPED(status)
-        os.kill(child.pid, signal.SIGCONT)
-        output, _ = child.communicate(timeout=60)
-        assert output == b"before\nbefore\ndone\n"
-        assert child.returncode == 0
-    finally:
-        if child.poll() is None:
+    command = [sys.executable, "-c", LOAD + PASS_TWICE]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child:
+        try:
+            _, status = os.waitpid(child.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            child.send_signal(signal.SIGCONT)
+            assert child.communicate(timeout=60)[0] == b"before\nbefore\ndone\n"
+            assert child.returncode == 0
+        finally:
             child.kill()
 
 
@@ -118,19 +95,9 @@ def test_a_mistake_in_the_variable_is_a_clear_error(text: str, named: str) -> No
     assert named in str(caught.value)
 
 
-def test_a_mistake_in_the_variable_shows_at_import() -> None:
-    child = run("save.nowhere=kill", "print('imported')")
-    assert child.returncode == 1
-    assert "ValueError: Expected KERAS_PREEMPT_FAILPOINTS to name points" in child.stderr
-    assert child.stdout == ""
-
-
 def test_every_point_that_the_package_passes_is_listed() -> None:
-    package = Path(FILE).parent
-    passed = set()
-    for path in package.rglob("*.py"):
-        for piece in path.read_text().split('failpoints.point("')[1:]:
-            passed.add(piece.split('"')[0])
+    sources = [path.read_text() for path in Path(failpoints.__file__).parent.rglob("*.py")]
+    passed = {name for text in sources for name in re.findall(r'failpoints\.point\("([^"]+)"', text)}
     assert passed == set(failpoints.NAMES)
 
 

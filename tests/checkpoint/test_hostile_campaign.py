@@ -28,14 +28,16 @@ def campaign(folder: Path, seed: int, count: int) -> str:
     return run.stdout
 
 
-def test_changed_checkpoints_are_read_as_written_or_refused_in_one_line(tmp_path: Path) -> None:
-    told = campaign(tmp_path / "campaign", seed=2, count=300)
+def test_changed_checkpoints_are_read_as_written_or_refused_in_one_line_without_tensorflow(
+    tmp_path: Path,
+) -> None:
+    told = campaign(tmp_path / "campaign", seed=2, count=100)
     # It tells the one from the other, with right sums and without.
     for outcome in (
         "flip_bits refused",
         "edit_part_list refused",
         "edit_header refused",
-        "edit_manifest read",
+        "edit_part_list read",
     ):
         assert outcome in told
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_preempt.checkpoint import documents, fields
-from keras_preempt.checkpoint.documents import FORMAT, SHARDED_FORMAT, decode, encode
-from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, UnsupportedFormat, one_line
-from keras_preempt.checkpoint.manifest import Manifest, Part
+from keras_preempt.checkpoint.documents import FORMAT, decode, encode
+from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat, one_line
 from keras_preempt.checkpoint.partition import dtype_of, elements
 from keras_preempt.checkpoint.tensors import parse_header
 from tests.checkpoint.fuzz_campaign import check_refusal
@@ -26,7 +25,6 @@ odd = st.recursive(
 )
 small = st.integers(0, 20)
 counts = small | st.sampled_from([number for number in NUMBERS if isinstance(number, int)])
-names = st.sampled_from(["w00000.mirrored.safetensors", "w00001.part.json", "w00000.part.json", *TEXTS])
 
 
 def seldom(usual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -41,57 +39,6 @@ def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
     )
 
 
-manifest_fields = {
-    "step": counts,
-    "position": st.dictionaries(st.sampled_from(["epoch", "phase", "batch", "step"]), odd, max_size=4),
-    "incarnation": st.just(1) | counts,
-    "attempt": st.just("00001-0001") | names,
-    "kind": st.text(),
-    "finished": st.booleans(),
-    "reason": st.text(),
-    "members": counts,
-    "writers": st.lists(small, max_size=3),
-    "parts": st.lists(objects(member=small, name=names, size=counts, crc32c=counts), max_size=3),
-    "missing": st.lists(small, max_size=3),
-    "created_at": st.floats() | counts,
-    "versions": st.dictionaries(st.text(), odd, max_size=2),
-}
-manifests = objects(format=st.just(1), **manifest_fields) | objects(
-    format=st.just(2), **manifest_fields, holders=st.lists(small, max_size=3)
-)
-part_fields = {
-    "member": counts,
-    "files": st.lists(objects(name=names, size=counts, crc32c=counts), max_size=3),
-    "mirrored": st.lists(
-        objects(
-            file=names,
-            tensor=st.sampled_from(TEXTS),
-            dtype=st.sampled_from(["float32", "bool", "object"]),
-            shape=st.lists(counts, max_size=40),
-            start=counts,
-            stop=counts,
-        ),
-        max_size=3,
-    ),
-    "local": st.none() | names,
-    "state": st.dictionaries(st.text(), odd, max_size=3),
-    "position": st.dictionaries(st.text(), odd, max_size=3),
-}
-parts = objects(format=st.just(1), **part_fields) | objects(
-    format=st.just(2),
-    **part_fields,
-    sharded=st.lists(
-        objects(
-            file=names,
-            tensor=st.sampled_from(TEXTS),
-            dtype=st.sampled_from(["float32", "bool", "object"]),
-            shape=st.lists(counts, max_size=40),
-            start=st.lists(counts, max_size=40),
-            stop=st.lists(counts, max_size=40),
-        ),
-        max_size=3,
-    ),
-)
 headers = st.dictionaries(
     st.sampled_from(["a", "b", "c", "__metadata__", *TEXTS]),
     objects(
@@ -103,31 +50,15 @@ headers = st.dictionaries(
 )
 
 
-@given(st.one_of(manifests, parts))
-@settings(max_examples=80, deadline=None)
-def test_a_document_of_any_content_is_read_or_refused(body: dict[str, Any]) -> None:
-    for kind in (Manifest, Part):
-        try:
-            fields = decode(seal_text(json.dumps(body)), "file", SHARDED_FORMAT)
-            made = kind.from_document(fields, "file")
-        except CheckpointError as error:
-            check_refusal(error)
-        else:
-            assert kind.from_document(
-                decode(made.to_json(), "file", SHARDED_FORMAT), "file"
-            ) == made or "nan" in repr(made)
-
-
 @given(st.binary() | st.text().map(str.encode) | odd.map(lambda value: json.dumps(value).encode()))
-@settings(max_examples=100, deadline=None)
 def test_any_bytes_are_refused_as_a_document(data: bytes) -> None:
     with pytest.raises((CorruptCheckpoint, UnsupportedFormat)) as refused:
         decode(data, "file")
     check_refusal(refused.value)
 
 
+@settings(max_examples=50)
 @given(headers, small | st.sampled_from([2**40]))
-@settings(max_examples=80, deadline=None)
 def test_a_header_of_any_content_is_refused_or_fits_its_file(header: dict[str, Any], size: int) -> None:
     try:
         tensors = parse_header(json.dumps(header).encode(), size, "file")
@@ -161,6 +92,16 @@ def header(**tensors: tuple[str, list[int], list[int]]) -> bytes:
         (header(a=("U8", [1] * 33, [0, 1])), "32 dimensions"),
         (header(a=("U8", [10**900] * 30, [0, 1])), r"2\*\*62"),
         (header(a=("object", [1], [0, 8])), "unknown element type"),
+        (header(a=(["U8"], [4], [0, 4])), "unknown element type"),
+        (header(a=("U8", [-4], [0, 4])), "whole numbers"),
+        (header(a=("U8", [-2, -2], [0, 4])), "whole numbers"),
+        (header(a=("U8", "4", [0, 4])), "whole numbers"),
+        (header(a=("U8", [4], [0, 4, 4])), "whole numbers"),
+        (header(a=("U8", [5], [0, 5])), "5 bytes in a file with 4"),
+        (header(a=("U8", [4], [-4, 0])), "whole numbers"),
+        (header(a=("U8", [1], [0, 1])), "1 bytes in a file with 4"),
+        (b'{"a":{"shape":[4],"data_offsets":[0,4]}}', "exactly dtype, shape"),
+        (b'{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"code":"print()"}}', "exactly dtype, shape"),
         (header(a=("U8", [True], [0, 1])), "whole numbers"),
         (header(a=("U8", [1.0], [0, 1])), "whole numbers"),
         (b'{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"a":{}}', "twice"),
@@ -194,6 +135,11 @@ def test_a_header_that_lies_is_refused_and_says_why(text: bytes, why: str) -> No
         ('{"format":1,"a":{"$float":"1"}}', "unknown mark"),
         ('{"format":1,"a":{"$object":[]}}', "unknown mark"),
         ('{"format":1,"a":{"$__reduce__":["os.system","true"]}}', "unknown mark"),
+        ('{"format":1,"a":{"$code":"print()"}}', "unknown mark"),
+        ('{"format":1,"a":{"$float":"1e5"}}', "unknown mark"),
+        ('{"a":1}', "format version"),
+        ('{"format":0}', "format version"),
+        ('{"format":"1"}', "format version"),
         ('{"$object":{"format":1}}', "format version"),
         ('{"format":1e0}', "format version"),
         ('{"format":true}', "format version"),
@@ -226,23 +172,20 @@ def test_what_is_written_can_be_read_back_or_is_not_written() -> None:
             documents.as_read({"value": value})
 
 
-def test_a_document_of_too_many_values_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fields, "MOST_VALUES", 1000)
-    data = encode({"format": FORMAT, "value": [0] * 990})
-    assert len(decode(data, "file")["value"]) == 990
-    with pytest.raises(
-        ValueError, match=r"Expected a document of up to .* values\. Received: more than 1000 values"
-    ):
-        encode({"format": FORMAT, "value": [0] * 1000})
-
-
-def test_a_document_too_large_to_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "LARGEST", 1000)
-    encode({"format": FORMAT, "value": "x" * 900})
-    with pytest.raises(
-        ValueError, match=r"Expected a document of up to 1000 bytes .* Received: 1\d\d\d bytes"
-    ):
-        encode({"format": FORMAT, "value": "x" * 1000})
+@pytest.mark.parametrize(
+    ("module", "limit", "fits", "why"),
+    [
+        (fields, "MOST_VALUES", [0] * 990, r".* values\. Received: more than 1000 values"),
+        (documents, "LARGEST", "x" * 900, r"1000 bytes .* Received: 1\d\d\d bytes"),
+    ],
+)
+def test_a_document_too_large_to_be_read_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, module: Any, limit: str, fits: Any, why: str
+) -> None:
+    monkeypatch.setattr(module, limit, 1000)
+    assert decode(encode({"format": FORMAT, "value": fits}), "file")["value"] == fits
+    with pytest.raises(ValueError, match=rf"Expected a document of up to {why}"):
+        encode({"format": FORMAT, "value": (fits * 2)[:1000]})
 
 
 @pytest.mark.parametrize(

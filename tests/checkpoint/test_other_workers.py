@@ -13,6 +13,7 @@ from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers, Setu
 from keras_preempt.checkpoint.reader import CheckpointInfo
 from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint import builders
+from tests.checkpoint.sharded_builders import Counting
 
 OLD = Setup(workers=2, replicas=2, global_batch=8, batches=6, built_from=1)
 OTHERS = [
@@ -34,47 +35,26 @@ def saved(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> CheckpointInfo:
     return builders.save(store, 5)
 
 
-@pytest.mark.parametrize("member", [0, 1])
-def test_the_same_setup_reads_its_own_part_only(
-    store: LocalStore, saved: CheckpointInfo, member: int
+@pytest.mark.parametrize("setup", [OLD, *OTHERS])
+def test_another_setup_reads_every_part_and_the_same_its_own_part_only_and_no_file_twice(
+    store: Counting, saved: CheckpointInfo, setup: Setup
 ) -> None:
-    loaded = load_for(store, saved, member, OLD)
-    assert not isinstance(loaded, LoadedFromOthers)
-    assert loaded.state["member"] == member
-
-
-@pytest.mark.parametrize("setup", OTHERS)
-def test_another_setup_reads_every_part(store: LocalStore, saved: CheckpointInfo, setup: Setup) -> None:
     for member in range(setup.workers):
+        store.opened.clear()
         loaded = load_for(store, saved, member, setup)
-        assert isinstance(loaded, LoadedFromOthers)
+        assert set(store.opened.values()) == {1}
+        assert {"w00000.part.json", "w00001.part.json"} <= store.opened.keys()
+        np.testing.assert_array_equal(loaded.tensors["dense/kernel"], builders.model(5)["dense/kernel"])
+        assert isinstance(loaded, LoadedFromOthers) == (setup != OLD)
+        if not isinstance(loaded, LoadedFromOthers):
+            assert loaded.state["member"] == member
+            continue
         assert loaded.setup == OLD
         assert [own.member for own in loaded.workers] == [0, 1]
         for own in loaded.workers:
             assert own.state["member"] == own.member
-            np.testing.assert_array_equal(
-                own.local["moving_mean"], builders.local(5, own.member)["moving_mean"]
-            )
-        np.testing.assert_array_equal(loaded.tensors["dense/kernel"], builders.model(5)["dense/kernel"])
-
-
-@pytest.mark.parametrize("setup", [OLD, *OTHERS])
-def test_no_file_is_read_twice(
-    store: LocalStore, saved: CheckpointInfo, setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    real = store.open
-
-    def counted(name: str, *more: Any) -> Any:
-        opened.append(name)
-        return real(name, *more)
-
-    monkeypatch.setattr(store, "open", counted)
-    load_for(store, saved, 1, setup)
-    assert sorted(set(opened)) == sorted(opened)
-    assert {name for name in opened if name.endswith(".part.json")} == {
-        f"{saved.directory}/w0000{member}.part.json" for member in (0, 1)
-    }
+            wanted = builders.local(5, own.member)["moving_mean"]
+            np.testing.assert_array_equal(own.local["moving_mean"], wanted)
 
 
 def test_a_damaged_part_of_another_worker_is_found_out(store: LocalStore, saved: CheckpointInfo) -> None:
@@ -100,12 +80,6 @@ def differ(old: Setup = OLD, **changes: Any) -> list[str]:
     return [name for name, _, _ in differences(old.to_json(), replace(old, **changes).to_json())]
 
 
-def test_as_many_workers_train_on_the_same_batches() -> None:
-    assert differ() == []
-    assert differ(global_batch=16, batches=3) == ["global_batch", "batches"]
-    assert differ(batches=5) == ["batches"]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -123,13 +97,13 @@ def test_other_workers_may_have_other_batches_of_the_same_samples(changes: dict[
         assert differ(**workers, **changes) == []
 
 
-def test_other_workers_do_not_excuse_other_data() -> None:
+def test_as_many_workers_train_on_the_same_batches_and_others_on_the_same_data() -> None:
+    assert differ() == []
+    assert differ(global_batch=16, batches=3) == ["global_batch", "batches"]
+    assert differ(batches=5) == ["batches"]
     assert differ(workers=3, replicas=3, batches=60) == ["batches"]
     assert differ(workers=3, replicas=3, batches=8, global_batch=12) == ["global_batch", "batches"]
-
-
-def test_how_a_strategy_builds_a_model_is_no_difference() -> None:
-    assert differ(built_from=0, workers=1, replicas=1) == []
+    assert differ(built_from=0, workers=1, replicas=1) == [], "how a strategy builds a model does not count"
 
 
 def test_a_setup_is_read_back_as_it_was() -> None:

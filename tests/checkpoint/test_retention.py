@@ -33,42 +33,42 @@ def test_the_newest_checkpoints_are_kept_whole(store: LocalStore, max_to_keep: i
     assert retain(store, Retention(max_to_keep), 1) == []
 
 
-@pytest.mark.parametrize("max_to_keep", [0, -1, True, 1.5, "2", None])
-def test_keeping_nothing_is_refused(max_to_keep: Any) -> None:
-    with pytest.raises(ValueError, match=r"Expected max_to_keep to be .*at least 1\. Received: ") as refused:
-        Retention(max_to_keep)
-    assert repr(max_to_keep) in str(refused.value)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("max_to_keep", value) for value in (0, -1, True, 1.5, "2", None)]
+    + [("keep_every", value) for value in (0, -1, True, 1.5, "", "epochs", "10", "0s", [], b"epoch")]
+    + [("keep_every", dt.timedelta(0))],
+)
+def test_keeping_nothing_and_impossible_periods_are_refused(option: str, value: Any) -> None:
+    least = r".*at least 1\. Received: " if option == "max_to_keep" else ""
+    with pytest.raises(ValueError, match=rf"Expected {option} to be {least}") as refused:
+        Retention(**{option: value})
+    assert repr(value) in str(refused.value)
 
 
-@pytest.mark.parametrize("every", [0, -1, True, 1.5, "", "epochs", "10", "0s", dt.timedelta(0), [], b"epoch"])
-def test_impossible_periods_are_refused(every: Any) -> None:
-    with pytest.raises(ValueError, match="Expected keep_every to be ") as refused:
-        Retention(keep_every=every)
-    assert repr(every) in str(refused.value)
+MINUTES = [lambda m=m: (1e6 * 60 + m) * 60 for m in (1, 30, 59, 61, 70, 200, 210)]
+EPOCHS = (5, 0), (8, 0), (10, 1), (14, 1), (20, 2), (25, 2), (28, 2)
 
 
-def test_the_first_checkpoint_of_each_stretch_of_steps_is_kept_for_ever(store: LocalStore) -> None:
-    for round, step in enumerate((40, 80, 100, 120, 180, 210, 250, 260)):
-        save(store, step, round=round)
-        retain(store, Retention(2, keep_every=100), 1)
-    # Counted from step 0: the first below 100, of the 100s, of the 200s; and the newest two.
-    assert steps(store) == [260, 250, 210, 100, 40]
-
-
-def test_the_first_checkpoint_of_each_epoch_is_kept_for_ever(store: LocalStore) -> None:
-    for round, (step, epoch) in enumerate([(5, 0), (8, 0), (10, 1), (14, 1), (20, 2), (25, 2), (28, 2)]):
-        position = at(step, epoch=epoch)
-        save(store, step, round=round, position=position)
-        retain(store, Retention(1, keep_every="epoch"), 1)
-    assert steps(store) == [28, 20, 10, 5]
-
-
-@pytest.mark.parametrize("every", ["1h", dt.timedelta(hours=1)])
-def test_the_first_checkpoint_of_each_stretch_of_time_is_kept_for_ever(store: LocalStore, every: Any) -> None:
-    for step, minute in enumerate((1, 30, 59, 61, 70, 200, 210)):
-        save(store, step, round=step, now=lambda: 1e6 * 3600 + minute * 60.0)  # noqa: B023 (called at once)
-        retain(store, Retention(1, keep_every=every), 1)
-    assert steps(store) == [6, 5, 3, 0]
+@pytest.mark.parametrize(
+    ("every", "newest", "saves", "kept"),
+    [
+        # Counted from step 0: the first below 100, of the 100s, of the 200s; and the newest two.
+        (100, 2, [{"step": n} for n in (40, 80, 100, 120, 180, 210, 250, 260)], [260, 250, 210, 100, 40]),
+        ("epoch", 1, [{"step": n, "position": at(n, epoch=epoch)} for n, epoch in EPOCHS], [28, 20, 10, 5]),
+        *(
+            (hour, 1, [{"step": n, "now": now} for n, now in enumerate(MINUTES)], [6, 5, 3, 0])
+            for hour in ("1h", dt.timedelta(hours=1))
+        ),
+    ],
+)
+def test_the_first_checkpoint_of_each_period_is_kept_for_ever(
+    store: LocalStore, every: Any, newest: int, saves: list[dict[str, Any]], kept: list[int]
+) -> None:
+    for round, told in enumerate(saves):
+        save(store, round=round, **told)
+        retain(store, Retention(newest, keep_every=every), 1)
+    assert steps(store) == kept
 
 
 def test_the_first_of_a_period_is_the_one_that_was_committed_first(store: LocalStore) -> None:
@@ -159,24 +159,6 @@ def test_what_no_save_has_written_is_never_removed(store: LocalStore) -> None:
     assert left == foreign | {"incarnations/00001.json"}
 
 
-def test_the_manifest_goes_first_so_that_a_crash_leaves_no_broken_checkpoint(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(store, 1)
-    save(store, 2, round=2)
-
-    def crash(_: str) -> None:
-        raise OSError("cut")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "delete_tree", crash)
-        with pytest.raises(OSError, match="cut"):
-            retain(store, Retention(1), 1)
-    assert steps(store) == [2]
-    # The rest of it is cleared away by the next incarnation.
-    assert retain(store, Retention(1), 2) == ["step-00000001/00001-0001"]
-
-
 def test_a_manifest_that_is_created_while_its_attempt_is_cleared_away_goes_too(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,8 +224,3 @@ def test_a_directory_is_never_taken_for_empty_because_others_save_and_remove_in_
     else:
         with pytest.raises(StoreUnavailable, match="Received: other ones every time, 10 times"):
             committed(store)
-
-
-def test_a_directory_in_which_nothing_was_ever_committed_is_empty(store: LocalStore) -> None:
-    write_parts(store, attempt_directory(7, attempt_name(1, 1)), 7)
-    assert steps(store) == []

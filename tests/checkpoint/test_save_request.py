@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,35 +12,16 @@ from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.storage.local import LocalStore
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    store = LocalStore(tmp_path / "run")
-    store.prepare()
-    return store
-
-
-def test_nobody_has_asked(store: LocalStore) -> None:
+def test_a_request_is_joined_while_it_stands_and_makes_way_in_the_next_start(store: LocalStore) -> None:
     assert save_request.read(store) is None
-
-
-def test_it_is_read_as_it_was_made(store: LocalStore) -> None:
     made, own = save_request.make(store, 3, "here")
     assert own
     assert (made.incarnation, made.asked_from) == (3, "here")
+    assert save_request.make(store, 3, "there") == (made, False)
     assert save_request.read(store) == made
-
-
-def test_who_asks_while_a_request_stands_joins_it(store: LocalStore) -> None:
-    first, _ = save_request.make(store, 3, "here")
-    assert save_request.make(store, 3, "there") == (first, False)
-    assert save_request.read(store) == first
-
-
-def test_a_request_to_an_earlier_start_makes_way(store: LocalStore) -> None:
-    old, _ = save_request.make(store, 3, "here")
     new, own = save_request.make(store, 4, "here")
     assert own
-    assert save_request.read(store) == new != old
+    assert save_request.read(store) == new != made
 
 
 def test_only_the_request_that_is_meant_is_removed(store: LocalStore) -> None:

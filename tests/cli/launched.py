@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 ROOT = str(Path(__file__).parents[2])
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])}
@@ -78,6 +78,27 @@ class Launched:
         self._started.append(process)
         return process
 
+    def train(
+        self, body: str, line: str = "exec {train}", until: str = "listening-0", **how: Any
+    ) -> subprocess.Popen[str]:
+        """Starts a worker behind a shell, and waits for a file that it leaves."""
+        train = shlex.join([sys.executable, self.script(body)])
+        process = self.run("sh", "-c", line.format(train=train), **how)
+        if until:
+            self.trace(until, process)
+        return process
+
+    @staticmethod
+    def ended(process: subprocess.Popen[str], code: int) -> str:
+        """Waits until it ends with a status; returns its output."""
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == code, output
+        return output
+
+    def stopped(self, process: subprocess.Popen[str], code: int = 75, number: int = signal.SIGTERM) -> str:
+        process.send_signal(number)
+        return self.ended(process, code)
+
     def end(self) -> None:
         for process in self._started:
             process.kill()
@@ -96,11 +117,3 @@ class Launched:
     def left(self) -> Sequence[str]:
         """What is left in the temporary directory."""
         return sorted(path.name for path in self.temporary.iterdir())
-
-
-@pytest.fixture
-def launched(tmp_path: Path) -> Iterator[Launched]:
-    """Launchers that end with the test."""
-    found = Launched(tmp_path)
-    yield found
-    found.end()

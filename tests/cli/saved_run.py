@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from keras_preempt.checkpoint import documents, incarnations
 from keras_preempt.checkpoint.layout import RUN, attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
-from keras_preempt.checkpoint.storage import budget
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.cli.main import main
-from keras_preempt.testing import FakeGcs
 from tests.checkpoint.builders import commit_parts
+
+#: The fixture `run`.
+Run = Callable[..., tuple[str, str]]
 
 IDENTITY: dict[str, Any] = {
     "format": 1,
@@ -49,16 +48,6 @@ def begin(place: str | os.PathLike[str], **settings: Any) -> Store:
         store.create(RUN, documents.encode(IDENTITY))
     incarnations.claim(store, {"members": 2, **settings})
     return store
-
-
-@contextlib.contextmanager
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
-    """A bucket of the name "bucket", which the commands find, and whose refusals are not waited for."""
-    monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
-    with FakeGcs(buckets=("bucket",)) as gcs:
-        for name, value in gcs.environment().items():
-            monkeypatch.setenv(name, value)
-        yield gcs
 
 
 def kernel(step: int) -> Array:
@@ -119,6 +108,12 @@ def events(path: Path, incarnation: int, member: int, *told: Mapping[str, Any]) 
     folder.mkdir(exist_ok=True)
     lines = "".join(json.dumps(event) + "\n" for event in told)
     (folder / f"{incarnation:05d}.w{member:05d}.jsonl").write_text(lines)
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
 
 
 def contents(path: Path) -> dict[str, bytes]:

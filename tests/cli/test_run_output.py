@@ -14,9 +14,7 @@ import termios
 
 import pytest
 
-from tests.cli.launched import ENV, Launched, launched
-
-__all__ = ["launched"]
+from tests.cli.launched import ENV, Launched
 
 _PRINTS = """
 print("begun", flush=True)
@@ -38,9 +36,8 @@ saved(0, finished=True)
 def test_a_job_whose_output_cannot_be_written_continues_to_its_end(
     launched: Launched, before: str, why: str | None
 ) -> None:
-    process = launched.run(
-        sys.executable, launched.script(_PRINTS.format(lines=2000)), before=before, stderr=subprocess.PIPE
-    )
+    body = _PRINTS.format(lines=2000)
+    process = launched.train(body, until="", before=before, stderr=subprocess.PIPE)
     output, error = process.communicate(timeout=60)
     assert (process.returncode, output) == (0, "")
     assert launched.trace("saved-0").exists()
@@ -50,27 +47,27 @@ def test_a_job_whose_output_cannot_be_written_continues_to_its_end(
     assert launched.left() == []
 
 
-def test_a_job_whose_output_is_lost_is_still_saved(launched: Launched) -> None:
-    script = launched.script("listen(); until_signal(); print('saving'); saved(); sys.exit(75)")
-    process = launched.run(sys.executable, script, before='exec "$@" >/dev/full 2>&1')
-    launched.trace("listening-0", process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 75
+def test_output_that_nobody_reads_any_more_does_not_end_training(launched: Launched) -> None:
+    process = launched.train(_PRINTS.format(lines=20_000), until="", stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
+    assert len(process.stderr.readlines()) == 1
+    assert launched.trace("saved-0").exists()
 
 
 def test_a_job_whose_terminal_is_gone_continues(launched: Launched) -> None:
     """A pty whose other side is closed answers every write with EIO. `setsid` keeps its SIGHUP away."""
-    script = launched.script(
+    body = (
         "print('begun', flush=True); listen()\n"
         "while not (here / 'gone').exists(): select.select([], [], [], 0.01)\n"
         "for line in range(2000): print('line', line)\nsaved(0, finished=True)"
     )
     ours, theirs = pty.openpty()
-    process = launched.run(
-        sys.executable, script, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-    )
+    process = launched.train(body, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
-    launched.trace("listening-0", process)
     os.close(ours)
     (launched.folder / "gone").touch()
     assert process.wait(timeout=60) == 0
@@ -79,14 +76,13 @@ def test_a_job_whose_terminal_is_gone_continues(launched: Launched) -> None:
 
 def test_a_job_whose_reader_has_stopped_reading_is_saved_when_it_is_told_to_stop(launched: Launched) -> None:
     """As under a pager, or with the terminal stopped by Ctrl-S: the pipe is full, and the worker stands in a print."""
-    script = launched.script(
+    body = (
         "def print_for_ever():\n"
         "    while True: print('x' * 1000)\n"
         "listen(); threading.Thread(target=print_for_ever, daemon=True).start()\n"
         "until_signal(); sys.stdout.write('told\\n'); sys.stdout.flush(); saved(); os._exit(75)"
     )
-    process = launched.run(sys.executable, script)
-    launched.trace("listening-0", process)
+    process = launched.train(body)
     assert process.stdout is not None
     _until_full(process.stdout.fileno())
     process.send_signal(signal.SIGTERM)
@@ -94,34 +90,9 @@ def test_a_job_whose_reader_has_stopped_reading_is_saved_when_it_is_told_to_stop
 
 
 def test_characters_that_the_output_cannot_encode_are_replaced(launched: Launched) -> None:
-    script = launched.script(
-        "sys.stdout.buffer.write('\\u2501 \\u00e9\\n'.encode()); saved(0, finished=True)"
-    )
-    process = launched.run(sys.executable, script, env={"PYTHONIOENCODING": "ascii"})
-    output, _ = process.communicate(timeout=60)
-    assert (process.returncode, output.splitlines()[0]) == (0, "[w0] \\u2501 \\xe9")
-
-
-def test_a_report_that_cannot_be_printed_is_an_error() -> None:
-    program = (
-        "import click, keras_preempt.cli.main as main\n"
-        "from keras_preempt.cli.terminal import Terminal\n"
-        "main.cli = click.Command('report', callback=lambda: Terminal().line('x'))\n"
-        "raise SystemExit(main.main(['--']))\n"
-    )
-    with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [sys.executable, "-c", program],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENV,
-            timeout=60,
-        )
-    assert result.returncode == 1
-    assert (
-        result.stderr == "Error: Expected to write to standard output. Received: No space left on device.\n"
-    )
+    body = "sys.stdout.buffer.write('\\u2501 \\u00e9\\n'.encode()); saved(0, finished=True)"
+    process = launched.train(body, until="", env={"PYTHONIOENCODING": "ascii"})
+    assert launched.ended(process, 0).splitlines()[0] == "[w0] \\u2501 \\xe9"
 
 
 def test_a_descriptor_that_was_closed_is_not_taken_by_another_file() -> None:
@@ -129,13 +100,8 @@ def test_a_descriptor_that_was_closed_is_not_taken_by_another_file() -> None:
     program = "import os, sys; from keras_preempt.cli.main import *; open_standard_descriptors(); " + (
         "print(os.readlink('/proc/self/fd/1'), file=sys.stderr)"
     )
-    result = subprocess.run(
-        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", program],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENV,
-        timeout=60,
-    )
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", program]
+    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=ENV, timeout=60)
     assert result.stderr == "/dev/null\n"
 
 

@@ -6,188 +6,170 @@ import os
 import pty
 import shlex
 import signal
-import sys
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from tests.cli.launched import Launched, launched
-
-__all__ = ["launched"]
+from tests.cli.launched import Launched
 
 SAVES = "listen(); until_signal(); saved(); sys.exit(75)"
-PYTHON = shlex.quote(sys.executable)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_job_that_is_told_to_stop_is_saved(launched: Launched, number: signal.Signals) -> None:
-    process = launched.run(sys.executable, launched.script(SAVES), workers=2)
-    for worker in (0, 1):
-        launched.trace(f"listening-{worker}", process)
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, output
-    assert f"stopped by {number.name}" in output
+    process = launched.train(SAVES, workers=2)
+    launched.trace("listening-1", process)
+    output = launched.stopped(process, 75, number)
+    assert f"stopped by {number.name}, saved at step 7: incarnations=1 preemptions=1 failures=0" in output
+    assert launched.trace("saved-0").exists()
+    assert launched.trace("saved-1").exists()
     assert launched.left() == []
 
 
-@pytest.mark.parametrize("line", ["exec {python} {script}", "{python} {script}; echo over"])
+def test_a_run_told_to_stop_that_finishes_all_the_same_is_finished(launched: Launched) -> None:
+    body = "(here / 'listening-0').write_text('1'); until_signal()"
+    launched.stopped(launched.train(body), 0)
+
+
+def test_sigint_reaches_workers_as_sigint_and_ends_the_run(launched: Launched) -> None:
+    process = launched.train("listen(); print('got', until_signal()); sys.exit(1)", workers=2)
+    launched.trace("listening-1", process)
+    output = launched.stopped(process, 130, signal.SIGINT)
+    assert f"[w0] got {int(signal.SIGINT)}" in output
+    assert f"[w1] got {int(signal.SIGINT)}" in output
+
+
+def test_a_second_sigint_kills_workers_that_do_not_leave(launched: Launched) -> None:
+    body = "listen(); until_signal(); print('staying'); until_signal(); until_signal()"
+    process = launched.train(body, workers=2)
+    pids = [launched.trace(f"listening-{worker}", process).read_text() for worker in (0, 1)]
+    assert process.stdout is not None
+    process.send_signal(signal.SIGINT)
+    for _ in pids:
+        assert "staying" in process.stdout.readline()
+    launched.stopped(process, 130, signal.SIGINT)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.parametrize("line", ["exec {train}", "{train}; echo over"])
 def test_training_that_listens_for_the_signal_of_a_scheduler_gets_that_one(
     launched: Launched, line: str
 ) -> None:
     listens = "signal.signal(signal.SIGUSR1, lambda number, frame: None)\n"
     checks = "listen(); assert until_signal() == signal.SIGUSR1; saved(); sys.exit(75)"
-    script = shlex.quote(launched.script(listens + checks))
-    process = launched.run("sh", "-c", line.format(python=PYTHON, script=script))
-    launched.trace("listening-0", process)
-    process.send_signal(signal.SIGUSR1)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, output
+    launched.stopped(launched.train(listens + checks, line), 75, signal.SIGUSR1)
     assert launched.left() == []
 
 
 def test_a_job_whose_terminal_closes_is_saved(launched: Launched) -> None:
     """What a closed window or a lost connection is: the terminal's session gets SIGHUP, and no write succeeds."""
     ours, theirs = pty.openpty()
-    script = launched.script(SAVES)
-    process = launched.run(
-        sys.executable,
-        script,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        # The terminal that is opened first by a session without one becomes its own.
-        before=f'exec "$@" 3<>{shlex.quote(os.ttyname(theirs))}',
-    )
+    # The terminal that is opened first by a session without one becomes its own.
+    before = f'exec "$@" 3<>{shlex.quote(os.ttyname(theirs))}'
+    how = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    process = launched.train(SAVES, before=before, **how)
     os.close(theirs)
-    launched.trace("listening-0", process)
     os.close(ours)
     assert process.wait(timeout=60) == 75
     assert launched.trace("saved-0").exists()
 
 
 def test_under_nohup_the_end_of_the_terminal_is_not_heard(launched: Launched) -> None:
-    script = launched.script(
+    body = (
         "assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN\n"
         "listen()\nwhile not (here / 'go').exists(): select.select([], [], [], 0.01)\nsaved(0, finished=True)"
     )
-    process = launched.run(sys.executable, script, before='trap "" HUP; exec "$@"')
-    launched.trace("listening-0", process)
+    process = launched.train(body, before='trap "" HUP; exec "$@"')
     process.send_signal(signal.SIGHUP)
     (launched.folder / "go").touch()
-    output, _ = process.communicate(timeout=60)
-    assert (process.returncode, "finished: incarnations=1" in output) == (0, True), output
+    assert "finished: incarnations=1" in launched.ended(process, 0)
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "{python} {script}; echo over",
-        "{python} {script} || exit 2",  # As make does, whatever has failed.
-        "trap '' TERM; {python} {script}; sleep 600",
-        "{python} {script} && echo finished",
-        "trap 'echo trapped' TERM; {python} {script}",
-        "( {python} {script} ) | cat",
-        "{python} {script} & wait",
-        "sh -c '{python} {script}; echo inner'; echo outer",
-        "setsid {python} {script} & wait",
+        "{train}; echo over",
+        "{train} || exit 2",  # As make does, whatever has failed.
+        # The shells of these two go on and are killed, which is waited for.
+        pytest.param("trap '' TERM; {train}; sleep 600", marks=pytest.mark.chaos),
+        pytest.param("while true; do sh -c 'until {train}; do :; done'; done", marks=pytest.mark.chaos),
+        "{train} && echo finished",
+        "trap 'echo trapped' TERM; {train}",
+        "( {train} ) | cat",
+        "{train} & wait",
+        "sh -c '{train}; echo inner'; echo outer",
+        "setsid {train} & wait",
     ],
 )
 def test_a_job_behind_a_shell_is_saved_before_75_is_said(launched: Launched, line: str) -> None:
-    script = launched.script(SAVES)
-    process = launched.run("sh", "-c", line.format(python=PYTHON, script=shlex.quote(script)))
-    launched.trace("listening-0", process)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output = launched.stopped(launched.train(SAVES, line))
     assert (launched.folder / "saved-0").exists(), output
-    assert process.returncode == 75, output
+    assert launched.left() == []
 
 
 def test_a_shell_that_dies_of_the_signal_leaves_the_training_process_time_to_save(launched: Launched) -> None:
     """As where a scheduler signals every process of the job: the shell is gone at once."""
-    script = launched.script(
-        "listen(); print('shell', os.getppid(), flush=True)\n"
+    body = (
+        "(here / 'shell').write_text(str(os.getppid())); listen()\n"
         "until_signal(); select.select([], [], [], 1.0); saved(); sys.exit(75)"
     )
-    process = launched.run("sh", "-c", f"{PYTHON} {shlex.quote(script)}; echo over")
-    assert process.stdout is not None
-    shell = next(int(line.split()[2]) for line in process.stdout if "shell" in line)
+    process = launched.train(body, "{train}; echo over")
     process.send_signal(signal.SIGTERM)
-    os.kill(shell, signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert (process.returncode, (launched.folder / "saved-0").exists()) == (75, True), output
-
-
-def test_a_shell_that_starts_the_training_again_and_again_is_ended_too(launched: Launched) -> None:
-    script = launched.script(SAVES)
-    line = f"until {PYTHON} {shlex.quote(script)}; do :; done"
-    process = launched.run("sh", "-c", f"while true; do sh -c {shlex.quote(line)}; done")
-    launched.trace("listening-0", process)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, output
-    assert launched.left() == []
+    os.kill(int((launched.folder / "shell").read_text()), signal.SIGTERM)
+    output = launched.ended(process, 75)
+    assert (launched.folder / "saved-0").exists(), output
 
 
 def test_a_job_that_a_shell_ends_with_0_after_a_preemption_is_started_again(launched: Launched) -> None:
-    script = launched.script(
+    body = (
         "first = not (here / 'saved-0').exists()\n"
         "saved(75 if first else 0, finished=not first); sys.exit(75 if first else 0)"
     )
-    process = launched.run("sh", "-c", f"{PYTHON} {shlex.quote(script)}; echo over")
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
+    output = launched.ended(launched.train(body, "{train}; echo over", until=""), 0)
     assert "incarnations=2 preemptions=1 failures=0" in output
+
+
+DIES = "signal.signal(signal.SIGTERM, signal.SIG_DFL)"
 
 
 @pytest.mark.parametrize(
     ("body", "status"),
     [
         # It began to train, and the signal killed it: what was trained is lost.
-        ("listens(member); signal.signal(signal.SIGTERM, signal.SIG_DFL); listen(); signal.pause()", 74),
+        (f"listens(member); {DIES}; listen(); signal.pause()", 74),
         # It did not come to that, so that nothing is lost, and nothing saved.
-        (
-            "signal.signal(signal.SIGTERM, signal.SIG_DFL); (here / 'listening-0').write_text('1'); signal.pause()",
-            143,
-        ),
+        (f"{DIES}; (here / 'listening-0').write_text('1'); signal.pause()", 143),
         # It says itself that it could not save.
         ("listen(); until_signal(); saved(74); sys.exit(74)", 74),
         # Its status says that it is saved, and nobody has said that a checkpoint is committed.
         ("listen(); until_signal(); sys.exit(75)", 74),
     ],
 )
-@pytest.mark.parametrize("shell", [False, True])
+@pytest.mark.parametrize("line", ["exec {train}", "{train}; echo over"])
 def test_75_is_not_said_of_a_job_that_was_not_saved(
-    launched: Launched, body: str, status: int, shell: bool
+    launched: Launched, body: str, status: int, line: str
 ) -> None:
-    script = launched.script(body)
-    line = f"{PYTHON} {shlex.quote(script)}; echo over"
-    process = launched.run(*(["sh", "-c", line] if shell else [sys.executable, script]))
-    launched.trace("listening-0", process)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == status, output
+    launched.stopped(launched.train(body, line), status)
 
 
-def test_a_command_without_training_of_this_package_is_believed(launched: Launched) -> None:
-    script = launched.script("(here / 'listening-0').write_text('1'); until_signal(); sys.exit(75)")
-    process = launched.run(sys.executable, script)
-    launched.trace("listening-0", process)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, output
-
-
-def test_a_job_stopped_while_it_starts_again_is_saved_already(launched: Launched) -> None:
-    script = launched.script(
-        "if not (here / 'saved-0').exists():\n    listen(); saved(); sys.exit(75)\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_DFL); (here / 'again').touch(); signal.pause()"
-    )
-    process = launched.run(sys.executable, script)
-    launched.trace("again", process)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, output
+@pytest.mark.parametrize(
+    ("body", "until"),
+    [
+        # A command without training of this package is believed.
+        ("(here / 'listening-0').write_text('1'); until_signal(); sys.exit(75)", "listening-0"),
+        # A job that is stopped while it starts again is saved already.
+        (
+            "if not (here / 'saved-0').exists():\n    listen(); saved(); sys.exit(75)\n"
+            f"{DIES}; (here / 'again').touch(); signal.pause()",
+            "again",
+        ),
+    ],
+)
+def test_75_is_said_of_a_job_that_says_nothing_or_starts_again(
+    launched: Launched, body: str, until: str
+) -> None:
+    launched.stopped(launched.train(body, until=until))
 
 
 #: As after jax.distributed.initialize: SIGTERM arrives, and nothing happens.
@@ -196,25 +178,27 @@ UNHEARD = (
     "signal.sigwait([signal.SIGTERM]); (here / 'unheard').touch()\n"
 )
 SAVED_BEFORE = "if not (here / 'saved-0').exists():\n    listen(); saved(); sys.exit(75)\n"
+#: The process gets no signal at all.
+SHIELDED = "trap '' TERM; {train}; echo over"
 
 
-@pytest.mark.parametrize(("before", "status"), [("", 143), (SAVED_BEFORE, 75)])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
-@pytest.mark.parametrize("line", ["exec {python} {script}", "trap '' TERM; {python} {script}; echo over"])
+@pytest.mark.parametrize(
+    ("line", "before", "number"),
+    [
+        ("exec {train}", "", signal.SIGTERM),
+        ("exec {train}", SAVED_BEFORE, signal.SIGHUP),
+        (SHIELDED, "", signal.SIGUSR1),
+        (SHIELDED, SAVED_BEFORE, signal.SIGTERM),
+    ],
+)
 def test_a_worker_that_neither_listens_nor_ends_is_killed_as_if_by_the_signal(
-    launched: Launched, before: str, status: int, number: signal.Signals, line: str
+    launched: Launched, line: str, before: str, number: signal.Signals
 ) -> None:
     body = before + UNHEARD.replace("'listening-0'", "'ready'") + "signal.pause()"
-    if line.startswith("trap"):  # The process gets no signal at all.
+    if line == SHIELDED:
         body = before + "(here / 'ready').write_text('1'); signal.pause()"
-    script = launched.script(body)
-    command = line.format(python=PYTHON, script=shlex.quote(script))
-    process = launched.run("sh", "-c", command, options=["--unheard-grace", "0.3"])
-    launched.trace("ready", process)
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
-    expected = 128 + number if status == 143 else status
-    assert process.returncode == expected, output
+    process = launched.train(body, line, "ready", options=["--unheard-grace", "0.3"])
+    output = launched.stopped(process, 75 if before else 128 + number, number)
     assert "does not listen for notices, and still ran 0.3 s after SIGTERM" in output
 
 
@@ -227,24 +211,19 @@ HEARS_FROM_NOW_ON = (
 def test_a_worker_that_listens_is_not_killed_for_taking_its_time(
     launched: Launched, begins: str, grace: str
 ) -> None:
-    script = launched.script(f"{begins}until_signal(); select.select([], [], [], 2.0); saved(); sys.exit(75)")
-    process = launched.run(sys.executable, script, options=["--unheard-grace", grace])
-    launched.trace("listening-0", process)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert (process.returncode, (launched.folder / "saved-0").exists()) == (75, True), output
+    body = f"{begins}until_signal(); select.select([], [], [], 2.0); saved(); sys.exit(75)"
+    output = launched.stopped(launched.train(body, options=["--unheard-grace", grace]))
+    assert (launched.folder / "saved-0").exists(), output
 
 
 def test_a_second_signal_does_not_change_the_status(launched: Launched) -> None:
-    process = launched.run(sys.executable, launched.script(SAVES))
-    launched.trace("listening-0", process)
+    process = launched.train(SAVES)
     for _ in range(1000):  # Until it is gone: whatever it is doing by then.
         if process.poll() is not None:
             break
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(timeout=0.002)
-        except Exception:
+        except subprocess.TimeoutExpired:
             continue
-    process.communicate(timeout=60)
-    assert process.returncode == 75
+    launched.ended(process, 75)

@@ -18,55 +18,44 @@ from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.process import this_process
 from tests.cli.launched import ENV, command_line
-from tests.cli.saved_run import begin, events, run
+from tests.cli.saved_run import Run, begin, events
 
 SAVED, NOTHING_RUNS, CANNOT_READ, TIMED_OUT, NOT_SAVED = 0, 1, 3, 4, 5
 WITHOUT_PRIVILEGES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--") if os.geteuid() == 0 else ()
 PATIENCE = 240.0
 
 
-def ask(directory: str | Path, *options: str, wrapper: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    command = [*wrapper, *command_line("save", str(directory), *options)]
-    return subprocess.Popen(command, text=True, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-def answer(asked: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = asked.communicate(timeout=240)
-    return asked.returncode, output
-
-
-# -- Directories in which nobody answers ----------------------------------------------------------------
-
-
-def elsewhere(directory: Path, **more: Any) -> None:
+def elsewhere(directory: Path) -> Path:
     """A start on another machine, of which nobody here knows whether it runs."""
     begin(directory)
     process = {**this_process.name(), "machine": "another"}
-    events(directory, 1, 0, {"event": "start", "time": time.time(), "member": 0, "process": process, **more})
+    events(directory, 1, 0, {"event": "start", "time": time.time(), "member": 0, "process": process})
+    return directory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return elsewhere(tmp_path / "run")
 
 
 def test_a_job_that_does_not_look_is_waited_for_until_the_time_and_the_request_taken_back(
-    tmp_path: Path, capsys: Any
+    directory: Path, run: Run
 ) -> None:
-    elsewhere(tmp_path / "run")
-    code, _, errors = run(capsys, "save", str(tmp_path / "run"), "--timeout", "0.3")
-    assert code == TIMED_OUT
+    _, errors = run("save", directory, "--timeout", "0.3", code=TIMED_OUT)
     assert "has not looked at the request within 0.3 s" in errors
-    assert not (tmp_path / "run" / SAVE_REQUEST).exists()
+    assert not (directory / SAVE_REQUEST).exists()
 
 
-def test_a_request_of_somebody_else_is_waited_for_and_not_taken_back(tmp_path: Path, capsys: Any) -> None:
-    elsewhere(tmp_path / "run")
-    theirs, _ = save_request.make(open_store(tmp_path / "run"), 1, "there")
-    assert run(capsys, "save", str(tmp_path / "run"), "--timeout", "0.3")[0] == TIMED_OUT
-    assert save_request.read(open_store(tmp_path / "run")) == theirs
+def test_a_request_of_somebody_else_is_waited_for_and_not_taken_back(directory: Path, run: Run) -> None:
+    theirs, _ = save_request.make(open_store(directory), 1, "there")
+    run("save", directory, "--timeout", "0.3", code=TIMED_OUT)
+    assert save_request.read(open_store(directory)) == theirs
 
 
-def test_without_waiting_the_request_stays(tmp_path: Path, capsys: Any) -> None:
-    elsewhere(tmp_path / "run")
-    code, output, _ = run(capsys, "save", str(tmp_path / "run"), "--no-wait")
-    assert (code, "Asked start 1" in output) == (SAVED, True)
-    assert (tmp_path / "run" / SAVE_REQUEST).exists()
+def test_without_waiting_the_request_stays(directory: Path, run: Run) -> None:
+    output, _ = run("save", directory, "--no-wait")
+    assert "Asked start 1" in output
+    assert (directory / SAVE_REQUEST).exists()
 
 
 def answering(directory: Path, tell: Callable[[str], list[dict[str, Any]]]) -> threading.Thread:
@@ -103,42 +92,35 @@ def answering(directory: Path, tell: Callable[[str], list[dict[str, Any]]]) -> t
     ids=["could not save", "slow", "failed", "killed"],
 )
 def test_whatever_becomes_of_the_job_is_told(
-    told: list[tuple[str, dict[str, Any]]], code: int, says: str, tmp_path: Path, capsys: Any
+    told: list[tuple[str, dict[str, Any]]], code: int, says: str, directory: Path, run: Run
 ) -> None:
-    directory = tmp_path / "run"
-    elsewhere(directory)
     job = answering(directory, lambda id: [{"event": kind, "id": id, **fields} for kind, fields in told])
-    found, _, errors = run(capsys, "save", str(directory), "--timeout", "3")
+    patience = "3" if code == TIMED_OUT else "60"
+    _, errors = run("save", directory, "--timeout", patience, code=code)
     job.join()
-    assert (found, says in errors) == (code, True), errors
+    assert says in errors
 
 
-def test_a_job_that_finishes_meanwhile_has_saved_its_end(tmp_path: Path, capsys: Any) -> None:
-    directory = tmp_path / "run"
-    elsewhere(directory)
+def test_a_job_that_finishes_meanwhile_has_saved_its_end(directory: Path, run: Run) -> None:
     commit = {"event": "commit", "step": 9, "attempt": "00001-0003"}
     end = [{"event": "finish", "step": 9}, {"event": "end", "reason": "training is over"}]
     job = answering(directory, lambda id: [commit, *end])
-    code, output, errors = run(capsys, "save", str(directory))
+    output, _ = run("save", directory)
     job.join()
-    assert (code, "Saved step 9" in output, "that is its end" in output) == (SAVED, True, True), errors
+    assert "Saved step 9" in output
+    assert "that is its end" in output
 
 
-def test_an_answer_to_another_request_is_none(tmp_path: Path, capsys: Any) -> None:
-    directory = tmp_path / "run"
-    elsewhere(directory)
+def test_an_answer_to_another_request_is_none(directory: Path, run: Run) -> None:
     other = {"event": "answered", "id": "another", "checkpoint": "step-00000003/00001-0000", "reason": ""}
     job = answering(directory, lambda id: [other])
-    code, _, errors = run(capsys, "save", str(directory), "--timeout", "1")
+    run("save", directory, "--timeout", "1", code=TIMED_OUT)
     job.join()
-    assert code == TIMED_OUT, errors
 
 
-def test_a_job_that_is_started_again_is_asked_again(tmp_path: Path, capsys: Any) -> None:
-    directory = tmp_path / "run"
-    elsewhere(directory)
-
-    def start_again() -> None:
+def test_a_job_that_is_started_again_is_asked_again(directory: Path, run: Run) -> None:
+    def job() -> None:
+        await_(lambda: (directory / SAVE_REQUEST).exists())
         begin(directory)
         start = {"event": "start", "time": time.time(), "member": 0}
         events(directory, 2, 0, start)
@@ -152,54 +134,36 @@ def test_a_job_that_is_started_again_is_asked_again(tmp_path: Path, capsys: Any)
         saved = {"event": "answered", "id": asked.id, "checkpoint": "step-00000009/00002-0000", "reason": ""}
         events(directory, 2, 0, start, {**start, **saved})
 
-    def job() -> None:
-        await_(lambda: (directory / SAVE_REQUEST).exists())
-        start_again()
-
     thread = threading.Thread(target=job)
     thread.start()
-    code, output, errors = run(capsys, "save", str(directory))
+    output, _ = run("save", directory)
     thread.join()
-    assert (code, "Saved step 9" in output) == (SAVED, True), errors
+    assert "Saved step 9" in output
 
 
-def test_the_fit_that_runs_is_asked_where_a_script_has_several(tmp_path: Path, capsys: Any) -> None:
+def test_the_fit_that_runs_is_asked_where_a_script_has_several(tmp_path: Path, run: Run) -> None:
     begin(tmp_path / "run")
     events(tmp_path / "run", 1, 0, {"event": "end", "time": time.time(), "member": 0, "reason": "over"})
     elsewhere(tmp_path / "run" / "fit-00002")
-    code, output, _ = run(capsys, "save", str(tmp_path / "run"), "--no-wait")
-    assert (code, "fit-00002" in output) == (SAVED, True)
+    output, _ = run("save", tmp_path / "run", "--no-wait")
+    assert "fit-00002" in output
     assert (tmp_path / "run" / "fit-00002" / SAVE_REQUEST).exists()
 
 
-@pytest.mark.parametrize("there", ["nothing", "an empty directory", "other files"])
-def test_what_is_no_directory_of_a_run_is_refused(there: str, tmp_path: Path, capsys: Any) -> None:
-    place = tmp_path / "run"
-    if there != "nothing":
-        place.mkdir()
-    if there == "other files":
-        (place / "thesis.txt").touch()
-    code, _, errors = run(capsys, "save", str(place))
-    assert (code, "Expected the directory of a run" in errors) == (CANNOT_READ, True), errors
-    assert not (place / SAVE_REQUEST).exists()
+def test_a_foreign_file_of_that_name_is_refused_and_stays(directory: Path, run: Run) -> None:
+    (directory / SAVE_REQUEST).write_text("buy milk")
+    assert "Remove it, and ask again" in run("save", directory, code=CANNOT_READ)[1]
+    assert (directory / SAVE_REQUEST).read_text() == "buy milk"
 
 
-def test_a_foreign_file_of_that_name_is_refused_and_stays(tmp_path: Path, capsys: Any) -> None:
-    elsewhere(tmp_path / "run")
-    (tmp_path / "run" / SAVE_REQUEST).write_text("buy milk")
-    code, _, errors = run(capsys, "save", str(tmp_path / "run"))
-    assert (code, "Remove it, and ask again" in errors) == (CANNOT_READ, True), errors
-    assert (tmp_path / "run" / SAVE_REQUEST).read_text() == "buy milk"
-
-
-def test_who_may_not_write_there_is_told_so(tmp_path: Path) -> None:
-    elsewhere(tmp_path / "run")
-    (tmp_path / "run").chmod(0o555)
+def test_who_may_not_write_there_is_told_so(directory: Path) -> None:
+    directory.chmod(0o555)
     try:
-        code, output = answer(ask(tmp_path / "run", wrapper=WITHOUT_PRIVILEGES))
+        command = [*WITHOUT_PRIVILEGES, *command_line("save", str(directory))]
+        done = subprocess.run(command, text=True, env=ENV, capture_output=True, timeout=PATIENCE)
     finally:
-        (tmp_path / "run").chmod(0o755)
-    assert (code, "Permission denied" in output) == (CANNOT_READ, True), output
+        directory.chmod(0o755)
+    assert (done.returncode, "Permission denied" in done.stderr) == (CANNOT_READ, True), done.stderr
 
 
 def await_(done: Callable[[], bool]) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import io
 import subprocess
 import sys
@@ -53,34 +52,3 @@ def test_a_reader_that_goes_away_ends_neither_lines_nor_tables() -> None:
         child.stdout.close()
         assert child.stderr.read() == b""
     assert child.returncode == 0
-
-
-class Gone(io.StringIO):
-    """A terminal that goes away: whatever touches it fails."""
-
-    gone = False
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        if self.gone:
-            raise OSError(errno.EIO, "Input/output error")
-        return super().write(text)
-
-    def flush(self) -> None:
-        if self.gone:
-            raise OSError(errno.EIO, "Input/output error")
-
-
-def test_a_terminal_that_goes_away_costs_a_job_its_output_and_no_more() -> None:
-    stream = Gone()
-    terminal = Terminal(stream, job=True)
-    terminal.worker_line(0, "before")
-    stream.gone = True
-    for line in range(3):
-        terminal.worker_line(0, f"after {line}")
-        terminal.say("over")
-    assert "before" in stream.getvalue()
-    assert "after" not in stream.getvalue()
-    assert terminal.lost

@@ -16,11 +16,11 @@ import pytest
 
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli import watch as watch_module
-from keras_preempt.cli.main import main
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cli.watch import PATIENCE, Watch
 from keras_preempt.report.loading import Looks
 from keras_preempt.testing import FakeGcs
+from tests.cli.saved_run import Run
 from tests.cli.test_report import preempted, write
 from tests.docs.shown import assert_shown
 from tests.report.record import RECORDED
@@ -110,9 +110,8 @@ def test_in_a_pipe_it_waits_for_the_run_prints_what_changes_and_ends_with_it(
     assert f"{run}: finished at step 18 after 2 starts of 2 workers\n".encode() in out
 
 
-def test_a_run_that_is_over_is_told_as_the_page_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(RECORDED), "--watch"]) == 0
-    assert_shown("watched run", capsys.readouterr().out)
+def test_a_run_that_is_over_is_told_as_the_page_shows_it(run: Run) -> None:
+    assert_shown("watched run", run("report", RECORDED, "--watch")[0])
 
 
 class OnATerminal:
@@ -193,32 +192,24 @@ def test_a_reader_that_goes_away_ends_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (4, 1, "")
 
 
-def test_it_gives_up_when_the_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(tmp_path / "run"), "--watch", "--timeout", "0.1"]) == 4
-    assert "there is nothing yet" in capsys.readouterr().out
+def test_it_gives_up_when_the_time_is_over(tmp_path: Path, run: Run) -> None:
+    assert "there is nothing yet" in run("report", tmp_path / "run", "--watch", "--timeout", "0.1", code=4)[0]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "code", "message"),
     [
-        (("--watch", "--json"), "--watch without --json"),
-        (("--watch", "--over"), "--watch without --over"),
-        (("--timeout", "5"), "together with --watch"),
+        (("--watch", "--json"), 2, "--watch without --json"),
+        (("--watch", "--over"), 2, "--watch without --over"),
+        (("--timeout", "5"), 2, "together with --watch"),
+        (("--watch",), 3, "with other files in it"),
     ],
 )
-def test_options_that_exclude_each_other_are_refused(
-    options: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", str(tmp_path), *options]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_something_else_than_a_run_is_refused_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_wrong_usage_and_something_else_than_a_run_are_refused_at_once(
+    options: tuple[str, ...], code: int, message: str, tmp_path: Path, run: Run
 ) -> None:
     (tmp_path / "notes.txt").write_text("")
-    assert main(["report", str(tmp_path), "--watch"]) == 3
-    assert "with other files in it" in capsys.readouterr().err
+    assert message in run("report", tmp_path, *options, code=code)[1]
 
 
 def test_the_page_is_written_again_when_something_has_happened(
@@ -232,14 +223,6 @@ def test_the_page_is_written_again_when_something_has_happened(
     add(run, story.finish())
     process.communicate(timeout=PATIENT)
     assert "Finished at step 10" in page.read_text()
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
-    with FakeGcs() as gcs:
-        for name, value in gcs.environment().items():
-            monkeypatch.setenv(name, value)
-        yield gcs
 
 
 def test_a_look_at_a_bucket_in_which_nothing_has_happened_is_one_request(bucket: FakeGcs) -> None:

@@ -1,8 +1,8 @@
 """Starts Python scripts in processes that have TensorFlow imported already; run as a program of its own.
 
-Importing TensorFlow takes most of the time of a short job. This program imports it once and forks for each job: a
-real process, with its own pid, session, signals and threads, that has run nothing of TensorFlow yet. What the
-jobs of one server share besides the imports is the seed of Python's hashes.
+Importing TensorFlow takes most of the time of a short job. This program imports it once, when the first job is asked
+for, and forks for each job: a real process, with its own pid, session, signals and threads, that has run nothing of
+TensorFlow yet. The package is imported, too. What the jobs of one server share besides is the seed of Python's hashes.
 
 A client connects to the socket named by the first argument, and sends one line of JSON (``script``, ``args``,
 ``env``, ``cwd``) with the descriptor that the job's output goes to. It gets two lines back: the pid, and when
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import random
@@ -44,6 +45,10 @@ class _Server:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(sys.stdin, selectors.EVENT_READ, None)
         self._jobs: set[_Job] = set()
+
+    def await_job(self) -> bool:
+        """Waits until the first job is asked for; False at the end of standard input."""
+        return any(key.data is not None for key, _ in self._selector.select())
 
     def serve(self) -> dict[str, Any] | None:
         """Returns None at the end of standard input; in the process of a job, what it is to run."""
@@ -115,23 +120,32 @@ def _run(request: dict[str, Any]) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     random.seed()
     numpy.random.seed()
+    for module in (failpoints, drill_place):  # What they read when they are imported was the server's.
+        importlib.reload(module)
     sys.argv = [request["script"], *request["args"]]
     sys.path[0] = os.path.dirname(request["script"])
     runpy.run_path(request["script"], run_name="__main__")
 
 
 if __name__ == "__main__":
+    _server = _Server(sys.argv[1])
+    print("ready", flush=True)  # Not before it listens: whoever connects earlier is refused.
+    if not _server.await_job():
+        sys.exit()
+
     import google.cloud.storage
     import keras
     import numpy
     import tensorflow
 
-    import keras_preempt
+    import keras_preempt.callback
+    import keras_preempt.handler
+    from keras_preempt.backend import seam
+    from keras_preempt.checkpoint import failpoints
+    from keras_preempt.training import drill_place
 
-    _imported = (google.cloud.storage, keras, keras_preempt, numpy, tensorflow)
+    _imported = (google.cloud.storage, keras, keras_preempt, numpy, seam.backend(), tensorflow)
     gc.freeze()  # Jobs leave the pages of what is imported shared.
-    _server = _Server(sys.argv[1])
-    print("ready", flush=True)  # Not before it listens: whoever connects earlier is refused.
     _request = _server.serve()
     if _request is not None:
         _run(_request)

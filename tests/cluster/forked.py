@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -13,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,64 +28,64 @@ QUIET_CPU = {
     "KERAS_PREEMPT_PLATFORM": "generic",
 }
 
+BACKENDS = ("tensorflow", "jax")
+
 _PROGRAM = Path(__file__).with_name("fork_server.py")
-_READY_SECONDS = 300.0
+_READY_SECONDS = 60.0
+_FOLDER = "FORK_SERVERS"
+"""The environment variable with the folder of the servers' sockets, for all processes of a run."""
 
 
-class ForkServer:
-    """The fork server of this process.
+class ForkServers:
+    """The fork servers of a test run, one for each backend of Keras. They serve this process and all that it starts."""
 
-    Args:
-        env: Its environment; what TensorFlow reads while it is imported is the same for all jobs.
-    """
-
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="forks-")
-        self.address = os.path.join(self._folder, "server")
-        self._process = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), self.address],
+        # What one process of the run has compiled for JAX, the others load, as docs/jax.md recommends it for restarts.
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(self._folder, "compiled"))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        self._servers = [self._start(backend) for backend in BACKENDS]
+        for server in self._servers:
+            assert server.stdout is not None
+            assert select.select([server.stdout], [], [], _READY_SECONDS)[0], "a fork server does not start"
+            assert server.stdout.readline() == b"ready\n", "a fork server did not start"
+        os.environ[_FOLDER] = self._folder
+
+    def _start(self, backend: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, str(_PROGRAM), os.path.join(self._folder, backend)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=dict(env),
+            # What TensorFlow reads while it is imported is the same for all jobs.
+            env={**os.environ, **QUIET_CPU, "KERAS_BACKEND": backend},
             start_new_session=True,
         )
-        assert self._process.stdout is not None
-        timer = threading.Timer(_READY_SECONDS, self._process.kill)
-        timer.start()
-        ready = self._process.stdout.readline()
-        timer.cancel()
-        timer.join()
-        assert ready == b"ready\n", "the fork server did not start"
 
     def close(self) -> None:
-        """Ends the server and every job that still runs."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(30.0)
-        finally:
-            self._process.kill()
-            self._process.stdout.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+        """Ends the servers and every job that still runs."""
+        os.environ.pop(_FOLDER, None)
+        for server in self._servers:
+            assert server.stdin is not None
+            server.stdin.close()
+        for server in self._servers:
+            try:
+                server.wait(30.0)
+            finally:
+                server.kill()
+                assert server.stdout is not None
+                server.stdout.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
-_servers: dict[str, ForkServer] = {}
 _starting = threading.Lock()
 
 
-def fork_server(backend: str) -> ForkServer:
-    """Returns the server of this process whose jobs run Keras on a backend; it ends with the process."""
+def _address(backend: str) -> str:
+    """The socket of the run's server for a backend; a program that is no test run starts its own servers."""
     with _starting:
-        if backend not in _servers:
-            _servers[backend] = _start_server(backend)
-        return _servers[backend]
-
-
-def _start_server(backend: str) -> ForkServer:
-    server = ForkServer({**os.environ, **QUIET_CPU, "KERAS_BACKEND": backend})
-    atexit.register(server.close)
-    return server
+        if _FOLDER not in os.environ:
+            atexit.register(ForkServers().close)
+        return os.path.join(os.environ[_FOLDER], backend)
 
 
 class ForkedWorker(WorkerProcess):
@@ -117,7 +117,7 @@ class ForkedWorker(WorkerProcess):
         read, write = os.pipe()
         try:
             with socket.socket(socket.AF_UNIX) as client:
-                client.connect(fork_server(self._env.get("KERAS_BACKEND", "tensorflow")).address)
+                client.connect(_address(self._env.get("KERAS_BACKEND", "tensorflow")))
                 request = {
                     "script": os.path.abspath(self._command[1]),
                     "args": self._command[2:],

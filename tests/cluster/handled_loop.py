@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import tensorflow as tf
 from keras_preempt import Preempted
 from keras_preempt import PreemptionCheckpointHandler as Ours
 from keras_preempt import TerminationConfig as OurConfig
+from tests.cluster.left_behind import is_given_back
 
 STEPS = 8
 CLASSES = {
@@ -68,8 +70,6 @@ class Loop:
         lockstep: bool = True,
         save_arguments: Callable[[int], Mapping[str, Any]] | None = None,
         counted: str | None = None,
-        close: bool = False,
-        managed: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Trains as a process that is started again does.
 
@@ -82,8 +82,6 @@ class Loop:
             save_arguments: Uses save_checkpoint_if_preempted after each step, with these, in place of run.
             counted: "before" or "after": uses save_checkpoint_if_preempted before or after each step, and lets the
                 handler's count say which steps are left, as TensorFlow's own tests do.
-            close: Ends with close(), which TensorFlow's class has not.
-            managed: Passes a CheckpointManager that was made with these arguments.
         """
         with self.strategy.scope():
             state = tf.Variable(1.0, dtype=tf.float64)
@@ -97,9 +95,6 @@ class Loop:
             )
             step = tf.Variable(0, dtype=tf.int64)
         checkpoint = tf.train.Checkpoint(state=state, sums=sums, step=step)
-        given: tuple[Any, ...] = (checkpoint, str(self.directory))
-        if managed is not None:
-            given = (tf.train.CheckpointManager(checkpoint, str(self.directory), **managed),)
 
         @tf.function
         def update() -> Any:
@@ -122,7 +117,7 @@ class Loop:
             update()
             ran.append(number)
 
-        ended, began = "finished", time.time()
+        ended = "finished"
         started_at = runs_at_start = -1
 
         def save() -> None:
@@ -130,7 +125,10 @@ class Loop:
 
         try:
             termination = self.config_class(**config) if config is not None else None
-            self.handler = self.handler_class(self.resolver, *given, termination_config=termination)
+            resolver = getattr(self.strategy, "cluster_resolver", None)
+            self.handler = self.handler_class(
+                resolver, checkpoint, str(self.directory), termination_config=termination
+            )
             started_at = int(step.numpy())
             runs_at_start = self.handler.total_run_calls if self.handler is not None else -1
             for _ in range(runs_at_start, steps) if counted else ():
@@ -151,8 +149,6 @@ class Loop:
                     one()
                     step.assign_add(1)
                     self.handler.save_checkpoint_if_preempted(**save_arguments(int(step.numpy())))
-            if close:
-                self.handler.close()
         except Preempted:
             ended = "Preempted"
         except SystemExit as error:
@@ -163,7 +159,6 @@ class Loop:
         self.handler = None  # Deletes it.
         outcome = {
             "ended": ended,
-            "began": began,
             "left": time.time(),
             "started_at": started_at,
             "runs_at_start": runs_at_start,
@@ -176,6 +171,35 @@ class Loop:
         self.outcomes.append(outcome)
         return outcome
 
-    @property
-    def resolver(self) -> Any:
-        return getattr(self.strategy, "cluster_resolver", None)
+
+class Cases:
+    """What can happen to loops, as functions of a loop and of what is noted; a decorator that adds one."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Callable[[Loop, dict[str, Any]], None]] = {}
+
+    def __call__(self, function: Callable[[Loop, dict[str, Any]], None]) -> None:
+        self._known[function.__name__] = function
+
+    def run(self, folder: Path, kind: str, names: Sequence[str], strategy: Any = None) -> None:
+        """Writes to ``folder/<worker>.json`` what came of the loops of each case, and what it noted.
+
+        Args:
+            folder: That of the result and of all directories.
+            kind: Whose handler: a key of `CLASSES`.
+            names: The cases; after "but", those that are left out.
+            strategy: Of several workers, or None.
+        """
+        if names[0] == "but":
+            names = [name for name in self._known if name not in names]
+        found: dict[str, Any] = {}
+        for name in names:
+            handler, threads = signal.getsignal(signal.SIGTERM), set(threading.enumerate())
+            loop, notes, began = Loop(folder / name / "run", kind, strategy), dict[str, Any](), time.time()
+            self._known[name](loop, notes)
+            left = {thread.name for thread in set(threading.enumerate()) - threads}
+            notes["threads"] = sorted(name for name in left if name.startswith("keras_preempt"))
+            notes["handler"] = is_given_back(signal.SIGTERM, handler)
+            found[name] = {"loops": loop.outcomes, "notes": notes}
+            print(f"CASE {name}: {time.time() - began:.1f} s", flush=True)
+        (folder / f"{MEMBER}.json").write_text(json.dumps(found, default=int))

@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from keras_preempt.cluster import LocalCluster
 from tests.cluster.forked import QUIET_CPU, ForkedCluster
@@ -176,20 +177,7 @@ def start_cluster(
     return RunningCluster([sys.executable, str(script), *args], workers, env, per_worker_env, cwd, fresh)
 
 
-def run_cluster(
-    script: Path,
-    workers: int,
-    *,
-    args: Sequence[str] = (),
-    env: Mapping[str, str | None] | None = None,
-    timeout: float = 120.0,
-    per_worker_env: Mapping[int, Mapping[str, str | None]] | None = None,
-    cwd: Path | None = None,
-    fresh: bool = False,
-) -> ClusterResult:
-    """Runs ``python script *args`` in ``workers`` processes; fails with their logs after ``timeout``."""
-    handle = start_cluster(
-        script, workers, args=args, env=env, per_worker_env=per_worker_env, cwd=cwd, fresh=fresh
-    )
-    with handle as running:
+def run_cluster(script: Path, workers: int, *, timeout: float = 120.0, **how: Any) -> ClusterResult:
+    """As `start_cluster`, and waits for the end; fails with the logs of all after ``timeout``."""
+    with start_cluster(script, workers, **how) as running:
         return running.wait(timeout)

@@ -31,6 +31,7 @@ class JaxTraining:
         kind: How the model is distributed, and other options of the script.
         env: More environment variables.
         url: Where to save, if not in the folder.
+        fresh: Whether each process begins with nothing, also without TensorFlow, which the fork server has imported.
     """
 
     def __init__(
@@ -40,9 +41,11 @@ class JaxTraining:
         *kind: str,
         env: Mapping[str, str] | None = None,
         url: str | None = None,
+        fresh: bool = True,
     ) -> None:
         self.processes = processes
         self.kind = kind
+        self.fresh = fresh
         self.env = dict(env or {})
         self.output = folder / "output"
         self.directory = folder / "run"
@@ -50,22 +53,22 @@ class JaxTraining:
         folder.mkdir(parents=True, exist_ok=True)
         self.results: list[ClusterResult] = []
 
-    def start(self, *strikes: Strike, env: Mapping[str, str] | None = None) -> ClusterResult:
+    def start(self, *strikes: Strike) -> ClusterResult:
         """Runs one incarnation to its end, whatever that is."""
         result = run_cluster(
             SCRIPT,
             self.processes,
             args=[str(self.output), self.saves_in, *self.kind],
-            env={**ON_JAX, **self.env, "STRIKES": json.dumps(strikes), **(env or {})},
+            env={**ON_JAX, **self.env, "STRIKES": json.dumps(strikes)},
             timeout=PATIENCE,
-            fresh=True,  # The fork server has imported TensorFlow, which the script does without.
+            fresh=self.fresh,
         )
         self.results.append(result)
         return result
 
-    def preempt(self, *strikes: Strike, env: Mapping[str, str] | None = None) -> ClusterResult:
+    def preempt(self, *strikes: Strike) -> ClusterResult:
         """Runs one incarnation that has to stop for the strikes, all processes with the status of a preemption."""
-        result = self.start(*strikes, env=env).assert_codes(PREEMPTED)
+        result = self.start(*strikes).assert_codes(PREEMPTED)
         struck = [output.count("STRUCK") for output in result.outputs]
         for process, _, _ in strikes:
             assert struck[process], f"process {process} was not struck\n{describe(result.outputs)}"

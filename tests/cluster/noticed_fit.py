@@ -36,7 +36,7 @@ Actions = Mapping[tuple[int, int], Callable[[], object]]
 """What to do in a step, by (epoch, batch): when its boundary is passed, before it computes."""
 
 
-class Program(keras.callbacks.Callback):
+class Program(fits.Doing):
     """Does what is asked for in a step, at its tracing and at a save; notes the steps that were run.
 
     Args:
@@ -81,9 +81,6 @@ class Program(keras.callbacks.Callback):
         self.on_save()
         return {}
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        pass
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -94,14 +91,12 @@ class Outcome:
         steps: Epoch, batch and loss of every step that was run.
         ended_at: When each of them ended, in seconds since 1970.
         digest: Of all variables, optimizer variables and History at the end of training; empty if it did not end.
-        left_at: When fit was left.
     """
 
     ended: str
     steps: list[tuple[int, int, float]]
     ended_at: list[float]
     digest: str
-    left_at: float
 
 
 @dataclass
@@ -166,7 +161,7 @@ class NoticedFit:
             ended = f"SystemExit {error.code}"
         except (ExpectedError, KeyboardInterrupt) as error:
             ended = type(error).__name__
-        outcome = Outcome(ended, doing.run, doing.ended_at, digest, time.time())
+        outcome = Outcome(ended, doing.run, doing.ended_at, digest)
         self.outcomes.append(outcome)
         return outcome
 

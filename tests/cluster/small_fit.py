@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,15 @@ def contents(directory: Path) -> dict[str, bytes | None]:
     }
 
 
-class Steps(keras.callbacks.Callback):
+def await_(done: Callable[[], Any], patience: float = 240.0) -> None:
+    """Waits for what cannot be waited for, only looked at: a file, or a list that another thread fills."""
+    limit = time.monotonic() + patience
+    while not done():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+class Steps(fits.Doing):
     """Records the steps run; sends this process SIGTERM before one of them."""
 
     def __init__(self, strike: tuple[int, int] | None = None) -> None:
@@ -50,12 +58,6 @@ class Steps(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.run.append((self._epoch, batch))
-
-    def get_state(self) -> dict[str, Any]:
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        pass
 
 
 def make_model(units: int = 3) -> keras.Model:
@@ -79,6 +81,7 @@ def fit(
     epochs: int = 2,
     strike: tuple[int, int] | None = None,
     more: Sequence[keras.callbacks.Callback] = (),
+    validation: tf.data.Dataset | None = None,
     **options: Any,
 ) -> list[tuple[int, int]]:
     """Trains in this process; returns the steps run, as (epoch, batch), also if it was preempted.
@@ -93,7 +96,12 @@ def fit(
     )
     try:
         (model or make_model()).fit(
-            make_data(batch), epochs=epochs, shuffle=False, verbose=0, callbacks=[steps, callback, *more]
+            make_data(batch),
+            validation_data=validation,
+            epochs=epochs,
+            shuffle=False,
+            verbose=0,
+            callbacks=[steps, callback, *more],
         )
     except Preempted:
         assert strike is not None

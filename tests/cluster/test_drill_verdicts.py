@@ -12,6 +12,7 @@ import pytest
 from keras_preempt.cli.main import main
 from keras_preempt.cluster import supervisor
 from tests.cluster.forked import QUIET_CPU, ForkedCluster
+from tests.cluster.jax_training import ON_JAX
 
 BEGINNING = """
 import keras, numpy as np, tensorflow as tf
@@ -45,23 +46,7 @@ def drilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return run
 
 
-def test_the_own_bytes_of_an_iterator_decide_nothing_where_training_saw_the_same(drilled: Drilled) -> None:
-    # TensorFlow counts the seeds that a shuffle has drawn (epoch_num_random_samples), and draws two for each iterator;
-    # of one that does not reshuffle, nothing depends on that. tests/cli/test_compare.py has bytes that differ.
-    status, printed = drilled(
-        """
-        full = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(160, seed=5, reshuffle_each_iteration=False)
-        training = full.skip(32).repeat().batch(8).prefetch(2)
-        compiled().fit(training, epochs=3, steps_per_epoch=6, validation_data=full.take(32).batch(8), verbose=0,
-                       callbacks=[PreemptionCallback("run")])
-        """,
-        "--at",
-        "step:9",
-    )
-    assert status == 0, printed
-    assert "tensors different" in printed
-
-
+@pytest.mark.chaos
 def test_data_that_is_not_the_same_after_a_restart_is_found(drilled: Drilled) -> None:
     status, printed = drilled(
         """
@@ -79,6 +64,7 @@ def test_data_that_is_not_the_same_after_a_restart_is_found(drilled: Drilled) ->
     assert "After step 12 was equal, from step 13 on (epoch 1, w0) the runs differ: " in printed
 
 
+@pytest.mark.chaos
 def test_training_that_a_restart_changes_is_found_in_the_fit_where_it_happens(drilled: Drilled) -> None:
     status, printed = drilled(
         """
@@ -102,26 +88,34 @@ def test_training_that_a_restart_changes_is_found_in_the_fit_where_it_happens(dr
     assert "callbacks whose state is not kept: Decay" in printed
 
 
-def test_identical_says_which_state_it_does_not_speak_for(drilled: Drilled) -> None:
+def test_identical_says_which_state_it_does_not_speak_for_and_that_bytes_of_an_iterator_decide_nothing(
+    drilled: Drilled,
+) -> None:
+    # TensorFlow counts the seeds that a shuffle has drawn (epoch_num_random_samples), and draws two for each iterator;
+    # of one that does not reshuffle, nothing depends on that. tests/cli/test_compare.py has bytes that differ.
     status, printed = drilled(
         """
         class Watch(keras.callbacks.Callback):
             pass
         model = compiled()
-        model.fit(x, y, batch_size=16, epochs=1, verbose=0, callbacks=[PreemptionCallback("one")])
+        full = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(160, seed=5, reshuffle_each_iteration=False)
+        training = full.skip(32).repeat().batch(8).prefetch(2)
+        model.fit(training, epochs=3, steps_per_epoch=6, validation_data=full.take(32).batch(8), verbose=0,
+                  callbacks=[PreemptionCallback("one")])
         for epoch in range(2):
             log = keras.callbacks.CSVLogger("log.csv", append=True)
             model.fit(x, y, batch_size=16, epochs=epoch + 2, initial_epoch=epoch + 1, verbose=0,
                       callbacks=[PreemptionCallback("more"), Watch(), log])
         """,
         "--at",
-        "step:4",
+        "step:9",
         "--at",
-        "step:25",
+        "step:33",
     )
     assert status == 0, printed
+    assert "tensors different" in printed
     assert (
-        "of 3 fits; 2 preemptions: w0 at step 4 (fit 1, step 4 of its model), w0 at step 25 (fit 3, "
+        "of 3 fits; 2 preemptions: w0 at step 9 (fit 1, step 9 of its model), w0 at step 33 (fit 3, "
         in printed
     )
     assert (
@@ -129,6 +123,26 @@ def test_identical_says_which_state_it_does_not_speak_for(drilled: Drilled) -> N
         in printed
     )
     assert "does not decide: fit 2 (more): w0: callbacks/CSVLogger/rows" in printed
+
+
+def test_processes_of_jax_are_compared_in_every_bit(
+    drilled: Drilled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ON_JAX.items():
+        monkeypatch.setenv(name, value)
+    status, printed = drilled(
+        """
+        keras.distribution.initialize()
+        keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
+        compiled().fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[PreemptionCallback("run")])
+        """,
+        "--workers",
+        "2",
+        "--at",
+        "step:14",
+    )
+    assert status == 0, printed
+    assert "VERDICT: identical (" in printed
 
 
 @pytest.mark.chaos

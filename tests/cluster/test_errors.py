@@ -1,25 +1,18 @@
 """An error of one worker's fit ends the fits of all, as the same error, told by whom; and it is no preemption.
 
-| where a worker fails | `make test` | chaos |
-|---|---|---|
-| in a training step, without memory | x | |
-| in an epoch's last hook (worker 0, which hosts the coordination service) | x | |
-| in a hook: a builtin, a class of its own, Ctrl-C, sys.exit; in the last epoch's last hook; in validation | | x |
-| killed | x (tests/cluster/test_crashes.py) | x |
+`make test` has one in a training step, `make chaos` the others. Workers that are killed are in test_crashes.py.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
-from tests.cluster.harness import describe, run_cluster
+from tests.cluster.harness import ClusterResult, describe, run_cluster
 from tests.cluster.small_fit import contents
 
 SCRIPT = Path(__file__).parent / "scripts" / "failing.py"
@@ -31,7 +24,6 @@ BOUND = 5.0
 
 PLACES = [
     pytest.param("step", 1, "ResourceExhaustedError", "OOM when allocating tensor", id="step"),
-    pytest.param("epoch end", 0, "DataLossError", "the table of the metrics is torn", id="epoch end"),
     *[
         pytest.param(*place, marks=pytest.mark.chaos, id=f"{place[0]} {place[1]}")
         for member in (0, 1)
@@ -42,20 +34,16 @@ PLACES = [
             ("exit", member, "RuntimeError", "SystemExit: 3"),
             ("last epoch end", member, "ValueError", "the report cannot be written"),
             ("validation", member, "OSError", "the validation data is gone"),
+            ("epoch end", member, "DataLossError", "the table of the metrics is torn"),
             ("step", member, "ResourceExhaustedError", "OOM when allocating tensor"),
         )
+        if place[:2] != ("step", 1)
     ],
 ]
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How the two workers ended, what each said of it, and the events of each."""
-
-    codes: list[int]
-    outputs: list[str]
-    said: list[dict[str, Any]]
-    events: list[list[dict[str, Any]]]
+Ended = tuple[ClusterResult, list[dict[str, Any]], list[list[dict[str, Any]]]]
+"""How the two workers ended, what each said of it, and the events of each."""
 
 
 def fail(directory: Path, place: str, member: int) -> Ended:
@@ -64,20 +52,17 @@ def fail(directory: Path, place: str, member: int) -> Ended:
     for output in result.outputs:
         lines = [line.removeprefix("RAISED ") for line in output.splitlines() if line.startswith("RAISED ")]
         said.append(json.loads(lines[0]) if lines else {})
-    events = [
-        [json.loads(line) for line in path.read_text().splitlines()]
-        for path in sorted(directory.glob("events/*.jsonl"))
-    ]
-    return Ended(result.codes, result.outputs, said, events)
+    logs = sorted(directory.glob("events/*.jsonl"))
+    return result, said, [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
 
 
 @pytest.mark.parametrize(("place", "member", "kind", "text"), PLACES)
 def test_an_error_of_one_worker_reaches_the_other_as_what_it_is(
     place: str, member: int, kind: str, text: str, tmp_path: Path
 ) -> None:
-    ended = fail(tmp_path / "run", place, member)
-    failed, other = ended.said[member], ended.said[1 - member]
-    shown = describe(ended.outputs)
+    result, ends, told = fail(tmp_path / "run", place, member)
+    failed, other = ends[member], ends[1 - member]
+    shown = describe(result.outputs)
     assert other, shown
     assert other["type"] == kind, shown
     assert other["text"].startswith(f"Worker {member}: ")
@@ -86,27 +71,14 @@ def test_an_error_of_one_worker_reaches_the_other_as_what_it_is(
     # On one clock, since both are on one machine.
     assert other["time"] - failed["time"] < BOUND
     assert failed["time"] - other["time"] < BOUND
-    for code, said in zip(ended.codes, ended.said, strict=True):
+    for code, said in zip(result.codes, ends, strict=True):
         assert code not in TOLD_APART, shown
         assert said["threads"] == []
         assert said["replaced"] == []
-    origins = [next(e["origin"] for e in events if "origin" in e) for events in ended.events]
+    origins = [next(e["origin"] for e in events if "origin" in e) for events in told]
     assert origins[member] == "this worker"
     assert origins[1 - member] == "another worker"
-    assert re.search(f"Worker {member} has failed.*not a preemption", ended.outputs[1 - member])
+    assert re.search(f"Worker {member} has failed.*not a preemption", result.outputs[1 - member])
     committed = (tmp_path / "run").glob("step-*/*/MANIFEST.json")
     saved = {"last epoch end": ["step-00000006", "step-00000012"]}.get(place, ["step-00000006"])
     assert sorted(path.parent.parent.name for path in committed) == saved, contents(tmp_path / "run").keys()
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("member", [0, 1])
-def test_the_death_of_a_worker_is_told_from_an_error_of_the_program(member: int, tmp_path: Path) -> None:
-    ended = fail(tmp_path / "run", "killed", member)
-    assert ended.codes[member] == -9
-    assert ended.codes[1 - member] == EXIT_WORKER_LOST
-    assert ended.said[1 - member]["type"] == "WorkerLost", describe(ended.outputs)
-    assert "Another worker is gone" in ended.outputs[1 - member]
-    assert "has failed" not in ended.outputs[1 - member]
-    origins = [event["origin"] for event in ended.events[1 - member] if "origin" in event]
-    assert origins == ["the loss of a worker"]

@@ -1,9 +1,4 @@
-"""Storage that fails in mid-run: training goes on, what was committed stays, and the exit says what is lost.
-
-| | a save in the background | a preemption | later |
-|---|---|---|---|
-| no space left, a quota, no permission, read-only, removed, another directory in its place | x | x | x |
-"""
+"""Storage that fails in mid-run: training goes on, what was committed stays, and the exit says what is lost."""
 
 from __future__ import annotations
 
@@ -23,8 +18,9 @@ from tests.cluster.small_fit import STEPS, fit
 
 SCRIPT = Path(__file__).parent / "scripts" / "failing_storage.py"
 EPOCHS = 4
-MOUNTED = ("full", "read-only")
 ANYWHERE = ("file size", "permission", "removed", "emptied")
+MOUNTED = ("full", "read-only")
+"""In `make chaos`."""
 WHY = {
     "full": "No space left on device",
     "file size": "File too large",
@@ -48,8 +44,11 @@ def run(folder: Path, kinds: tuple[str, ...], wrapper: tuple[str, ...] = ()) -> 
     return {kind: output.partition(f"BEGINS {kind}\n")[2].partition(f"\nENDS {kind}: ")[0] for kind in kinds}
 
 
+Found = tuple[Path, dict[str, str]]
+
+
 @pytest.fixture(scope="module")
-def without_privileges(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+def without_privileges(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("anywhere")
     for kind in ANYWHERE:
         (folder / kind).mkdir()
@@ -57,7 +56,7 @@ def without_privileges(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 
 @pytest.fixture(scope="module")
-def with_mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+def with_mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     folder = tmp_path_factory.mktemp("mounted")
     mounted = []
     try:
@@ -73,7 +72,9 @@ def with_mounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path
             subprocess.run(["umount", "--lazy", path], check=False)
 
 
-@pytest.mark.parametrize("kind", [*ANYWHERE, *MOUNTED])
+@pytest.mark.parametrize(
+    "kind", [*ANYWHERE, *(pytest.param(kind, marks=pytest.mark.chaos) for kind in MOUNTED)]
+)
 def test_failing_storage_costs_only_the_saves_meanwhile(kind: str, request: pytest.FixtureRequest) -> None:
     folder, outputs = request.getfixturevalue("with_mounts" if kind in MOUNTED else "without_privileges")
     output, directory = outputs[kind], folder / kind / "run"

@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.cli.main import main
+from keras_preempt.cluster import supervisor
 from keras_preempt.process import environment
 from keras_preempt.report import events
-from keras_preempt.testing import FakeGcs, Faults, drill
+from keras_preempt.testing import FakeGcs, Faults
 from keras_preempt.training import drill_place
-from tests.cluster.harness import QUIET_CPU
+from tests.cluster.forked import QUIET_CPU, ForkedCluster
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 NAMED = "replaced by the drill"
 KINDS = ("429", "503", "corrupted", "lost-response", "reset", "truncated")
 
 
-def drilled(gcs: FakeGcs, folder: Path, *script_args: str, **options: Any) -> None:
-    """Drills over the bucket. Fails unless every bit was the same."""
-    staging = folder / "temporary"
-    staging.mkdir()
-    verdict = drill(
-        SCRIPT, folder / "output", NAMED, "--strategy", "mwms", *script_args,
-        workers=2, timeout=200, keep="gs://bucket/drill", cwd=folder,
-        environment={**QUIET_CPU, **gcs.environment(), "TMPDIR": str(staging)}, **options,
-    )  # fmt: skip
-    assert verdict.identical, verdict
-    assert list(staging.iterdir()) == [], "files that a worker has staged are left"
-    assert [path.name for path in folder.iterdir() if path != staging and "output" not in path.name] == []
+@pytest.fixture
+def drilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Drills two workers over a bucket. Fails unless every bit was the same."""
+
+    def run(gcs: FakeGcs, options: str, script_args: str) -> None:
+        staging = tmp_path / "temporary"
+        staging.mkdir()
+        for name, value in {**QUIET_CPU, **gcs.environment(), "TMPDIR": str(staging)}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(tempfile, "tempdir", str(staging))
+        monkeypatch.setattr(supervisor, "LocalCluster", ForkedCluster)
+        monkeypatch.chdir(tmp_path)
+        command = ["python", str(SCRIPT), str(tmp_path / "output"), NAMED, "--strategy", "mwms"]
+        where = ["--workers", "2", "--timeout", "200", "--keep", "gs://bucket/drill"]
+        assert main(["drill", *where, *options.split(), "--", *command, *script_args.split()]) == 0
+        assert list(staging.iterdir()) == [], "files that were staged are left"
+        left = [path.name for path in tmp_path.iterdir() if path != staging]
+        assert [name for name in left if "output" not in name] == []
+
+    return run
 
 
 def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drilled: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(environment.DRILL_DIRECTORY, "gs://bucket/drill/preempted")
     preempted = str(drill_place.replaced(NAMED))
@@ -50,13 +61,11 @@ def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
         gcs.fail_next("truncated", match="local.safetensors")
         gcs.fail_next("503", match="MANIFEST.json")
         gcs.fail_next("lost-response", match="MANIFEST.json")
-        drilled(gcs, tmp_path, "--epochs", "1", "--no-validation", seed=7)
+        drilled(gcs, "--seed 7", "--epochs 1 --no-validation")
         assert gcs.pending_faults == 0
         assert {request.fault for request in gcs.requests} >= set(KINDS)
 
         gcs.faults = Faults()
-        for name, value in gcs.environment().items():
-            monkeypatch.setenv(name, value)
         store = open_store(preempted, staging_dir=tmp_path)
         told = events.read(store)
         store.close()
@@ -68,10 +77,11 @@ def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(4))
-def test_any_order_of_faults_and_preemptions_leaves_the_same_bits(seed: int, tmp_path: Path) -> None:
+def test_any_order_of_faults_and_preemptions_leaves_the_same_bits(
+    seed: int, drilled: Callable[..., None]
+) -> None:
     faults = Faults(
         seed=seed, rate=0.2, kinds=(*KINDS, "stall", "500", "corrupted-upload"), stall_seconds=2.0
     )
     with FakeGcs(buckets=("bucket",), faults=faults) as gcs:
-        script_args = ("--epochs", "3", "--save-every", "4", "--slow", "0.1")
-        drilled(gcs, tmp_path, *script_args, preempt=3, seed=seed)
+        drilled(gcs, f"--preempt 3 --seed {seed}", "--epochs 3 --save-every 4 --slow 0.1")

@@ -1,20 +1,13 @@
-"""A fit whose directory is a bucket: it resumes exactly, says at once what cannot work, and outlives the bucket.
-
-| situation | tests |
-|---|---|
-| preempted and started again | test_a_fit_preempted_..., test_events_... |
-| however it ends | test_no_thread_and_no_staged_file_is_left_... |
-| it cannot work | test_what_cannot_work_... |
-| the bucket fails later | test_training_goes_on_..., test_a_preemption_..., test_a_commit_that_stalls_... |
-"""
+"""A fit whose directory is a bucket: it resumes exactly, says at once what cannot work, and outlives the bucket."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -28,7 +21,11 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs
 from tests.cluster.bucket import URL, bucket_of_this_process, own_threads
-from tests.cluster.small_fit import STEPS, Steps, fit, make_data, make_model
+from tests.cluster.small_fit import STEPS, Steps, await_, fit, make_model
+from tests.fits import Doing
+
+End = tuple[list[tuple[int, int]], list[bytes]]
+"""The steps of a fit, and all its weights at the end."""
 
 SHORT = 2.5
 """Seconds of a grace period that leaves no time to train on."""
@@ -40,7 +37,7 @@ def gcs(tmp_path: Path) -> Iterator[FakeGcs]:
         yield server
 
 
-class Then(keras.callbacks.Callback):
+class Then(Doing):
     """Does something after one step."""
 
     def __init__(self, after: tuple[int, int], do: Callable[[], object]) -> None:
@@ -54,11 +51,17 @@ class Then(keras.callbacks.Callback):
         if (self._epoch, batch) == self._after:
             self._do()
 
-    def get_state(self) -> dict[str, Any]:
-        return {}
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        pass
+@pytest.fixture(scope="module")
+def compiled() -> keras.Model:
+    return make_model()
+
+
+@pytest.fixture
+def some_model(compiled: keras.Model) -> keras.Model:
+    """One that is compiled once, where it only counts which steps are run."""
+    compiled.optimizer.iterations.assign(0)
+    return compiled
 
 
 def seeded_model() -> keras.Model:
@@ -70,22 +73,22 @@ def weights(model: keras.Model) -> list[bytes]:
     return [value.numpy().tobytes() for value in (*model.weights, *model.optimizer.variables)]
 
 
-def await_object(gcs: FakeGcs, end: str, below: str = "") -> list[str]:
-    """Waits for objects with names that end so; returns the names."""
-    limit = time.monotonic() + 60
-    while True:
-        names = [name for name in gcs.objects("bucket") if name.startswith(below) and name.endswith(end)]
-        if names:
-            return names
-        assert time.monotonic() < limit, f"no object ends with {end}"
-        time.sleep(0.01)  # An object cannot be waited for, only looked for.
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> End:
+    """Of a fit that nothing happens to."""
+    model = seeded_model()
+    return fit(tmp_path_factory.mktemp("undisturbed") / "run", model=model), weights(model)
 
 
-def test_a_fit_preempted_over_a_bucket_ends_with_the_bits_of_an_undisturbed_one(
-    gcs: FakeGcs, tmp_path: Path
+def manifests(gcs: FakeGcs) -> list[str]:
+    names = [name for name in gcs.objects("bucket") if name.endswith("MANIFEST.json")]
+    return [name.removeprefix("runs/1/").partition("/")[0] for name in names]
+
+
+def test_a_fit_preempted_over_a_bucket_ends_with_the_bits_of_an_undisturbed_one_and_tells_its_events(
+    gcs: FakeGcs, undisturbed: End
 ) -> None:
-    undisturbed, resumed = seeded_model(), seeded_model()
-    expected = fit(tmp_path / "run", model=undisturbed)
+    resumed = seeded_model()
     planned = threading.Event()
 
     def hear(event: Event) -> None:
@@ -96,15 +99,10 @@ def test_a_fit_preempted_over_a_bucket_ends_with_the_bits_of_an_undisturbed_one(
     answered = Then((0, 2), lambda: planned.wait(60))
     first = fit(URL, model=seeded_model(), strike=(0, 2), more=[answered], on_event=hear)
     rest = fit(URL, model=resumed, more=[answered])
-    assert first + rest == expected
     assert rest[0] == (0, 3)
-    assert weights(resumed) == weights(undisturbed)
+    assert (first + rest, weights(resumed)) == undisturbed
     assert all(name.startswith("runs/1/") for name in gcs.objects("bucket"))
-
-
-def test_events_of_all_starts_are_read_back_in_order(gcs: FakeGcs) -> None:
-    fit(URL, strike=(0, 2))
-    fit(URL)
+    # The events of both starts are read back in order.
     store = open_store(URL)
     told = [(event["incarnation"], event["event"]) for event in events.read(store)]
     store.close()
@@ -113,27 +111,29 @@ def test_events_of_all_starts_are_read_back_in_order(gcs: FakeGcs) -> None:
     assert {"notice", "plan", "hold", "save", "commit"} <= {kind for _, kind in told}
 
 
-def test_nothing_but_a_request_for_a_save_is_looked_for_while_nothing_happens(gcs: FakeGcs) -> None:
+def test_nothing_but_a_request_for_a_save_is_looked_for_while_nothing_happens(
+    gcs: FakeGcs, some_model: keras.Model
+) -> None:
     seen: list[list[str]] = []
 
     def look() -> None:
         seen.append([request.text for request in gcs.requests if SAVE_REQUEST not in request.text])
 
     def look_once_the_first_step_is_told() -> None:
-        limit = time.monotonic() + 60
         store = open_store(URL)
-        while "first_step" not in {event["event"] for event in events.read(store)}:
-            assert time.monotonic() < limit, "the first step is not told"
-            time.sleep(0.05)  # An object cannot be waited for, only looked for.
+        await_(lambda: "first_step" in {event["event"] for event in events.read(store)})
         store.close()
         look()
 
-    fit(URL, more=[Then((0, 1), look_once_the_first_step_is_told), Then((1, STEPS - 1), look)])
+    looks = [Then((0, 1), look_once_the_first_step_is_told), Then((1, STEPS - 1), look)]
+    fit(URL, model=some_model, more=looks)
     assert seen[1] == seen[0]
 
 
 @pytest.mark.parametrize("end", ["finished", "preempted", "an exception", "refused"])
-def test_no_thread_and_no_staged_file_is_left_when_a_fit_is(end: str, gcs: FakeGcs, tmp_path: Path) -> None:
+def test_no_thread_and_no_staged_file_is_left_when_a_fit_is(
+    end: str, gcs: FakeGcs, some_model: keras.Model, tmp_path: Path
+) -> None:
     mine = tmp_path / "my staging"
     mine.mkdir()
     seen: list[int] = []
@@ -147,14 +147,16 @@ def test_no_thread_and_no_staged_file_is_left_when_a_fit_is(end: str, gcs: FakeG
     if end == "refused":
         gcs.put("bucket", "runs/1/thesis.txt", b"mine")
     wanted: Any = {"an exception": RuntimeError, "refused": Exception}.get(end)
-    if wanted is None:
-        fit(URL, more=[look_in_time], staging_dir=mine, strike=(1, 1) if end == "preempted" else None)
-    else:
-        with pytest.raises(wanted, match=r"of the training|thesis\.txt"):
-            fit(URL, more=[look_in_time], staging_dir=mine)
+    raises = pytest.raises(wanted, match=r"of the training|thesis\.txt") if wanted else nullcontext()
+    strike = (1, 1) if end == "preempted" else None
+    with raises:
+        fit(URL, model=some_model, more=[look_in_time], staging_dir=mine, strike=strike)
     assert seen == ([] if end == "refused" else [1])
     assert list(mine.iterdir()) == []
     assert own_threads() == []
+
+
+STAGING = "Expected a directory on a local disk to stage files in.*staging_dir"
 
 
 @pytest.mark.parametrize(
@@ -164,19 +166,19 @@ def test_no_thread_and_no_staged_file_is_left_when_a_fit_is(end: str, gcs: FakeG
         ("no permission to delete", "Expected to delete .*Received: 403.*roles/storage.objectUser"),
         ("no such bucket", "Received: 404 .*gcloud storage buckets create gs://bucket"),
         ("refused credentials", "Expected to create .*credentials.*GOOGLE_APPLICATION_CREDENTIALS"),
-        (
-            "no credentials",
-            "File .*/nowhere was not found.*GOOGLE_APPLICATION_CREDENTIALS to the file of a key",
-        ),
+        ("no credentials", "File .*/nowhere was not found.*GOOGLE_APPLICATION_CREDENTIALS to the file"),
         ("broken credentials", "File .*/file is not a valid json file.*GOOGLE_APPLICATION_CREDENTIALS"),
         ("no room", r"Expected .* MB of free space for staging.*larger disk as staging_dir"),
-        ("staging in a file", "Expected a directory on a local disk to stage files in.*staging_dir"),
-        ("staging nowhere", "Expected a directory on a local disk to stage files in.*staging_dir"),
-        ("staging unwritable", "Expected a directory on a local disk to stage files in.*staging_dir"),
+        *((f"staging {where}", STAGING) for where in ("in a file", "nowhere", "unwritable")),
     ],
 )
 def test_what_cannot_work_is_one_clear_error_before_the_first_step(
-    broken: str, said: str, gcs: FakeGcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broken: str,
+    said: str,
+    gcs: FakeGcs,
+    some_model: keras.Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("keras_preempt.checkpoint.storage.gcs._PROOF_SECONDS", 2.0)
     (tmp_path / "file").write_text("")
@@ -196,10 +198,10 @@ def test_what_cannot_work_is_one_clear_error_before_the_first_step(
         key = tmp_path / ("nowhere" if broken == "no credentials" else "file")
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
     elif broken == "no room":
-        monkeypatch.setattr(staging.shutil, "disk_usage", lambda path: _Disk())
+        monkeypatch.setattr(staging.shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
     steps = Steps()
     with pytest.raises(StoreUnavailable, match=said) as error:
-        fit(URL, more=[steps], staging_dir=where.get(broken))
+        fit(URL, model=some_model, more=[steps], staging_dir=where.get(broken))
     assert steps.run == []
     assert "\n" not in str(error.value)
     if broken != "no such bucket":
@@ -207,74 +209,63 @@ def test_what_cannot_work_is_one_clear_error_before_the_first_step(
         assert list(gcs.objects("bucket")) == (probes if broken == "no permission to delete" else [])
 
 
-class _Disk:
-    free = 10  # bytes
-
-
 def test_training_goes_on_without_its_bucket_and_says_that_nothing_is_saved(
-    gcs: FakeGcs, caplog: pytest.LogCaptureFixture
+    gcs: FakeGcs,
+    undisturbed: End,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = seeded_model()
     gone = Then((0, 1), lambda: gcs.remove_bucket("bucket"))
     with caplog.at_level(logging.WARNING, "keras_preempt"):
-        assert len(fit(URL, model=model, more=[gone], save_every=3)) == 2 * STEPS
+        steps = fit(URL, model=model, more=[gone], save_every=3)
     assert "NOT saved" in caplog.text
     assert "Check the name of the bucket" in caplog.text
-    undisturbed = seeded_model()
-    undisturbed.fit(make_data(), epochs=2, shuffle=False, verbose=0)
-    assert weights(model) == weights(undisturbed)
+    assert (steps, weights(model)) == undisturbed
 
 
 def test_a_preemption_that_cannot_be_saved_exits_with_74_and_the_last_good_checkpoint_stays(
-    gcs: FakeGcs, caplog: pytest.LogCaptureFixture
+    gcs: FakeGcs,
+    undisturbed: End,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    undisturbed, resumed = seeded_model(), seeded_model()
-    expected = fit("gs://bucket/undisturbed", model=undisturbed)
+    model, resumed = seeded_model(), seeded_model()
 
     def lose_permission() -> None:
-        await_object(gcs, "MANIFEST.json", "runs/1/")
+        await_(lambda: manifests(gcs))
         gcs.deny.add("create")
 
     then = Then((0, 2), lose_permission)
     with caplog.at_level(logging.WARNING, "keras_preempt"), pytest.raises(SystemExit) as left:
-        fit(
-            URL,
-            model=seeded_model(),
-            strike=(1, 0),
-            more=[then],
-            save_every=2,
-            termination=TerminationConfig(),
-        )
+        fit(URL, model=model, strike=(1, 0), more=[then], save_every=2, termination=TerminationConfig())
     assert left.value.code == 74
     assert "The checkpoint at step 5 was NOT saved: Expected to create" in caplog.text
     assert "Received: 403" in caplog.text
-    (good,) = await_object(gcs, "MANIFEST.json", "runs/1/")
-    assert good.split("/")[2] == "step-00000002"
+    assert manifests(gcs) == ["step-00000002"]
     assert "Preempted, and NOT saved at step 5" in caplog.text
     assert "the restarted job continues from step-00000002/" in caplog.text
 
     gcs.deny.clear()
-    assert fit(URL, model=resumed) == expected[2:]
-    assert weights(resumed) == weights(undisturbed)
+    steps, end = undisturbed
+    assert (fit(URL, model=resumed), weights(resumed)) == (steps[2:], end)
 
 
 def test_a_preemption_with_nothing_saved_at_all_says_that_everything_is_lost(
-    gcs: FakeGcs, caplog: pytest.LogCaptureFixture
+    gcs: FakeGcs, some_model: keras.Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone = Then((0, 1), lambda: gcs.remove_bucket("bucket"))
     with caplog.at_level(logging.WARNING, "keras_preempt"), pytest.raises(SystemExit) as left:
-        fit(URL, strike=(0, 3), more=[gone], termination=TerminationConfig())
+        fit(URL, model=some_model, strike=(0, 3), more=[gone], termination=TerminationConfig())
     assert left.value.code == 74
     assert "Preempted, and NOT saved at step 4" in caplog.text
     assert "the restarted job starts from the beginning: everything that was trained is lost" in caplog.text
 
 
 def test_a_commit_that_stalls_beyond_the_deadline_exits_with_74_and_is_not_said_to_be_lost(
-    gcs: FakeGcs, caplog: pytest.LogCaptureFixture
+    gcs: FakeGcs, some_model: keras.Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     gcs.fail_next("stall", times=10_000, match="MANIFEST.json", stall_seconds=2 * SHORT)
     with caplog.at_level(logging.WARNING, "keras_preempt"), pytest.raises(SystemExit) as left:
-        fit(URL, strike=(0, 2), termination=TerminationConfig(grace_period=SHORT))
+        fit(URL, model=some_model, strike=(0, 2), termination=TerminationConfig(grace_period=SHORT))
     assert left.value.code == 74
     assert "It is NOT KNOWN whether the checkpoint at step 3 was saved" in caplog.text
     assert "Preempted, and NOT KNOWN whether saved at step 3" in caplog.text

@@ -7,26 +7,16 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.cluster.harness import RunningCluster, start_cluster
+from tests.cluster.test_tpu import Cloud
 
-SCRIPTS = Path(__file__).parent / "scripts"
+LOOP = "handler_remote.py"
 STEPS, HOLD = 12, 5
-
-
-def start_workers(stack: ExitStack, folder: Path, number: int) -> RunningCluster:
-    cluster = stack.enter_context(start_cluster(SCRIPTS / "remote_worker.py", 2))
-    for worker in range(2):
-        cluster.wait_for_line(worker, "SERVES")
-    written = folder / "addresses"
-    written.write_text(json.dumps(cluster.cluster.addresses))
-    written.rename(folder / f"workers-{number}.json")
-    return cluster
 
 
 def test_a_loop_that_asks_a_watcher_before_each_step_ends_with_tensorflows_error(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        workers = start_workers(stack, tmp_path, 0)
-        coordinator = stack.enter_context(start_cluster(SCRIPTS / "watched_loop.py", 1, args=[str(tmp_path)]))
+        cloud = Cloud(tmp_path, stack)
+        workers, coordinator = cloud.workers(0), cloud.coordinator("watched", script=LOOP)
         coordinator.wait_for_line(0, "^STEPS$")
         workers.signal(1, signal.SIGTERM)
         result = coordinator.wait().assert_ok()
@@ -36,15 +26,13 @@ def test_a_loop_that_asks_a_watcher_before_each_step_ends_with_tensorflows_error
 
 def test_a_loop_goes_on_in_its_process_on_other_workers_with_the_exact_value(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        first = start_workers(stack, tmp_path, 0)
-        coordinator = stack.enter_context(
-            start_cluster(SCRIPTS / "handler_remote.py", 1, args=[str(tmp_path)])
-        )
+        cloud = Cloud(tmp_path, stack)
+        first, coordinator = cloud.workers(0), cloud.coordinator("handled", script=LOOP)
         coordinator.wait_for_line(0, "HOLDS")
         first.signal(1, signal.SIGTERM)
         coordinator.wait_for_line(0, "^PREEMPTED ")
         first.close()
-        start_workers(stack, tmp_path, 1)
+        cloud.workers(1)
         result = coordinator.wait().assert_ok()
     value = 1.0
     for step in range(STEPS):

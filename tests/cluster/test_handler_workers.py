@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,28 +17,15 @@ from typing import Any
 
 import pytest
 
+from keras_preempt.cluster import Outcome, RestartPolicy, Supervisor, supervisor
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
+from tests.cluster.forked import QUIET_CPU, ForkedCluster
 from tests.cluster.handled_loop import STEPS
-from tests.cluster.harness import ClusterResult, describe, run_cluster, start_cluster
+from tests.cluster.harness import RunningCluster, describe, run_cluster, start_cluster
+from tests.cluster.training import PREEMPTED
 
-ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
-ENV = {"PYTHONPATH": str(ROOT), "GCE_METADATA_IP": "127.0.0.1:9"}
-OURS = (
-    "undisturbed",
-    "one_notice",
-    "exits",
-    "two_preemptions_in_one_process",
-    "two_notices",
-    "two_notices_with_grace",
-    "save_arguments",
-    "called_before_each_step",
-    "called_after_each_step",
-    "save_fn_that_does_nothing",
-    "in_the_last_step",
-    "out_of_step",
-    "deleted_by_one",
-    "resource_exhausted",
-)
+ENV = {"GCE_METADATA_IP": "127.0.0.1:9"}
 LEFT = "SystemExit 9"
 
 Cases = Callable[[str], list[dict[str, Any]]]
@@ -72,25 +60,24 @@ def run_cases(folder: Path, kind: str, *names: str, codes: tuple[int, int] = (0,
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], list[dict[str, Any]]]:
-    """Finds what came of a case under a class at both workers."""
-    known: dict[str, list[dict[str, Any]]] = {}
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
+    """Finds what came of the cases of a class at both workers; those of ours share two processes."""
+    known: dict[tuple[str, ...], list[dict[str, Any]]] = {}
 
-    def run(kind: str, name: str) -> list[dict[str, Any]]:
-        # What TensorFlow's class leaves in the coordination service would spoil the cases after it.
-        key = kind if kind == "ours" else f"{kind} {name}"
+    def run(kind: str, *names: str) -> list[dict[str, Any]]:
+        key = (kind, *names)
         if key not in known:
-            known[key] = run_cases(
-                tmp_path_factory.mktemp("cases"), kind, *(OURS if kind == "ours" else [name])
-            )
-        return [worker[name] for worker in known[key]]
+            known[key] = run_cases(tmp_path_factory.mktemp("cases"), kind, *(names or ("but", "dead_peer")))
+        return known[key]
 
     return run
 
 
 @pytest.fixture
-def cases(request: pytest.FixtureRequest, run: Callable[[str, str], list[dict[str, Any]]]) -> Cases:
-    return lambda name: run(getattr(request, "param", "ours"), name)
+def cases(request: pytest.FixtureRequest, run: Callable[..., list[dict[str, Any]]]) -> Cases:
+    kind = getattr(request, "param", "ours")
+    # What TensorFlow's class leaves in the coordination service would spoil the cases after it.
+    return lambda name: [worker[name] for worker in run(kind, *([] if kind == "ours" else [name]))]
 
 
 def endings(case: dict[str, Any]) -> list[str]:
@@ -200,9 +187,9 @@ def test_an_error_of_one_worker_is_raised_as_such_at_all(cases: Cases) -> None:
     assert 0 <= first["loops"][0]["left"] - second["notes"]["failed_at"] < 10
 
 
-def test_nothing_is_left_in_the_processes(cases: Cases) -> None:
-    for name in OURS:
-        for case in cases(name):
+def test_nothing_is_left_in_the_processes(run: Callable[..., list[dict[str, Any]]]) -> None:
+    for worker in run("ours"):
+        for name, case in worker.items():
             assert case["notes"]["threads"] == [], name
             assert case["notes"]["handler"], name
 
@@ -227,30 +214,7 @@ def test_a_peer_that_died_before_the_agreement_hangs_nobody(kind: str, tmp_path:
     assert endings(living["dead_peer"]) == ["finished"]
 
 
-# -- Four workers, or any number ------------------------------------------------------------------------
-
-
-class Job:
-    """A run that is started again and again."""
-
-    def __init__(self, folder: Path, workers: int, *args: str) -> None:
-        self.directory = folder / "run"
-        self.workers = workers
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
-        self._args = [str(self.directory), *args]
-
-    def start(self) -> Any:
-        env = {**ENV, "TMPDIR": str(self.temporary)}
-        return start_cluster(SCRIPTS / "handler_workers.py", self.workers, args=self._args, env=env)
-
-    def results(self, result: ClusterResult) -> list[dict[str, Any]]:
-        assert list(self.temporary.glob("keras-preempt-*")) == []
-        lines = [
-            [line for line in output.splitlines() if line.startswith("RESULT ")] for output in result.outputs
-        ]
-        assert all(len(found) == 1 for found in lines), describe(result.outputs)
-        return [json.loads(found[0].removeprefix("RESULT ")) for found in lines]
+# -- Any number of workers ------------------------------------------------------------------------------
 
 
 def value_after(steps: int, workers: int) -> float:
@@ -261,30 +225,68 @@ def value_after(steps: int, workers: int) -> float:
     return value
 
 
-def preempt_and_resume(job: Job, choose: random.Random) -> None:
-    with job.start() as running:
-        doomed = choose.randrange(job.workers)
-        running.wait_for_line(doomed, rf"^STEP {choose.randrange(2, 40)}$")
-        time.sleep(choose.uniform(0, 0.05))
-        assert running.signal(doomed, signal.SIGTERM)
-        first = running.wait().assert_codes(9)
-    stopped = job.results(first)
-    assert len({tuple(found["ran"]) for found in stopped}) == 1
-    names = sorted(path.name for path in job.directory.iterdir())
-    assert names == ["checkpoint", "ckpt-1.data-00000-of-00001", "ckpt-1.index"]
-    with job.start() as running:
-        resumed = job.results(running.wait().assert_ok())
-    for before, after in zip(stopped, resumed, strict=True):
-        assert before["ran"] + after["ran"] == list(range(60))
-        assert after["value"] == value_after(60, job.workers)
-
-
-def test_four_workers_one_notice_one_save_and_the_exact_value_after_the_restart(tmp_path: Path) -> None:
-    preempt_and_resume(Job(tmp_path, 4), random.Random(4))
+def told(output: str, word: str) -> str:
+    """The rest of the one line that begins with the word."""
+    (line,) = [line for line in output.splitlines() if line.startswith(f"{word} ")]
+    return line.removeprefix(f"{word} ")
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(8))
 def test_any_number_of_workers_at_any_moment(seed: int, tmp_path: Path) -> None:
-    choose = random.Random(seed)
-    preempt_and_resume(Job(tmp_path, choose.randrange(1, 5)), choose)
+    choose, workers, steps, directory = random.Random(seed), 1 + seed % 4, 60, tmp_path / "run"
+
+    def start() -> RunningCluster:
+        env = {**ENV, "TMPDIR": str(tmp_path)}
+        return start_cluster(SCRIPTS / "handler_run.py", workers, args=[str(directory), str(steps)], env=env)
+
+    with start() as running:
+        doomed = choose.randrange(workers)
+        running.wait_for_line(doomed, rf"^STEP {choose.randrange(2, 40)}$")
+        time.sleep(choose.uniform(0, 0.05))
+        assert running.signal(doomed, signal.SIGTERM)
+        first = running.wait().assert_codes(PREEMPTED)
+    names = sorted(path.name for path in directory.iterdir())
+    assert names == ["checkpoint", "ckpt-1.data-00000-of-00001", "ckpt-1.index"]
+    with start() as running:
+        second = running.wait().assert_ok()
+    stopped, resumed = ([json.loads(told(each, "RAN")) for each in end.outputs] for end in (first, second))
+    assert all(ran == stopped[0] for ran in stopped)
+    for worker in range(workers):
+        assert stopped[worker] + resumed[worker] == list(range(steps))
+        assert told(second.outputs[worker], "VALUE") == value_after(steps, workers).hex()
+    assert list(tmp_path.glob("keras-preempt-*")) == []
+
+
+def test_a_loop_is_started_again_until_it_ends_with_the_exact_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LocalCluster", ForkedCluster)
+    lines: list[str] = []
+    said: list[str] = []
+    steps = 12
+    report = Supervisor(
+        2,
+        [sys.executable, str(SCRIPTS / "handler_run.py"), str(tmp_path / "run"), str(steps)],
+        say=said.append,
+        log=lambda index, line: lines.append(f"w{index} {line}"),
+        policy=RestartPolicy(incarnation_timeout=150),
+        environment=lambda incarnation: QUIET_CPU,
+    ).run()
+    shown = "\n".join([*lines, *said])
+    assert report.exit_code == 0, shown
+    outcomes = [incarnation.verdict.outcome for incarnation in report.incarnations]
+    assert outcomes == [Outcome.PREEMPTED, Outcome.FAILED, Outcome.FINISHED], shown
+    # Told from an error of the program, and from a preemption, by whoever reads nothing but the status.
+    codes = {exit.index: exit.code for exit in report.incarnations[1].exits}
+    assert codes == {0: -signal.SIGKILL, 1: EXIT_WORKER_LOST}, shown
+    # The notice to worker 1 came in step 4, and worker 0 may have begun step 5 before it heard of that; the death of
+    # worker 0 costs what was not saved.
+    saved = [incarnation.safe_step for incarnation in report.incarnations][:2]
+    assert saved in ([5, 5], [6, 6]), shown
+    ran = [json.loads(line.removeprefix("w1 RAN ")) for line in lines if line.startswith("w1 RAN ")]
+    assert ran == [list(range(saved[0])), list(range(saved[0], 8)), list(range(saved[0], steps))]
+    value = value_after(steps, 2).hex()
+    assert [line for line in lines if "VALUE" in line].count(f"w0 VALUE {value}") == 1
+    assert any("there is a checkpoint to go on from" in line for line in said)
+    assert "Exception ignored" not in shown

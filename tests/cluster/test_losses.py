@@ -4,26 +4,31 @@
 |---|---|---|
 | killed in a step | UnavailableError | tests/cluster/test_crashes.py |
 | worker 0 frozen for longer than a heartbeat takes | DeadlineExceededError, AbortedError | ..._not_answer_... |
-| one worker restarted alone | AbortedError | ..._restarted_alone_... |
+| one worker restarted alone | AbortedError | chaos: ..._restarted_alone_... |
 | killed while fit builds the model, before a callback is called | UnavailableError | ..._before_training_begins_... |
-| killed in the first resumed epoch, where its metrics are read | UnavailableError | ..._resumed_epoch_... |
+| killed in the first resumed epoch, where its metrics are read | UnavailableError | tests/cluster/test_crashes.py |
+
+Under ``keras-preempt run`` all workers start again after each of these (chaos), and the job ends with the weights of an
+undisturbed one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from tests.cluster.forked import QUIET_CPU
 from tests.cluster.harness import RunningCluster, describe, start_cluster
-from tests.cluster.training import Strike, Training
 
 SCRIPT = Path(__file__).parent / "scripts" / "losses.py"
-ROOT = Path(__file__).parents[2]
+ENV = {**os.environ, **QUIET_CPU, "PYTHONPATH": str(Path(__file__).parents[2])}
 TOLD = "Another worker is gone, or cannot be reached"
 BOUND = 120.0  # seconds: ten for the heartbeat, and a busy machine
 
@@ -46,18 +51,14 @@ def test_a_worker_0_that_does_not_answer_is_lost_and_so_is_it_when_it_comes_back
         assert TOLD in output, describe(result.outputs)
 
 
+@pytest.mark.chaos
 def test_the_survivor_of_a_worker_that_was_restarted_alone_says_a_loss(tmp_path: Path) -> None:
     with start(tmp_path) as cluster:
         line = cluster.wait_for_line(1, "^TF_CONFIG ")
         cluster.wait_for_line(1, "^RAN 3$")
         again = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(tmp_path / "run"), "again"],
-            env={
-                **os.environ,
-                **QUIET_CPU,
-                "PYTHONPATH": str(ROOT),
-                "TF_CONFIG": line.removeprefix("TF_CONFIG "),
-            },
+            env={**ENV, "TF_CONFIG": line.removeprefix("TF_CONFIG ")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -86,11 +87,37 @@ def test_a_worker_that_dies_before_training_begins_is_lost(tmp_path: Path) -> No
     assert not list(tmp_path.glob("run/step-*"))
 
 
-def test_a_worker_that_dies_in_the_first_resumed_epoch_where_its_metrics_are_read_is_lost(
-    tmp_path: Path,
+# -- Under the launcher ---------------------------------------------------------------------------------
+
+
+def launch(folder: Path, way: str) -> tuple[str, set[str]]:
+    """Runs the job under the launcher to its end; returns its output, and what it ended with."""
+    launcher = [sys.executable, "-m", "keras_preempt.cli.main", "run", "--workers", "2", "--"]
+    ended = subprocess.run(
+        [*launcher, sys.executable, str(SCRIPT), str(folder / "run"), way],
+        env=ENV,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout, set(re.findall(r"^\[w\d\] ENDED (\w+)$", ended.stdout, re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    return launch(tmp_path_factory.mktemp("undisturbed"), "none")[1]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("way", "starts"), [("frozen", 2), ("build again", 3), ("resumed", 3)])
+def test_all_workers_are_started_again_after_a_loss(
+    way: str, starts: int, undisturbed: set[str], tmp_path: Path
 ) -> None:
-    training = Training(tmp_path, 2)
-    training.preempt(Strike("batch 1 2", (0,)))
-    result = training.start(Strike("done 1 5", (1,), signal="SIGKILL", settle=False))
-    result.assert_codes(EXIT_WORKER_LOST, -signal.SIGKILL)
-    assert TOLD in result.outputs[0]
+    output, ends = launch(tmp_path, way)
+    assert "a worker was lost without a notice, and there is a checkpoint to go on from" in output
+    assert f"incarnations={starts} " in output, output
+    assert ends == undisturbed, output
+    assert len(ends) == 1

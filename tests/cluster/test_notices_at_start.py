@@ -1,24 +1,24 @@
-"""Signals that come before a fit has come to its first boundary, with and without time to train on.
+"""Signals that come at moments in which a fit is not in a step, with and without time to train on.
 
-| the signal comes | test |
-|---|---|
-| while the model is traced: to be built, to be compiled | test_a_notice_while_... |
-| while other callbacks begin | test_a_notice_while_... |
-| while a checkpoint is restored | test_a_notice_while_a_checkpoint_is_restored_... |
-
-tests/cluster/test_resume_restoring.py has more, with several workers; test_notices_fit.py has metadata servers.
+test_restoring_together.py has more, with several workers; test_notices_fit.py has metadata servers.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from keras_preempt.agreement.member import Member
+from keras_preempt.agreement.messages import At
+from keras_preempt.notices import Notice
+from keras_preempt.training.hearing import Hearing
 from keras_preempt.training.session import Session
-from tests.cluster.noticed_fit import ExpectedError, Model, NoticedFit, Outcome, sigterm
+from tests.cluster.noticed_fit import PATIENCE, STEPS, ExpectedError, Model, NoticedFit, Outcome, sigterm
 
 GRACE = {"at once": 0.0, "an hour": 3600.0}
 grace = pytest.mark.parametrize("grace", GRACE.values(), ids=GRACE)
@@ -94,3 +94,42 @@ def test_a_notice_while_a_checkpoint_is_restored_spoils_nothing(
     job.fit()
     assert job.told("restore")[-1]["checkpoint"] == job.told("exit")[0]["saved"]
     job.assert_nothing_lost(undisturbed_fit)
+
+
+def test_a_boundary_that_is_entered_while_the_answer_is_given_is_the_one_to_save_at(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expect, notify, answer = Hearing.expect, Hearing.notify, Member.answer
+    fits: list[Hearing] = []
+    told, asked = threading.Event(), threading.Event()
+
+    def struck() -> None:
+        sigterm()
+        assert asked.wait(PATIENCE)  # Until then this is still the step.
+
+    def announced(hearing: Hearing) -> None:
+        fits.append(hearing)
+        expect(hearing)
+        told.set()
+
+    def heard(hearing: Hearing, notice: Notice) -> None:
+        assert told.wait(
+            PATIENCE
+        )  # On a busy machine the listener may come before the main thread's own handler.
+        notify(hearing, notice)
+
+    def late(member: Member, entered: int) -> At:
+        (fit,) = fits
+        asked.set()
+        limit = time.monotonic() + PATIENCE
+        while fit.entered == entered and time.monotonic() < limit:
+            time.sleep(0.001)  # The main thread counts on without telling anybody.
+        assert member.held is None  # It waits for the lock.
+        return answer(member, fit.entered)
+
+    monkeypatch.setattr(Hearing, "expect", announced)
+    monkeypatch.setattr(Hearing, "notify", heard)
+    monkeypatch.setattr(Member, "answer", late)
+    job = NoticedFit(tmp_path / "run", model=model)
+    assert job.fit({(1, 2): struck}).ended == "Preempted"
+    assert job.checkpoints == [f"step-{STEPS + 3:08d}"]

@@ -6,10 +6,7 @@ import json
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -19,7 +16,7 @@ from keras_preempt.checkpoint import save_request
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import delivery
 from keras_preempt.report.event import ANY, SCHEMA
-from tests.cluster.small_fit import STEPS, fit
+from tests.cluster.small_fit import STEPS, await_, fit
 from tests.cluster.test_gcs_fit import Then
 
 PATIENCE = 240.0
@@ -123,10 +120,3 @@ def test_a_custom_loop_tells_its_events_too(tmp_path: Path) -> None:
         assert event.start is None
     assert [event.kind for event in told] == ["notice", "plan", "hold", "commit", "exit", "end"]
     assert [event.step for event in told if event.kind == "commit"] == [4]
-
-
-def await_(done: Callable[[], Any]) -> None:
-    limit = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < limit
-        time.sleep(0.01)  # A list that another thread fills cannot be waited for, only looked at.

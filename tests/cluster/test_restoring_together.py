@@ -1,19 +1,18 @@
-"""Workers that read a checkpoint together: each byte of the weights once, and what comes of a failure.
+"""Workers that read a checkpoint together: each byte of the weights once, and what comes of a failure or a notice.
 
 | what happened | test |
 |---|---|
 | nothing, in a directory and in a bucket, on 2 and 3 workers | ..._are_read_once_..., ..._as_after_a_plain_one |
 | saved by another number of workers | ..._another_number_of_workers_... |
-| a share cannot be read on one worker | ..._all_workers_read_... |
-| a worker dies in the exchange, or fails there | ..._in_the_exchange_... |
+| a share cannot be read on one worker; a worker fails in the exchange, or dies there | ..._lose_nothing, ..._lost_... |
+| notices: before the reading, while another one reads, before the callback listens | ..._lose_nothing |
 """
 
 from __future__ import annotations
 
-import json
 import signal
+import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,8 @@ from keras_preempt.checkpoint.failpoints import VARIABLE
 from keras_preempt.process.environment import DIRECTORY, RESTORE
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from keras_preempt.testing import FakeGcs
-from tests.cluster.harness import ClusterResult, run_cluster
-from tests.cluster.outcome import assert_identical
-from tests.cluster.test_other_workers import Run
+from tests.cluster.harness import run_cluster, start_cluster
+from tests.cluster.test_other_workers import Run, assert_epochs_whole, assert_regrouped
 from tests.cluster.training import PREEMPTED, SCRIPT, Strike, Training, Undisturbed
 
 TOGETHER = {RESTORE: "exchange"}
@@ -41,7 +39,8 @@ def exchanged(training: Training) -> list[bool]:
     return list(told)
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("workers", [2, 3])
 def test_training_after_a_restore_together_is_bit_identical_to_that_after_a_plain_one(
     workers: int, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
@@ -54,18 +53,55 @@ def test_training_after_a_restore_together_is_bit_identical_to_that_after_a_plai
     training.assert_same(undisturbed(workers, *batch))
 
 
-def test_all_workers_read_everything_if_one_cannot_read_its_share(
+def _wait_until_stopped(pid: int, timeout: float = 120.0) -> None:
+    limit = time.monotonic() + timeout
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < limit, f"process {pid} was not stopped"
+        time.sleep(0.05)  # Somebody else's process: there is nothing to wait on.
+
+
+def test_restarts_that_fail_or_hear_a_notice_while_they_restore_lose_nothing(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     training = Training(tmp_path, 2)
-    training.preempt(Strike("batch 1 2", (0,)))
-    failing = {1: {VARIABLE: "restore.before-read=raise"}}
-    result = training.finish(env=TOGETHER, per_worker_env=failing)
-    assert exchanged(training) == [False]
+    with start_cluster(SCRIPT, 2, args=[*training.command, "--slow", "0.1"]) as running:
+        running.wait_for_line(1, "AT done 0 3")
+        running.signal(1, signal.SIGTERM)
+        training.results.append(running.wait().assert_codes(PREEMPTED))
+    done = len(training.steps(0))
+    assert done < 24
+
+    # One that fails in the exchange ends the other with its error.
+    result = training.start(env=TOGETHER, per_worker_env={1: {VARIABLE: "restore.in-exchange=raise"}})
+    result.assert_codes(1)
+    assert "Worker 1 has failed, and so all workers end: OSError" in result.outputs[0]
     for output in result.outputs:
-        told = f"The workers could not read {training.checkpoints[0]} together, so each reads all of it: "
+        assert "restore.in-exchange was armed to raise" in output
+        assert "so each reads all of it" not in output, "no collective works any more"
+
+    training.preempt(per_worker_env={1: {VARIABLE: "restore.before-read=sigterm"}})
+    stop = {1: {VARIABLE: "restore.after-read=stop"}}
+    with start_cluster(SCRIPT, 2, args=training.command, per_worker_env=stop) as running:
+        _wait_until_stopped(running.cluster.pids[1])
+        running.signal(0, signal.SIGTERM)
+        running.signal(1, signal.SIGCONT)
+        training.results.append(running.wait().assert_codes(PREEMPTED))
+    assert len(training.steps(0)) == done
+
+    # Where one cannot read its share, all read everything.
+    saved = training.checkpoints[-1]
+    result = training.preempt(
+        Strike("train_begin", (1,), settle=False),
+        env=TOGETHER,
+        per_worker_env={1: {VARIABLE: "restore.before-read=raise"}},
+    )
+    assert exchanged(training)[-1] is False
+    for output in result.outputs:
+        told = f"The workers could not read {saved} together, so each reads all of it: "
         (why,) = (line.partition(told)[2] for line in output.splitlines() if told in line)
         assert "restore.before-read was armed to raise" in why
+    training.finish(env=TOGETHER)
+    assert exchanged(training)[-1] is True
     training.assert_same(undisturbed(2))
 
 
@@ -88,74 +124,40 @@ def test_a_worker_that_dies_in_the_exchange_is_lost_to_the_others(
     training.assert_same(undisturbed(2))
 
 
-def test_a_worker_that_fails_in_the_exchange_ends_the_others_with_its_error(tmp_path: Path) -> None:
-    training = Training(tmp_path, 2)
-    training.preempt(Strike("batch 1 2", (0,)))
-    result = training.start(env=TOGETHER, per_worker_env={1: {VARIABLE: "restore.in-exchange=raise"}})
-    result.assert_codes(1)
-    assert "Worker 1 has failed, and so all workers end: OSError" in result.outputs[0]
-    for output in result.outputs:
-        assert "restore.in-exchange was armed to raise" in output
-        assert "so each reads all of it" not in output, "no collective works any more"
-
-
 @pytest.fixture
 def gcs() -> Iterator[FakeGcs]:
     with FakeGcs(buckets=("bucket",)) as server:
         yield server
 
 
-class InABucket:
-    """A job of ``train.py`` in a bucket, which counts what its starts read of the weights."""
-
-    def __init__(self, gcs: FakeGcs, folder: Path, workers: int) -> None:
-        self.gcs = gcs
-        self.output = folder / "output"
-        self.folder = folder
-        self.workers = workers
-
-    def start(self, code: int, *strikes: Strike, env: dict[str, str] | None = None) -> ClusterResult:
-        self.gcs.forget_requests()
-        return run_cluster(
-            SCRIPT,
-            self.workers,
-            args=[str(self.output), str(self.folder / "unused"), "--marks", "--strategy", "mwms"],
-            env={
-                **self.gcs.environment(),
-                DIRECTORY: "gs://bucket/run",
-                "TRAIN_STRIKES": json.dumps([asdict(strike) for strike in strikes]),
-                **(env or {}),
-            },
-            timeout=240,
-        ).assert_codes(code)
-
-    def newest(self) -> dict[str, int]:
-        """The files of mirrored tensors of the newest checkpoint, with their sizes."""
-        found = {name: seen.size for name, seen in self.gcs.objects("bucket").items() if ".mirrored" in name}
-        newest = max(name.rpartition("/")[0] for name in found)
-        return {name: size for name, size in found.items() if name.startswith(newest)}
-
-    def read(self) -> int:
-        """The bytes of mirrored tensors that the last start has read."""
-        return sum(
-            request.bytes
-            for request in self.gcs.requests
-            if request.method == "GET" and "alt=media" in request.path and ".mirrored" in request.target
-        )
+def weights_of_the_newest(gcs: FakeGcs) -> int:
+    """The bytes of the mirrored tensors in the newest checkpoint."""
+    found = {name: seen.size for name, seen in gcs.objects("bucket").items() if ".mirrored" in name}
+    newest = max(name.rpartition("/")[0] for name in found)
+    return sum(size for name, size in found.items() if name.startswith(newest))
 
 
+def weights_read(gcs: FakeGcs) -> int:
+    """The bytes of mirrored tensors that were read."""
+    return sum(
+        request.bytes
+        for request in gcs.requests
+        if request.method == "GET" and "alt=media" in request.path and ".mirrored" in request.target
+    )
+
+
+@pytest.mark.parametrize(("how", "times"), [({}, 1), pytest.param(APART, 2, marks=pytest.mark.chaos)])
 def test_the_weights_in_a_bucket_are_read_once_by_all_workers_together(
-    gcs: FakeGcs, tmp_path: Path, undisturbed: Undisturbed
+    how: dict[str, str], times: int, gcs: FakeGcs, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    job = InABucket(gcs, tmp_path, 2)
-    job.start(PREEMPTED, Strike("batch 1 2", (0,), settle=False))
-    state = sum(job.newest().values())
-    assert job.read() == 0
-    job.start(PREEMPTED, Strike("batch 2 2", (0,), settle=False))
-    assert job.read() == state
-    job.start(0, env=APART)
-    assert job.read() == 2 * state
-    assert_identical(undisturbed(2).output, job.output, 2)
+    env = {**gcs.environment(), DIRECTORY: "gs://bucket/run", **how}
+    training = Training(tmp_path, 2)
+    training.start(Strike("batch 1 2", (0,), settle=False), env=env).assert_codes(PREEMPTED)
+    assert weights_read(gcs) == 0
+    weights = weights_of_the_newest(gcs)
+    training.finish(env=env)
+    assert weights_read(gcs) == times * weights
+    training.assert_same(undisturbed(2))
 
 
 @pytest.mark.chaos
@@ -163,6 +165,7 @@ def test_the_weights_in_a_bucket_are_read_once_by_all_workers_together(
 def test_another_number_of_workers_restores_the_same_together_as_apart(workers: int, tmp_path: Path) -> None:
     run = Run(tmp_path / "together")
     run.start(2, preempt_at="batch 1 3")
+    two = run.kept("left", 2)
     apart = run.copy(tmp_path / "apart")
     values = []
     for each, how in ((run, TOGETHER), (apart, APART)):
@@ -175,6 +178,8 @@ def test_another_number_of_workers_restores_the_same_together_as_apart(workers: 
         )
         result.assert_ok()
         values.append([each.kept("resumed", workers), each.kept("left", workers)])
+    assert_regrouped(two, run.kept("resumed", workers))
+    assert_epochs_whole(run.history())
     assert [event["exchanged"] for event in run.restores()] == [workers > 1]
     assert [event["exchanged"] for event in apart.restores()] == [False]
     for one, other in zip(*values, strict=True):

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keras_preempt.checkpoint.layout import SAVE_REQUEST
+from keras_preempt.cli.main import main
 from keras_preempt.testing import FakeGcs
-from tests.cli.launched import ENV, command_line
 from tests.cli.saved_run import run
 from tests.cluster.bucket import URL, bucket_of_this_process
 from tests.cluster.harness import RunningCluster, start_cluster
-from tests.cluster.small_fit import fit
+from tests.cluster.small_fit import await_, fit
 from tests.cluster.test_gcs_fit import Then
-from tests.cluster.training import SCRIPT, Strike, Training, Undisturbed
+from tests.cluster.training import SCRIPT, Training, Undisturbed
 
-SAVED, NOTHING_RUNS = 0, 1
+SAVED = 0
 PATIENCE = 240.0
-
-
-def ask(directory: Path) -> subprocess.Popen[str]:
-    command = command_line("save", str(directory))
-    return subprocess.Popen(command, text=True, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-def answer(asked: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = asked.communicate(timeout=240)
-    return asked.returncode, output
 
 
 def started(tmp_path: Path, workers: int, *args: str) -> tuple[Training, RunningCluster]:
@@ -43,15 +32,17 @@ def started(tmp_path: Path, workers: int, *args: str) -> tuple[Training, Running
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.chaos), 2])
 def test_all_workers_save_at_one_step_and_train_on_as_if_nothing_had_happened(
-    workers: int, tmp_path: Path, undisturbed: Undisturbed
+    workers: int, tmp_path: Path, undisturbed: Undisturbed, capsys: Any
 ) -> None:
-    training, job = started(tmp_path, workers, "--save-on-request", "0.2s", "--slow", "0.3")
-    with job:
+    training, job = started(tmp_path, workers, "--save-on-request", "0.05s", "--slow", "0.1")
+    with job, ThreadPoolExecutor(2) as pool:
         job.wait_for_line(0, "^AT batch 0 0", timeout=240)
-        both = [ask(training.directory), ask(training.directory)]
-        for code, output in map(answer, both):
-            assert code == SAVED, output
-            assert "Saved step " in output
+        job.signal(0, signal.SIGSTOP)
+        both = [pool.submit(main, ["save", str(training.directory)]) for _ in range(2)]
+        await_(lambda: (training.directory / SAVE_REQUEST).exists())
+        job.signal(0, signal.SIGCONT)
+        assert [asked.result(PATIENCE) for asked in both] == [SAVED] * 2
+        assert capsys.readouterr().out.count("Saved step ") == 2
         training.results.append(job.wait(240).assert_ok())
     saves = [training.events(worker)[0] for worker in range(workers)]
     rounds = [[plan["target"] for plan in each["plan"] if plan["reason"] == "requested"] for each in saves]
@@ -64,28 +55,19 @@ def test_all_workers_save_at_one_step_and_train_on_as_if_nothing_had_happened(
     training.assert_same(undisturbed(workers))
 
 
-def test_a_job_that_is_preempted_meanwhile_answers_with_what_it_saves_then(tmp_path: Path) -> None:
-    training, job = started(tmp_path, 1, "--save-on-request", "1h", "--slow", "0.3")
-    with job:
+def test_a_job_that_is_preempted_meanwhile_answers_with_what_it_saves_then(
+    tmp_path: Path, capsys: Any
+) -> None:
+    training, job = started(tmp_path, 1, "--save-on-request", "1h", "--slow", "0.1")
+    with job, ThreadPoolExecutor(1) as pool:
         job.wait_for_line(0, "^AT batch 0 0", timeout=240)
-        asked = ask(training.directory)
+        asked = pool.submit(run, capsys, "save", str(training.directory))
         await_(lambda: (training.directory / SAVE_REQUEST).exists())
         job.signal(0, signal.SIGTERM)
-        code, output = answer(asked)
+        code, output, _ = asked.result(PATIENCE)
         job.wait(120).assert_codes(75)
     assert code == SAVED, output
     assert "told to stop meanwhile" in output
-    assert not (training.directory / SAVE_REQUEST).exists()
-
-
-def test_nothing_runs_after_the_end_and_after_a_kill(tmp_path: Path, capsys: Any) -> None:
-    training = Training(tmp_path, 1, ("--save-every", "2"))
-    training.crash(Strike("batch 1 2", (0,), signal="SIGKILL", commits=2))
-    code, _, errors = run(capsys, "save", str(training.directory))
-    assert (code, "worker 0 of start 1 is gone without a word" in errors) == (NOTHING_RUNS, True), errors
-    training.finish()
-    code, _, errors = run(capsys, "save", str(training.directory))
-    assert (code, "start 2 has ended (training is over)" in errors) == (NOTHING_RUNS, True), errors
     assert not (training.directory / SAVE_REQUEST).exists()
 
 
@@ -116,10 +98,3 @@ def test_in_a_bucket_each_look_is_one_request_for_the_metadata_of_one_object(
     assert codes == [SAVED]
     assert {look.split(" ")[0] for look in looks} == {"GET"}
     assert all(look.endswith(f"/o/runs/1/{SAVE_REQUEST}") for look in looks), looks
-
-
-def await_(done: Callable[[], bool]) -> None:
-    limit = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < limit
-        time.sleep(0.01)  # A file cannot be waited for, only looked at.

@@ -25,7 +25,7 @@ def test_one_file_of_two_workers_is_named_with_the_cure(tmp_path: Path) -> None:
     assert "write the same file" not in second
 
 
-@pytest.mark.parametrize("cure", ["own", "first"])
+@pytest.mark.parametrize("cure", [pytest.param("own", marks=pytest.mark.chaos), "first"])
 def test_the_cures_work_and_are_not_warned_of(tmp_path: Path, cure: str) -> None:
     result = run_cluster(SCRIPT, 2, args=[cure, str(tmp_path / "run")], timeout=240, cwd=tmp_path).assert_ok()
     assert not any("write the same file" in output for output in result.outputs)

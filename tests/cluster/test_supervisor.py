@@ -11,7 +11,7 @@ import pytest
 from keras_preempt.cluster import Outcome, RestartPolicy, Supervisor, WorkerExit, judge
 
 
-def supervise(path: Path, workers: int = 2, **policy) -> tuple:
+def supervise(path: Path, workers: int = 2, expected=lambda incarnation: None, **policy) -> tuple:
     lines: list[str] = []
     said: list[str] = []
     supervisor = Supervisor(
@@ -20,6 +20,7 @@ def supervise(path: Path, workers: int = 2, **policy) -> tuple:
         policy=RestartPolicy(**policy),
         say=said.append,
         log=lambda index, line: lines.append(f"w{index} {line}"),
+        expected=expected,
     )
     return supervisor.run(), lines, said
 
@@ -62,65 +63,65 @@ def test_nobody_starts_again_what_ctrl_c_has_ended(worker_script):
     assert report.summary.startswith("interrupted: incarnations=1 preemptions=0 failures=0")
 
 
-def test_a_worker_killed_for_its_memory_is_a_failure(worker_script):
-    report, _, _ = supervise(worker_script("os.kill(os.getpid(), signal.SIGKILL)"), workers=1)
-    assert (report.exit_code, report.count(Outcome.FAILED)) == (137, 1)
-
-
 def test_a_failure_that_was_to_be_expected_does_not_count(worker_script):
     path = worker_script(
         "if incarnation < 2: os.kill(os.getpid(), signal.SIGKILL)\nsys.exit(3 * (incarnation - 2))"
     )
-    said: list[str] = []
-    supervisor = Supervisor(
+    report, _, said = supervise(
+        path,
         1,
-        [sys.executable, str(path)],
-        policy=RestartPolicy(max_restarts_without_progress=0),
-        say=said.append,
-        expected=lambda incarnation: "as planned" if incarnation.number < 2 else None,
+        lambda incarnation: "as planned" if incarnation.number < 2 else None,
+        max_restarts_without_progress=0,
     )
-    report = supervisor.run()
     assert (report.exit_code, report.expected) == (0, (0, 1))
     assert "incarnations=3 preemptions=0 killed=2 failures=0" in report.summary
     assert "incarnation 1: as planned: starting again" in said
 
 
-def test_a_crash_is_forgiven_as_often_as_allowed(worker_script):
-    path = worker_script("sys.exit(3 if incarnation < 2 else 0)")
-    assert supervise(path, max_failures=2)[0].exit_code == 0
-    report = supervise(path, max_failures=1)[0]
-    assert (report.exit_code, report.count(Outcome.FAILED)) == (3, 2)
+# A later fit has a model and a directory of its own, whose steps begin at 0.
+LATER_FIT = """
+told = [("first", 7), ("first", 9), ("second", 3), ("second", 5)]
+directory, step = told[incarnation]
+status(directory=directory, step=step, saved=True)
+sys.exit(75 if incarnation < 3 else 0)
+"""
+TWICE, NEVER = ({"max_restarts_without_progress": times} for times in (2, 0))
 
 
-def test_restarts_without_progress_stop(worker_script):
-    report, _, _ = supervise(
-        worker_script("status(step=7, saved=True)\nsys.exit(75)"), max_restarts_without_progress=2
-    )
-    # One that got to step 7, and three that did not get beyond it.
-    assert (report.exit_code, len(report.incarnations)) == (1, 4)
-    assert "without progress" in report.reason
+LOSES_A_WORKER = """
+if incarnation == {last}: sys.exit(0)
+status(last_saved={saved}, step=9)
+if index == 1: os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(0.2)
+sys.exit(69)
+"""
 
 
-def test_restarts_with_progress_go_on(worker_script):
-    path = worker_script("status(step=incarnation + 1, saved=True)\nsys.exit(75 if incarnation < 5 else 0)")
-    report, _, _ = supervise(path, max_restarts_without_progress=0)
-    assert (report.exit_code, report.count(Outcome.PREEMPTED)) == (0, 5)
-    assert [i.safe_step for i in report.incarnations] == [1, 2, 3, 4, 5, 6]
-
-
-def test_the_steps_of_a_later_fit_of_the_script_are_progress(worker_script):
-    """It has a model and a directory of its own, whose steps begin at 0."""
-    told = [("first", 7), ("first", 9), ("second", 3), ("second", 5)]
-    body = f"directory, step = {told}[incarnation]\n"
-    body += "status(directory=directory, step=step, saved=True)\nsys.exit(75 if incarnation < 3 else 0)"
-    report, _, _ = supervise(worker_script(body), max_restarts_without_progress=0)
-    assert (report.exit_code, report.count(Outcome.PREEMPTED)) == (0, 3)
-
-
-def test_steps_that_were_not_saved_are_no_progress(worker_script):
-    path = worker_script("status(step=incarnation + 1, saved=False)\nsys.exit(75)")
-    report, _, _ = supervise(path, max_restarts_without_progress=0)
-    assert len(report.incarnations) == 1
+@pytest.mark.parametrize(
+    ("body", "policy", "status", "starts", "failures"),
+    [
+        pytest.param(*rest, id=name)
+        for name, *rest in [
+            ("killed for its memory", "os.kill(os.getpid(), signal.SIGKILL)", {}, 137, 1, 1),
+            ("forgiven", "sys.exit(3 if incarnation < 2 else 0)", {"max_failures": 2}, 0, 3, 2),
+            ("not forgiven", "sys.exit(3 if incarnation < 2 else 0)", {"max_failures": 1}, 3, 2, 2),
+            # One that got to step 7, and three that did not get beyond it.
+            ("no progress", "status(step=7, saved=True)\nsys.exit(75)", TWICE, 1, 4, 0),
+            ("not saved", "status(step=incarnation + 1, saved=False)\nsys.exit(75)", NEVER, 1, 1, 0),
+            ("lost, nothing saved", LOSES_A_WORKER.format(last=1, saved=0), {}, 137, 1, 1),
+            ("lost, and saved", LOSES_A_WORKER.format(last=1, saved=5), {}, 0, 2, 1),
+            ("lost again and again", LOSES_A_WORKER.format(last=9, saved=5), TWICE, 1, 4, 4),
+            ("a later fit of the script", LATER_FIT, NEVER, 0, 4, 0),
+        ]
+    ],
+)
+def test_a_job_is_started_again_as_often_as_its_policy_allows(
+    body, policy, status, starts, failures, worker_script
+):
+    report, _, _ = supervise(worker_script(body), **policy)
+    assert (report.exit_code, len(report.incarnations)) == (status, starts)
+    assert report.count(Outcome.FAILED) == failures
+    assert ("without progress" in report.reason) == (status == 1)
 
 
 def test_a_status_file_cut_short_is_no_information(worker_script):
@@ -241,32 +242,7 @@ def test_an_aborted_survivor_is_said_to_have_lost_another_worker():
         "w1 has lost another worker (SIGABRT)",
     )
     assert judge(exits(ABORT), [75]).notes == ("w0 was killed (SIGABRT)",)
-
-
-LOSES_A_WORKER = """
-if incarnation == {last}: sys.exit(0)
-status(last_saved={saved}, step=9)
-if index == 1: os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(0.2)
-sys.exit(69)
-"""
-
-
-def test_the_loss_of_a_worker_is_made_good_where_there_is_a_checkpoint(worker_script):
-    report, _, said = supervise(worker_script(LOSES_A_WORKER.format(last=1, saved=5)))
-    assert (report.exit_code, report.count(Outcome.FAILED)) == (0, 1)
-    assert any("w0 has lost another worker (exit code 69)" in line for line in said)
-
-
-def test_the_loss_of_a_worker_ends_the_job_where_there_is_no_checkpoint(worker_script):
-    report, _, _ = supervise(worker_script(LOSES_A_WORKER.format(last=1, saved=0)))
-    assert (report.exit_code, len(report.incarnations)) == (137, 1)
-
-
-def test_workers_that_are_lost_again_and_again_without_progress_stop(worker_script):
-    path = worker_script(LOSES_A_WORKER.format(last=9, saved=5))
-    report, _, _ = supervise(path, max_restarts_without_progress=2)
-    assert (report.exit_code, len(report.incarnations)) == (1, 4)
+    assert judge(exits(KILL, 69), [75]).notes[1] == "w1 has lost another worker (exit code 69)"
 
 
 def test_143_is_a_preemption_also_when_it_is_the_restart_code():

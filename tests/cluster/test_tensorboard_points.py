@@ -20,29 +20,11 @@ from keras_preempt.report import tensorboard as tensorboard_points
 from keras_preempt.report.loading import load
 from keras_preempt.report.tensorboard import GOODPUT, LOST_STEPS, SAVE_SECONDS, Points
 from tests.cluster import small_fit
+from tests.cluster.test_gcs_fit import Then
 
 OURS = (GOODPUT, LOST_STEPS, SAVE_SECONDS)
 
 pytestmark = pytest.mark.usefixtures("nowhere", "everything_is_given_back")
-
-
-class Crash(keras.callbacks.Callback):
-    """Fails after so many steps of this fit."""
-
-    def __init__(self, steps: int) -> None:
-        super().__init__()
-        self._left = steps
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._left -= 1
-        if self._left == 0:
-            raise ZeroDivisionError
-
-    def get_state(self) -> dict[str, Any]:
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        pass
 
 
 class Run:
@@ -60,10 +42,6 @@ class Run:
 
     def fit(self, *more: keras.callbacks.Callback, **options: Any) -> list[tuple[int, int]]:
         return small_fit.fit(self.directory, epochs=3, more=[self.board(), *more], **options)
-
-    def crash(self, steps: int) -> None:
-        with pytest.raises(ZeroDivisionError):
-            self.fit(Crash(steps))
 
     def points(self) -> Mapping[str, list[tuple[int, float]]]:
         """Step and value of each point in the training curves, by name, as TensorBoard reads them."""
@@ -84,13 +62,12 @@ def test_a_preempted_run_shows_its_saves_and_its_goodput_and_that_no_step_is_los
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    with caplog.at_level(logging.INFO, "keras_preempt"):
-        run.fit(strike=(0, 2))
+    caplog.set_level(logging.INFO, "keras_preempt")
+    run.fit(strike=(0, 2))
     # Written before the process ends.
     assert steps(run.points()) == {"batch_loss": [1, 2, 3], SAVE_SECONDS: [3]}
     assert any(line.startswith("Saving step-00000003/") and "MiB in 0 s" in line for line in caplog.messages)
-    with caplog.at_level(logging.INFO, "keras_preempt"):
-        run.fit(strike=(1, 2))
+    run.fit(strike=(1, 2))
     assert any(line.startswith("Reading step-00000003/") and "MiB in 0 s" in line for line in caplog.messages)
     run.fit()
     run.fit()  # Nothing is left to train.
@@ -109,7 +86,8 @@ def test_a_preempted_run_shows_its_saves_and_its_goodput_and_that_no_step_is_los
 def test_the_points_are_those_of_the_report_and_steps_that_are_run_again_have_one_each(run: Run) -> None:
     run.fit(strike=(0, 2))
     for _ in range(2):
-        run.crash(2)  # Each runs steps 4 and 5, and keeps nothing of them.
+        with pytest.raises(ZeroDivisionError):
+            run.fit(Then((1, 0), lambda: 1 // 0))  # Runs steps 4 and 5, and keeps nothing of them.
     run.fit(save_every="epoch")
     points = run.points()
     report = load(LocalStore(run.directory))
@@ -136,9 +114,9 @@ def test_a_board_that_cannot_be_written_harms_neither_training_nor_its_saves(
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(tf.summary, "scalar", full)
-    with caplog.at_level(logging.WARNING, "keras_preempt"):
-        run.fit(strike=(0, 2), save_every=1)
-        run.fit()
+    caplog.set_level(logging.WARNING, "keras_preempt")
+    run.fit(strike=(0, 2), save_every=1)
+    run.fit()
     assert len(run.points()["batch_loss"]) == 12
     assert load(LocalStore(run.directory)).step == 12
     told = [line for line in caplog.messages if "TensorBoard" in line]
@@ -153,8 +131,8 @@ def test_a_bucket_that_fails_at_the_end_costs_the_last_point_alone(
         raise StoreUnavailable("503 from storage")
 
     monkeypatch.setattr("keras_preempt.report.events.read", unavailable)
-    with caplog.at_level(logging.WARNING, "keras_preempt"):
-        run.fit()
+    caplog.set_level(logging.WARNING, "keras_preempt")
+    run.fit()
     assert steps(run.points()) == {"batch_loss": list(range(1, 13)), SAVE_SECONDS: [12]}
     assert [line for line in caplog.messages if "TensorBoard" in line] == [
         "TensorBoard gets no more points about this run (503 from storage); training goes on."

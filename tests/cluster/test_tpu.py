@@ -29,7 +29,6 @@ from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from tests.cluster.harness import RunningCluster, describe, start_cluster
 
 SCRIPTS = Path(__file__).parent / "scripts"
-STRIKE = (1, 10)
 
 
 class Cloud:
@@ -49,11 +48,18 @@ class Cloud:
         written.rename(self.folder / f"workers-{number}.json")
         return cluster
 
-    def coordinator(self, *args: str, hold: str | None = None) -> RunningCluster:
-        if hold is not None:
-            (self.folder / f"hold-{STRIKE[0]}-{STRIKE[1]}").write_text(hold)
-        script = SCRIPTS / "remote_training.py"
-        return self._stack.enter_context(start_cluster(script, 1, args=[str(self.folder), *args]))
+    def coordinator(self, *args: str, script: str = "remote_training.py") -> RunningCluster:
+        return self._stack.enter_context(start_cluster(SCRIPTS / script, 1, args=[str(self.folder), *args]))
+
+    def held(self, *args: str, until: str, doomed: int | None = 1) -> tuple[RunningCluster, RunningCluster]:
+        """The first workers, of which one is preempted, and a coordinator that waits for that in an execution."""
+        (self.folder / "hold-1-10").write_text(until)
+        workers = self.workers(0)
+        coordinator = self.coordinator(*args)
+        coordinator.wait_for_line(0, "HOLDS", 120)
+        if doomed is not None:
+            workers.signal(doomed, signal.SIGTERM)
+        return workers, coordinator
 
     @property
     def checkpoints(self) -> list[str]:
@@ -81,10 +87,7 @@ def executions(output: str) -> list[str]:
 def test_a_preempted_worker_is_replaced_in_the_process_and_not_a_bit_is_different(
     cloud: Cloud, worker: int
 ) -> None:
-    first = cloud.workers(0)
-    coordinator = cloud.coordinator("loop", "undisturbed", hold="wait")
-    coordinator.wait_for_line(0, "HOLDS", 120)
-    first.signal(worker, signal.SIGTERM)
+    first, coordinator = cloud.held("loop", "undisturbed", until="wait", doomed=worker)
     coordinator.wait_for_line(0, f"/job:worker/task:{worker} was preempted: .*step-00000035")
     said = coordinator.outputs[0]
     assert f"remote worker /job:worker/task:{worker} is about to be ended. The coordinator saves" in said
@@ -109,10 +112,7 @@ def test_a_preempted_worker_is_replaced_in_the_process_and_not_a_bit_is_differen
 def test_without_the_loop_it_exits_with_42_once_the_workers_are_gone_and_resumes_when_started_again(
     cloud: Cloud,
 ) -> None:
-    first = cloud.workers(0)
-    coordinator = cloud.coordinator("exit", "undisturbed", hold="wait")
-    coordinator.wait_for_line(0, "HOLDS", 120)
-    first.signal(1, signal.SIGTERM)
+    first, coordinator = cloud.held("exit", "undisturbed", until="wait")
     coordinator.wait_for_line(0, "until the workers are gone")
     with pytest.raises(TimeoutError):
         coordinator.cluster.wait(3)  # They are still there.
@@ -129,10 +129,7 @@ def test_without_the_loop_it_exits_with_42_once_the_workers_are_gone_and_resumes
 
 @pytest.mark.chaos
 def test_an_error_of_the_program_in_the_grace_period_is_neither_a_save_nor_a_preemption(cloud: Cloud) -> None:
-    first = cloud.workers(0)
-    coordinator = cloud.coordinator("exit", hold="error")
-    coordinator.wait_for_line(0, "HOLDS", 120)
-    first.signal(1, signal.SIGTERM)
+    _, coordinator = cloud.held("exit", until="error")
     result = coordinator.wait().assert_codes(1)
     assert "an error that is no preemption" in result.outputs[0]
     assert "Saved" not in result.outputs[0]
@@ -141,10 +138,7 @@ def test_an_error_of_the_program_in_the_grace_period_is_neither_a_save_nor_a_pre
 
 @pytest.mark.chaos
 def test_the_loop_recovers_from_an_error_that_comes_with_a_preemption(cloud: Cloud) -> None:
-    first = cloud.workers(0)
-    coordinator = cloud.coordinator("loop", "undisturbed", hold="error")
-    coordinator.wait_for_line(0, "HOLDS", 120)
-    first.signal(1, signal.SIGTERM)
+    first, coordinator = cloud.held("loop", "undisturbed", until="error")
     coordinator.wait_for_line(0, "was preempted: an error that is no preemption")
     first.close()
     cloud.workers(1)
@@ -155,9 +149,7 @@ def test_the_loop_recovers_from_an_error_that_comes_with_a_preemption(cloud: Clo
 
 @pytest.mark.chaos
 def test_workers_that_die_without_a_notice_are_lost_and_the_exit_status_says_so(cloud: Cloud) -> None:
-    first = cloud.workers(0)
-    coordinator = cloud.coordinator("loop", hold="lost")
-    coordinator.wait_for_line(0, "HOLDS", 120)
+    first, coordinator = cloud.held("loop", until="lost", doomed=None)
     first.close()
     (cloud.folder / "gone").touch()
     result = coordinator.wait(180)

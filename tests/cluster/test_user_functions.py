@@ -1,12 +1,4 @@
-"""The functions of a TerminationConfig in a real fit: called when it is said, and harmless whatever they do.
-
-| function | does | test |
-|---|---|---|
-| termination_watcher_fn | returns True | test_a_watcher_that_returns_true_... |
-| | raises, blocks, returns nonsense | test_a_watcher_that_fails_... |
-| exit_fn | returns, raises | test_an_exit_fn_that_... |
-| save_fn | counts, raises | test_save_fn_... |
-"""
+"""The functions of a TerminationConfig in a real fit: called when it is said, and harmless whatever they do."""
 
 from __future__ import annotations
 
@@ -40,19 +32,6 @@ def test_a_watcher_that_returns_true_ends_the_fit_as_a_signal_does(
     job.assert_nothing_lost(undisturbed_fit)
 
 
-class Watcher:
-    """A function that does as it is told, and says when it was called."""
-
-    def __init__(self, does: Callable[[threading.Event], object]) -> None:
-        self.called = threading.Event()
-        self.over = threading.Event()
-        self._does = does
-
-    def __call__(self) -> Any:
-        self.called.set()
-        return self._does(self.over)
-
-
 def fail(over: threading.Event) -> None:
     raise ExpectedError("the watcher fails")
 
@@ -73,14 +52,19 @@ def test_a_watcher_that_fails_disturbs_nothing_and_signals_are_heard(
     undisturbed_fit: Outcome,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watcher = Watcher(does)
+    called, over = threading.Event(), threading.Event()
+
+    def watcher() -> object:
+        called.set()
+        return does(over)
+
     config = {"termination_watcher_fn": watcher}
-    called = lambda: watcher.called.wait(60)  # noqa: E731
-    assert job.fit({(0, 1): called, (1, 1): sigterm}, termination=config).ended == "Preempted"
+    actions = {(0, 1): lambda: called.wait(60), (1, 1): sigterm}
+    assert job.fit(actions, termination=config).ended == "Preempted"
     assert job.fit(termination=config).ended == "finished"
     if said is not None:
         assert said in caplog.text
-    watcher.over.set()  # Python cannot end a thread that is inside somebody's function.
+    over.set()  # Python cannot end a thread that is inside somebody's function.
     for thread in threading.enumerate():
         if thread.name.startswith("keras_preempt"):
             thread.join(60)
@@ -88,39 +72,45 @@ def test_a_watcher_that_fails_disturbs_nothing_and_signals_are_heard(
     job.assert_nothing_lost(undisturbed_fit)
 
 
-def test_an_exit_fn_that_returns_lets_fit_raise_preempted_with_all_given_back(
-    job: NoticedFit, undisturbed_fit: Outcome
+@pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
+def test_an_exit_fn_is_called_with_the_checkpoint_safe_and_all_given_back(
+    fails: bool, job: NoticedFit, undisturbed_fit: Outcome
 ) -> None:
     seen: list[Any] = []
 
     def leave() -> None:
         threads = [one.name for one in threading.enumerate() if one.name.startswith("keras_preempt")]
         seen.append((threads, signal.getsignal(signal.SIGTERM), job.checkpoints))
+        if fails:
+            raise ExpectedError("exit_fn fails")
 
     earlier = signal.getsignal(signal.SIGTERM)
-    assert job.fit({(1, 4): sigterm}, termination={"exit_fn": leave}).ended == "Preempted"
+    outcome = job.fit({(1, 4): sigterm}, termination={"exit_fn": leave})
+    assert outcome.ended == ("ExpectedError" if fails else "Preempted")
     assert seen == [([], earlier, ["step-00000011"])]
     job.fit()
     job.assert_nothing_lost(undisturbed_fit)
 
 
-def test_an_exit_fn_that_raises_is_heard_and_the_checkpoint_is_safe(
-    job: NoticedFit, undisturbed_fit: Outcome
-) -> None:
-    def leave() -> None:
-        raise ExpectedError("exit_fn fails")
-
-    assert job.fit({(1, 4): sigterm}, termination={"exit_fn": leave}).ended == "ExpectedError"
-    assert job.checkpoints == ["step-00000011"]
-    job.fit()
-    job.assert_nothing_lost(undisturbed_fit)
-
-
 @pytest.mark.parametrize("fails", [False, True], ids=["works", "raises"])
-def test_save_fn_is_called_after_every_checkpoint_that_answers_a_notice(
-    fails: bool, job: NoticedFit, undisturbed_fit: Outcome, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("at", "grace", "ended", "checkpoint"),
+    [
+        ((0, 3), 3600.0, "finished", "step-00000004"),
+        ((2, 0), None, "Preempted", "step-00000013"),
+    ],
+    ids=["an hour", "at once"],
+)
+def test_save_fn_is_called_after_the_checkpoint_that_answers_a_notice(
+    at: tuple[int, int],
+    grace: float | None,
+    ended: str,
+    checkpoint: str,
+    fails: bool,
+    job: NoticedFit,
+    undisturbed_fit: Outcome,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With an hour: at the notice; then, once the machine is said to go at once, at the end."""
     saved: list[tuple[str, bool]] = []
 
     def save() -> None:
@@ -128,22 +118,10 @@ def test_save_fn_is_called_after_every_checkpoint_that_answers_a_notice(
         if fails:
             raise ExpectedError("save_fn fails")
 
-    config = {"save_fn": save, "grace_period": 3600.0}
-    assert job.fit({(0, 3): sigterm}, termination=config).ended == "finished"
-    assert saved == [("step-00000004", True)]
-    job.outcomes.clear()
-
-    again = NoticedFit(job.directory.with_name("again"), model=job.model)
-    config = {"save_fn": lambda: saved.append((again.checkpoints[-1], True)) or save_fails(fails)}
-    assert again.fit({(2, 0): sigterm}, termination=config).ended == "Preempted"
-    assert saved[1:] == [("step-00000013", True)]
-    again.fit(termination=config)
-    assert len(saved) == 2, "called without a notice"
-    again.assert_nothing_lost(undisturbed_fit)
+    config = {"save_fn": save, "grace_period": grace}
+    assert job.fit({at: sigterm}, termination=config).ended == ended
+    job.fit(termination=config)
+    assert saved == [(checkpoint, True)], "called without a notice"
+    job.assert_nothing_lost(undisturbed_fit)
     errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
-    assert [("save_fn has failed" in error) for error in errors] == [True] * (2 if fails else 0)
-
-
-def save_fails(fails: bool) -> None:
-    if fails:
-        raise ExpectedError("save_fn fails")
+    assert [("save_fn has failed" in error) for error in errors] == [True] * fails

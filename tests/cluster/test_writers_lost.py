@@ -44,7 +44,8 @@ def goes_on(training: Training, inexact: set[int]) -> None:
         assert told == (worker in inexact), describe(result.outputs)
 
 
-@pytest.mark.parametrize("doomed", [pytest.param(0, marks=pytest.mark.chaos), 1])
+@pytest.mark.chaos
+@pytest.mark.parametrize("doomed", [0, 1])
 def test_a_worker_under_notice_whose_writer_dies_writes_in_its_place(doomed: int, tmp_path: Path) -> None:
     training = Training(tmp_path, 2)
     result = lose(training, doomed, 1 - doomed)
@@ -58,6 +59,7 @@ def test_a_worker_under_notice_whose_writer_dies_writes_in_its_place(doomed: int
     goes_on(training, {1 - doomed})
 
 
+@pytest.mark.chaos
 def test_a_worker_under_notice_with_a_deadline_writes_before_the_loss_is_known(tmp_path: Path) -> None:
     training = Training(tmp_path, 2)
     armed = {1: {VARIABLE: "save.before-parts=kill"}}

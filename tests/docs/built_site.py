@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.docs.pages import ROOT
@@ -17,16 +17,8 @@ from tests.docs.pages import ROOT
 
 def build(folder: Path) -> Path:
     """Builds the site as `make docs` does; returns its folder."""
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--quiet",
-        "--strict",
-        "--site-dir",
-        str(folder / "site"),
-    ]
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
+    command = [*build, "--site-dir", str(folder / "site")]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -39,17 +31,23 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serves a folder; gives its address, without a slash at its end."""
-    handler = functools.partial(_Quiet, directory=str(folder))
+def listening(handler: Callable[..., http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A server on this machine; gives its host and port."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serves a folder; gives its address, without a slash at its end."""
+    with listening(functools.partial(_Quiet, directory=str(folder))) as address:
+        yield f"http://{address}"
 
 
 def pages(site: Path) -> list[str]:

@@ -14,9 +14,13 @@ A comment directly above a block is not shown to readers, and tells `test_blocks
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -38,6 +42,9 @@ NOTES = (
     "shown after",
     "figures of",
 )
+
+SKIPPED = "not installed: "
+"""How a block is marked that was not run, since the package that it shows is not installed."""
 
 _BLOCK = re.compile(
     r"^(?P<notes>(?:<!--.*-->\n)*)(?P<fence>```+|~~~+)(?P<language>.*)\n(?P<code>(?:.*\n)*?)(?P=fence)[ \t]*$",
@@ -89,6 +96,18 @@ def all_blocks() -> list[Block]:
 def name_of(page: Path) -> str:
     """A page's name, with its folder if that is not docs/."""
     return str(page.relative_to(ROOT)).removeprefix("docs/")
+
+
+def program(path: str) -> ModuleType:
+    """A program of the documentation or of the build, loaded as a module; those in docs/ import each other."""
+    file = ROOT / path
+    with mock.patch.object(sys, "path", [str(file.parent), *sys.path]):
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[file.stem] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return module
 
 
 def files() -> dict[str, str]:

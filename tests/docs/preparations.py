@@ -28,6 +28,7 @@ import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
 from keras_preempt.testing import FakeGcs
+from tests.docs.built_site import listening
 
 
 class Missing(Exception):
@@ -37,7 +38,9 @@ class Missing(Exception):
 Names = dict[str, Any]
 """The names of a block: those that it finds, and afterwards also those that it has made."""
 
-_PREPARATIONS: dict[str, Callable[[Names], Iterator[Names]]] = {}
+Preparation = Callable[[Names], Iterator[Names]]
+
+_PREPARATIONS: dict[str, Preparation] = {}
 
 # Steps of the run that "run in DIRECTORY" makes, with a checkpoint in the middle: the same as on docs/commands.md.
 _SAVED_AT, _LAST_STEP = 146, 176
@@ -64,10 +67,8 @@ def prepared(name: str, names: Names) -> contextlib.AbstractContextManager[Names
     return contextlib.contextmanager(_PREPARATIONS[name])(names)
 
 
-def _preparation(
-    name: str,
-) -> Callable[[Callable[[Names], Iterator[Names]]], Callable[[Names], Iterator[Names]]]:
-    def add(function: Callable[[Names], Iterator[Names]]) -> Callable[[Names], Iterator[Names]]:
+def _preparation(name: str) -> Callable[[Preparation], Preparation]:
+    def add(function: Preparation) -> Preparation:
         _PREPARATIONS[name] = function
         return function
 
@@ -227,17 +228,8 @@ def _webhook(names: Names) -> Iterator[Names]:
         def log_message(self, format: str, *arguments: Any) -> None:
             pass
 
-    server = http.server.HTTPServer(("127.0.0.1", 0), Hook)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{server.server_address[1]}/hook"
-        with mock.patch.dict("os.environ", {"HOOK_URL": url}):
-            yield {}
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with listening(Hook) as address, mock.patch.dict("os.environ", {"HOOK_URL": f"http://{address}/hook"}):
+        yield {}
     assert [post["text"] for post in posted] == ["finish at step 4: all is well"]
     assert posted[0]["event"]["event"] == "finish"
 

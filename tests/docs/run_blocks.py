@@ -22,8 +22,8 @@ import keras
 
 from keras_preempt.cli.main import main as keras_preempt_main
 from keras_preempt.training import several_fits
+from tests.docs.pages import SKIPPED
 from tests.docs.preparations import Missing, Names, prepared
-from tests.docs.skipped import SKIPPED
 
 # A command that names such a file writes it.
 _WRITTEN = re.compile(r".*\.(html|h5|keras|safetensors)")

@@ -130,20 +130,15 @@ def of(stations: Sequence[Station], calls: Sequence[Call]) -> list[tuple[Station
 @pytest.mark.parametrize(
     ("run", "heading"), [("preempted", SIGTERM), ("preempted", SAVED), ("resumed", RESTORED)]
 )
-def test_a_fit_passes_the_functions_of_the_page_in_its_order(
+def test_a_fit_passes_the_functions_of_the_page_in_its_order_without_a_gap(
     run: str, heading: str, recorded: dict[str, list[Call]]
 ) -> None:
-    stations = way(heading)
-    assert [station for station, _ in of(stations, recorded[run])] == stations
-
-
-@pytest.mark.parametrize(
-    ("run", "heading"), [("preempted", SIGTERM), ("preempted", SAVED), ("resumed", RESTORED)]
-)
-def test_the_way_has_no_gap(run: str, heading: str, recorded: dict[str, list[Call]]) -> None:
     """Each function is called by a module that the page has named before, or by a thread, or by Keras."""
+    stations = way(heading)
+    passed = of(stations, recorded[run])
+    assert [station for station, _ in passed] == stations
     seen: set[str] = set()
-    for number, (station, call) in enumerate(of(way(heading), recorded[run])):
+    for number, (station, call) in enumerate(passed):
         caller = call.caller.removeprefix(f"{PACKAGE}/")
         assert not caller or not number or caller in {*seen, station.file}, f"{caller} calls {station}"
         seen.add(station.file)

@@ -25,9 +25,8 @@ from keras_preempt.testing import FakeGcs
 from tests.cluster.harness import run_cluster
 from tests.docs.commands import SHELLS, Command, commands_of
 from tests.docs.commands_not_run import assert_names_only_what_is_there
-from tests.docs.pages import NOTES, PAGES, ROOT, Block, all_blocks, blocks_of, files, name_of
+from tests.docs.pages import NOTES, PAGES, ROOT, SKIPPED, Block, all_blocks, blocks_of, files, name_of
 from tests.docs.shown import SHOWN_BY
-from tests.docs.skipped import SKIPPED
 
 #: Run by `run_blocks`, where TensorFlow is imported already.
 LOOKING = ("clean", "doctor", "export", "inspect", "report", "save")
@@ -112,7 +111,7 @@ def check_script_on_jax(block: Block, processes: int) -> None:
     pytest.importorskip("jax")
     Path("train.py").write_text(block.code)
     env = {"KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
-    done = run_cluster(Path("train.py").resolve(), processes, env=env, cwd=Path.cwd(), fresh=True).assert_ok()
+    done = run_cluster(Path("train.py").resolve(), processes, env=env, cwd=Path.cwd()).assert_ok()
     assert f"Watching over {processes} worker(s)" in done.outputs[0]
 
 

@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import math
 import shutil
 import statistics
 import subprocess
-import sys
 from dataclasses import asdict, dataclass
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.docs import browser
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, program
 from tests.docs.preempted_job import simulate
 
 DOCS = ROOT / "docs"
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-sys.path.insert(0, str(DOCS))
-try:
-    cost = load("cost")
-finally:
-    sys.path.remove(str(DOCS))
+cost = program("docs/cost.py")
 Job = cost.Job
 
 # Taken away every quarter of an hour or so, so that a short simulation has many interruptions.

@@ -22,7 +22,10 @@ def blocks_on(page: str) -> list[Block]:
     return [block for block in all_blocks() if block.where.startswith(f"{page}:")]
 
 
-@pytest.mark.parametrize("page", ["README.md", pytest.param("index.md", marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param("README.md", marks=pytest.mark.docs), pytest.param("index.md", marks=pytest.mark.chaos)],
+)
 def test_first_page_leads_to_a_passed_drill_and_a_report(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

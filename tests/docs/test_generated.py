@@ -15,7 +15,7 @@ from tests.docs.pages import ROOT
 DOCS = ROOT / "docs"
 GENERATORS = sorted(path for path in DOCS.glob("*.py") if "sys.exit(main(__file__" in path.read_text())
 
-generators = pytest.mark.parametrize("script", GENERATORS, ids=lambda script: script.name)
+DRAWING = sorted(path for path in DOCS.glob("*_picture.py"))
 
 
 def check(script: Path) -> subprocess.CompletedProcess[str]:
@@ -31,14 +31,15 @@ def page_of(script: Path) -> Path:
     return page
 
 
-@generators
-def test_the_page_is_current(script: Path) -> None:
+@pytest.mark.parametrize("script", [*GENERATORS, *DRAWING], ids=lambda script: script.name)
+def test_what_it_writes_is_current_and_make_checks_it(script: Path) -> None:
     done = check(script)
     assert done.returncode == 0, done.stderr
+    assert f"docs/{script.name} --check" in (ROOT / "Makefile").read_text()
 
 
-@generators
-def test_a_page_that_was_edited_or_has_lost_its_marks_is_noticed(script: Path, tmp_path: Path) -> None:
+def test_a_page_that_was_edited_or_has_lost_its_marks_is_noticed(tmp_path: Path) -> None:
+    script = GENERATORS[0]  # All of them call the same function for it.
     page = page_of(script)
     for file in (script, DOCS / "generated.py"):
         shutil.copy(file, tmp_path)
@@ -52,8 +53,3 @@ def test_a_page_that_was_edited_or_has_lost_its_marks_is_noticed(script: Path, t
         done = check(tmp_path / script.name)
         assert done.returncode == status
         assert message in done.stderr
-
-
-@generators
-def test_make_checks_it(script: Path) -> None:
-    assert f"docs/{script.name} --check" in (ROOT / "Makefile").read_text()

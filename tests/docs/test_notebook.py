@@ -55,7 +55,7 @@ def printed(cell: nbformat.NotebookNode) -> str:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.chaos
+@pytest.mark.docs
 def test_the_notebook_runs_from_an_empty_folder_and_prints_what_it_shows(tmp_path: Path) -> None:
     done = run(tmp_path)
     for number, (shown, cell) in enumerate(zip(nbformat.read(NOTEBOOK, 4).cells, done.cells, strict=True)):

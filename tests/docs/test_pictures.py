@@ -1,17 +1,15 @@
-"""The pictures that programs draw are current, and `make docs-check` notices where one is not."""
+"""`make docs-check` notices where a picture that a program draws is not current."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import ROOT
+from tests.docs.test_generated import check
 
 DOCS = ROOT / "docs"
 DRAWN = {
@@ -23,14 +21,6 @@ DRAWN = {
     ],
 }
 
-scripts = pytest.mark.parametrize("script", DRAWN)
-
-
-def check(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(folder / script), "--check"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
-
 
 @pytest.fixture
 def docs(tmp_path: Path) -> Path:
@@ -41,32 +31,21 @@ def docs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@scripts
-def test_the_pictures_are_current(script: str) -> None:
-    done = check(DOCS, script)
-    assert done.returncode == 0, done.stderr
-
-
-@scripts
+@pytest.mark.parametrize("script", DRAWN)
 def test_a_picture_that_was_edited_or_is_missing_is_noticed(script: str, docs: Path) -> None:
     edited, *_, missing = DRAWN[script]
     (docs / "images" / edited).write_text("<svg/>")
     (docs / "images" / missing).unlink()
-    done = check(docs, script)
+    done = check(docs / script)
     assert done.returncode == 1
     for name in (edited, missing):
         assert f"docs/images/{name}" in done.stderr
 
 
-@scripts
-def test_make_checks_it(script: str) -> None:
-    assert f"docs/{script} --check" in (ROOT / "Makefile").read_text()
-
-
 def test_a_first_page_with_another_verdict_than_the_record_is_noticed(docs: Path) -> None:
     page = docs / "index.md"
     page.write_text(page.read_text().replace("56 tensors", "57 tensors"))
-    done = check(docs, "timeline_picture.py")
+    done = check(docs / "timeline_picture.py")
     assert done.returncode == 1
     assert "does not show the verdict of the record" in done.stderr
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
 import keras_preempt
 from keras_preempt.testing import FakeGcs
 from tests.docs import built_site
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, program
 
 DOCS = ROOT / "docs"
 EXAMPLES = sorted(
@@ -27,15 +26,6 @@ EXAMPLES = sorted(
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_site.build(tmp_path_factory.mktemp("built"))
-
-
-def hook(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class _Reader(HTMLParser):
@@ -73,6 +63,7 @@ def _addresses(style: str) -> list[str]:
     return re.findall(r"""(?:url\(|@import\s+)\s*["']?([^"')]+)""", style)
 
 
+@pytest.mark.docs
 def test_no_page_refers_to_another_host_for_scripts_styles_fonts_or_images(built: Path) -> None:
     fetched = {}
     for page in built.rglob("*.html"):
@@ -98,6 +89,7 @@ def test_scripts_of_the_site_ask_nobody_for_anything(script: str) -> None:
     assert not re.search(r"//\w|https?:|fetch\(|XMLHttpRequest|WebSocket|\bimport\b", code.replace("// ", ""))
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("path", [path for path in EXAMPLES if not path.endswith(".md")])
 def test_every_example_is_shown_on_a_page_as_the_file_is(path: str, built: Path) -> None:
     assert f"](../{path})" in (DOCS / "examples.md").read_text()
@@ -124,6 +116,7 @@ def test_every_folder_of_examples_is_on_the_page_of_the_examples() -> None:
             assert f"](../{path})" in (DOCS / "examples.md").read_text()
 
 
+@pytest.mark.docs
 def test_examples_of_docstrings_are_shown_as_code(built: Path) -> None:
     page = (built / "api" / "index.html").read_text()
     assert "<blockquote" not in page, "as Markdown takes lines that begin with >>>"
@@ -135,7 +128,7 @@ def test_examples_of_docstrings_are_shown_as_code(built: Path) -> None:
 
 
 def test_pages_link_to_the_repository_once_its_address_is_known() -> None:
-    hooks = hook("site_hooks")
+    hooks = program("docs/site_hooks.py")
 
     def config(address: str) -> SimpleNamespace:
         return SimpleNamespace(extra={"repository": address}, copyright=None)
@@ -161,6 +154,7 @@ def test_the_repositorys_address_is_in_one_place() -> None:
     assert named == ["mkdocs.yml"]
 
 
+@pytest.mark.docs
 def test_a_picture_is_shown_in_the_readers_scheme_and_width(built: Path) -> None:
     page = (built / "index.html").read_text()
     for scheme in ("light", "dark"):
@@ -178,7 +172,7 @@ TABLE = (
 
 
 def test_output_in_columns_keeps_its_lines_and_a_long_line_is_wrapped() -> None:
-    page = hook("site_tables").on_page_content
+    page = program("docs/site_tables.py").on_page_content
     block = '<div class="language-text highlight"><pre><span></span><code>{}\n</code></pre></div>'
     for output in ("what   ratio\n----  -----\na step  0.29", "runs/\n├── run.json\n└── events/"):
         assert 'class="language-text columns highlight"' in page(block.format(output), None, None, None)
@@ -187,7 +181,7 @@ def test_output_in_columns_keeps_its_lines_and_a_long_line_is_wrapped() -> None:
 
 
 def test_cells_know_their_column_and_code_in_tables_is_broken_between_words_only() -> None:
-    written = hook("site_tables").on_page_content(TABLE, None, None, None)
+    written = program("docs/site_tables.py").on_page_content(TABLE, None, None, None)
     assert '<td data-label="when">now</td><td data-label="what why" class="x">' in written.replace("  ", " ")
     assert '<code><span class="word">--save-every</span> 10min</code>' in written
     assert "<p><code>a-b</code></p>" in written, "outside of tables nothing is changed"

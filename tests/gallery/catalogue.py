@@ -74,13 +74,12 @@ class Script:
 
 
 SCRIPTS = (
-    Script("vision/mnist_convnet", "arrays with validation_split", 3, short=True),
+    Script("vision/mnist_convnet", "arrays with validation_split", 3),
     Script(
         "vision/image_classification_from_scratch",
         "image_dataset_from_directory, augmentation layers in a parallel map",
         2,
         Said("Move random layers into the model"),
-        short=True,
     ),
     Script(
         "vision/image_classification_with_vision_transformer",
@@ -99,7 +98,6 @@ SCRIPTS = (
         "vision/siamese_network",
         "batches (anchor, positive, negative), own train_step, take and skip of one shuffle below another",
         2,
-        short=True,
     ),
     Script(
         "vision/metric_learning",
@@ -126,14 +124,12 @@ SCRIPTS = (
         "vision/flowers_take_skip",
         "take and skip of one dataset that each epoch shuffles again",
         3,
-        short=True,
     ),
     Script(
         "generative/dcgan_overriding_train_step",
         "GAN without call(), two optimizers of its own compile, a callback that generates",
         0,
         Identical("GANMonitor"),
-        short=True,
     ),
     Script("generative/conditional_gan", "GAN on batches (image, label), shuffled tf.data", 0),
     Script("generative/cyclegan", "four networks, four optimizers, zipped datasets", 0),
@@ -207,6 +203,7 @@ SCRIPTS = (
         "early stopping and a learning rate by callbacks of the script's own",
         6,
         Said("EarlyStoppingAtMinLoss"),
+        short=True,
     ),
     Script(
         "guides/transfer_learning", "pretraining, a new head on a frozen base, fine-tuning: three fits", 5
@@ -222,5 +219,10 @@ SCRIPTS = (
         4,
     ),
     Script("guides/mixed_precision", "mixed_float16 with loss scaling", 3),
-    Script("guides/multi_task", "trainable weights of losses, nested logs of train_step, Lion", 3),
+    Script(
+        "guides/multi_task",
+        "trainable weights of losses, nested logs of train_step, Lion",
+        3,
+        short=True,
+    ),
 )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from tests.gallery.catalogue import Identical, Said, Script
 
@@ -100,7 +100,7 @@ def drill(script: Script, folder: Path, backend: str = "tensorflow") -> Outcome:
     With ``KERAS_PREEMPT_FRESH_PROCESSES=1``, as `make chaos FRESH=1` has it, each process starts from scratch.
     """
     fresh = os.environ.get("KERAS_PREEMPT_FRESH_PROCESSES") == "1"
-    program = "keras_preempt.cli.main" if fresh else "tests.gallery.forked_drill"
+    program = "keras_preempt.cli.main" if fresh else "tests.cluster.forked_cli"
     done = subprocess.run(
         [sys.executable, "-m", program, "drill", *moments(script), "--", sys.executable, str(script.path)],
         cwd=folder,
@@ -178,13 +178,19 @@ def load_records(backend: str = "tensorflow") -> dict[str, Record]:
     """Returns all records of a backend by the name of the script."""
     if not RECORDS[backend].exists():
         return {}
-    found: dict[str, Record] = json.loads(RECORDS[backend].read_text(encoding="utf-8"))
-    return found
+    alike = json.loads(RECORDS[backend].read_text(encoding="utf-8"))
+    return {name: {"verdict": e["verdict"], "said": e["said"]} for e in alike for name in e["scripts"]}
 
 
 def save_records(records: dict[str, Record], backend: str = "tensorflow") -> None:
-    """Writes all records of a backend, in the order of their names."""
-    text = json.dumps(records, indent=1, sort_keys=True, ensure_ascii=False)
+    """Writes all records of a backend, those that are alike as one, in the order of their names."""
+    alike: list[dict[str, Any]] = []
+    for name, record in sorted(records.items()):
+        known = next((each for each in alike if record.items() <= each.items()), None)
+        if known is None:
+            alike.append(known := {**record, "scripts": []})
+        known["scripts"].append(name)
+    text = json.dumps(alike, indent=1, sort_keys=True, ensure_ascii=False)
     RECORDS[backend].write_text(f"{text}\n", encoding="utf-8")
 
 

@@ -37,9 +37,9 @@ def test_at_least_nine_of_ten_scripts_are_identical() -> None:
     assert identical >= 0.9 * len(SCRIPTS)
 
 
-def test_a_handful_of_different_scripts_is_drilled_by_every_test_run() -> None:
+def test_a_script_of_each_verdict_is_drilled_by_every_test_run() -> None:
     short = [script for script in SCRIPTS if script.short]
-    assert 5 <= len(short) <= 8
+    assert len(short) == 2
     assert {type(script.verdict) for script in short} == {Identical, Said}
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from keras_preempt.notices import Notice
 from keras_preempt.notices.source_thread import Backoff
+from keras_preempt.testing import FakeMetadata
 
 PATIENCE = 20.0
 """The longest wait for something that must come, in seconds; the machine may be busy."""
@@ -22,6 +25,21 @@ POLL = 0.02
 def quick() -> Backoff:
     """Hardly any wait after failures."""
     return Backoff(0.02, 0.05, 0.05)
+
+
+@contextmanager
+def started(source: Any) -> Iterator[Any]:
+    """A source of notices that is stopped at the end."""
+    source.start()
+    try:
+        yield source
+    finally:
+        source.stop()
+
+
+def wait_for_more(fake: FakeMetadata, of: str, more: int = 3) -> None:
+    """Waits for some more questions."""
+    fake.wait_for_requests(sum(of in request.text for request in fake.requests) + more, of, PATIENCE)
 
 
 class Ear:

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Literal
 
-Behaviour = Literal["answer", "hang", "reset", "close", "trickle"]
+Behaviour = Literal["answer", "hang", "reset", "close", "trickle", "flood"]
 
 
 def http(status: int, body: str = "", **headers: str) -> bytes:
@@ -65,12 +65,16 @@ class RawServer:
         reply = self._replies[min(len(self.requests), len(self._replies)) - 1]
         if self._behaviour == "answer":
             connection.sendall(reply)
+        elif self._behaviour == "flood":
+            connection.sendall(reply)
+            while True:
+                connection.sendall(self._replies[-1])
         elif self._behaviour == "hang":
             self._until_gone(connection)
         else:
             for byte in reply * 1000:
                 connection.sendall(bytes([byte]))
-                if self._over.wait(0.02):
+                if self._over.wait(0.005):
                     return
 
     def _until_gone(self, connection: socket.socket) -> None:

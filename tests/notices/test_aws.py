@@ -8,27 +8,20 @@ import pytest
 from keras_preempt.notices.aws import AwsSpot
 from keras_preempt.testing import FakeMetadata
 from keras_preempt.testing.server import Reply
-from tests.notices.ear import PATIENCE, POLL, Ear, quick
+from tests.notices.ear import PATIENCE, POLL, Ear, quick, started, wait_for_more
 
 ACTION, REBALANCE, TOKEN = "spot/instance-action", "recommendations/rebalance", "PUT /latest/api/token"
 
 
 @pytest.fixture
 def spot(fake: FakeMetadata, ear: Ear) -> Iterator[AwsSpot]:
-    source = AwsSpot(ear.notice, poll_seconds=POLL, backoff=quick())
-    source.start()
-    yield source
-    source.stop()
-
-
-def polls(fake: FakeMetadata, more: int = 3, of: str = ACTION) -> None:
-    """Waits for some more questions."""
-    fake.wait_for_requests(sum(of in request.text for request in fake.requests) + more, of, PATIENCE)
+    with started(AwsSpot(ear.notice, poll_seconds=POLL, backoff=quick())) as source:
+        yield source
 
 
 @pytest.mark.parametrize("action", ["terminate", "stop", "hibernate"])
 def test_an_interruption_is_heard_at_the_next_question_with_its_deadline(spot, fake, ear, action):
-    polls(fake)
+    wait_for_more(fake, ACTION)
     at = float(int(time.time()) + 97)
     published = time.monotonic()
     fake.aws.interrupt(action, at)
@@ -37,6 +30,8 @@ def test_an_interruption_is_heard_at_the_next_question_with_its_deadline(spot, f
     assert notice.deadline == at
     assert (notice.source, notice.reason, notice.hint) == ("AWS Spot", f"interruption: {action}", False)
     assert ear.hears_nothing_new()
+    fake.aws.clear()
+    assert ear.hears_nothing_new()  # It is not taken back.
 
 
 def test_an_earlier_interruption_replaces_the_one_that_was_announced(spot, fake, ear):
@@ -50,7 +45,7 @@ def test_an_earlier_interruption_replaces_the_one_that_was_announced(spot, fake,
 
 
 def test_a_recommendation_to_move_is_a_hint_and_comes_once(spot, fake, ear):
-    polls(fake)
+    wait_for_more(fake, ACTION)
     fake.aws.rebalance()
     notice = ear.wait()
     assert notice.hint
@@ -61,20 +56,8 @@ def test_a_recommendation_to_move_is_a_hint_and_comes_once(spot, fake, ear):
     assert not ear.wait(2).hint
 
 
-def test_an_instance_that_is_not_interrupted_is_left_alone(spot, fake, ear):
-    polls(fake, 5)
-    assert ear.notices == ear.withdrawn == []
-
-
-def test_an_interruption_that_disappears_is_not_taken_back(spot, fake, ear):
-    fake.aws.interrupt()
-    ear.wait()
-    fake.aws.clear()
-    assert ear.hears_nothing_new()
-
-
 def test_questions_carry_one_token(spot, fake):
-    polls(fake, 5)
+    wait_for_more(fake, ACTION, 5)
     asked = [request for request in fake.requests if "meta-data" in request.path]
     assert len({request.headers["x-aws-ec2-metadata-token"] for request in asked}) == 1
     assert {request.status for request in asked} <= {404, None}
@@ -82,7 +65,7 @@ def test_questions_carry_one_token(spot, fake):
 
 
 def test_a_token_that_is_refused_is_replaced_at_once(spot, fake, ear):
-    polls(fake)
+    wait_for_more(fake, ACTION)
     fake.aws.expire_tokens()
     fake.aws.interrupt()
     ear.wait()
@@ -90,10 +73,8 @@ def test_a_token_that_is_refused_is_replaced_at_once(spot, fake, ear):
 
 
 def test_a_token_is_replaced_before_it_expires(fake, ear):
-    source = AwsSpot(ear.notice, poll_seconds=POLL, token_seconds=4)
-    source.start()
-    fake.wait_for_requests(2, TOKEN, PATIENCE)
-    source.stop()
+    with started(AwsSpot(ear.notice, poll_seconds=POLL, token_seconds=4)):
+        fake.wait_for_requests(2, TOKEN, PATIENCE)
     assert 401 not in {request.status for request in fake.requests}
 
 
@@ -115,7 +96,7 @@ def test_a_token_is_replaced_before_it_expires(fake, ear):
 )
 def test_an_answer_that_is_not_as_documented_is_no_notice_and_is_asked_again(spot, fake, ear, answer):
     fake.aws.set(ACTION, answer)
-    polls(fake)
+    wait_for_more(fake, ACTION)
     assert ear.notices == []
     fake.aws.interrupt()
     ear.wait()
@@ -124,7 +105,7 @@ def test_an_answer_that_is_not_as_documented_is_no_notice_and_is_asked_again(spo
 @pytest.mark.parametrize("answer", ["", "{}", '{"noticeTime": null}'])
 def test_a_recommendation_that_is_not_as_documented_hides_no_interruption(spot, fake, ear, answer):
     fake.aws.set("events/recommendations/rebalance", answer)
-    polls(fake, of=REBALANCE)
+    wait_for_more(fake, REBALANCE)
     assert ear.notices == []
     fake.aws.interrupt()
     assert not ear.wait().hint
@@ -132,11 +113,11 @@ def test_a_recommendation_that_is_not_as_documented_hides_no_interruption(spot, 
 
 @pytest.mark.parametrize("body", [b"", b"two\r\nlines", "ä".encode(), b"\x07", b"x" * 2000])
 def test_a_token_that_is_none_is_not_sent(spot, fake, ear, body):
-    polls(fake)  # So that it has its first token, and no answer is on the way.
+    wait_for_more(fake, ACTION)  # So that it has its first token, and no answer is on the way.
     original = fake.aws.answer
     fake.aws.answer = lambda question: Reply(200, body) if "token" in question.path else original(question)
     fake.aws.expire_tokens()
-    polls(fake, of=TOKEN)
+    wait_for_more(fake, TOKEN)
     fake.aws.answer = original
     fake.aws.interrupt()
     ear.wait()

@@ -8,6 +8,7 @@ import pytest
 
 from keras_preempt.notices.early import EARLY, EarlyNotices
 from keras_preempt.notices.notice import Notice
+from tests.notices.ear import started
 
 
 class Runtime:
@@ -37,10 +38,8 @@ class Runtime:
 @pytest.mark.parametrize("tells_at", [1, 3])
 def test_it_is_told_once(tells_at: int) -> None:
     runtime = Runtime(tells_at)
-    source = EarlyNotices(runtime.look, runtime.hear)
-    source.start()
-    assert runtime.done.wait(10.0)
-    source.stop()
+    with started(EarlyNotices(runtime.look, runtime.hear)):
+        assert runtime.done.wait(10.0)
     (notice,) = runtime.notices
     assert (notice.source, runtime.looks) == (EARLY, tells_at)
     assert "a termination signal at noon, before fit" in str(notice)
@@ -48,10 +47,8 @@ def test_it_is_told_once(tells_at: int) -> None:
 
 def test_it_is_waited_for_longer_than_the_backend_takes_to_tell_and_no_longer() -> None:
     runtime = Runtime(None)
-    source = EarlyNotices(runtime.look, runtime.hear)
-    source.start()
-    assert runtime.done.wait(10.0)
-    source.stop()
+    with started(EarlyNotices(runtime.look, runtime.hear)):
+        assert runtime.done.wait(10.0)
     assert 2.0 < runtime.waited < 5.0
     assert runtime.notices == []
 

@@ -9,7 +9,7 @@ import pytest
 from keras_preempt.notices.gce import GPU_MAINTENANCE_LEAD, GceMaintenance, GcePreemption
 from keras_preempt.testing import FakeMetadata
 from keras_preempt.testing.server import Reply
-from tests.notices.ear import PATIENCE, QUIET, Ear, quick
+from tests.notices.ear import PATIENCE, QUIET, Ear, quick, started
 
 KEY = "/instance/maintenance-event"
 TERMINATE, MIGRATE = "TERMINATE_ON_HOST_MAINTENANCE", "MIGRATE_ON_HOST_MAINTENANCE"
@@ -21,22 +21,21 @@ def waiting(fake: FakeMetadata, count: int = 1) -> None:
     fake.wait_for_requests(count, "wait_for_change=true", PATIENCE)
 
 
+def asks_for_maintenance(ear: Ear, **options: object) -> GceMaintenance:
+    options = {"least_seconds": 0.02, "backoff": quick(), **options}
+    return GceMaintenance(ear.notice, on_withdrawn=ear.withdraw, **options)
+
+
 @pytest.fixture
 def maintenance(fake: FakeMetadata, ear: Ear) -> Iterator[GceMaintenance]:
-    source = GceMaintenance(
-        ear.notice, on_withdrawn=ear.withdraw, lead_seconds=HOUR, least_seconds=0.02, backoff=quick()
-    )
-    source.start()
-    yield source
-    source.stop()
+    with started(asks_for_maintenance(ear, lead_seconds=HOUR)) as source:
+        yield source
 
 
 @pytest.fixture
 def preemption(fake: FakeMetadata, ear: Ear) -> Iterator[GcePreemption]:
-    source = GcePreemption(ear.notice, least_seconds=0.02, backoff=quick())
-    source.start()
-    yield source
-    source.stop()
+    with started(GcePreemption(ear.notice, least_seconds=0.02, backoff=quick())) as source:
+        yield source
 
 
 def test_termination_for_maintenance_is_heard_within_a_second_with_its_deadline(maintenance, fake, ear):
@@ -60,21 +59,8 @@ def test_preemption_is_heard_within_a_second_and_leaves_half_a_minute(preemption
     assert ear.heard_at[0] - published < 1
     assert notice.deadline == notice.received_at + 30
     assert notice.source == "GCE preemption"
-
-
-def test_preemption_is_never_taken_back(preemption, fake, ear):
-    fake.gce.preempt()
-    ear.wait()
     fake.gce.set("instance/preempted", "FALSE")
-    assert ear.hears_nothing_new()
-
-
-def test_a_preemption_from_before_the_start_is_heard(fake, ear):
-    fake.gce.preempt()
-    source = GcePreemption(ear.notice)
-    source.start()
-    ear.wait()
-    source.stop()
+    assert ear.hears_nothing_new()  # It is not taken back.
 
 
 def test_a_migration_is_no_notice_and_is_logged(maintenance, fake, ear, caplog):
@@ -116,22 +102,18 @@ def test_while_nothing_happens_nothing_is_asked(maintenance, preemption, fake, e
 
 def test_an_answer_that_only_ends_the_wait_is_no_news(fake, ear):
     fake.gce.maintenance(TERMINATE)
-    source = GceMaintenance(ear.notice, on_withdrawn=ear.withdraw, poll_seconds=1, least_seconds=0.02)
-    source.start()
-    ear.wait()
-    waiting(fake, 2)
-    source.stop()
+    with started(asks_for_maintenance(ear, poll_seconds=1)):
+        ear.wait()
+        waiting(fake, 2)
     assert len(ear.notices) == 1
     assert ear.withdrawn == []
 
 
 def test_an_announcement_of_unknown_age_is_not_counted_on_to_leave_the_whole_lead(fake, ear):
     fake.gce.maintenance(TERMINATE)
-    source = GceMaintenance(ear.notice, on_withdrawn=ear.withdraw, lead_seconds=HOUR)
-    source.start()
-    notice = ear.wait()
-    assert notice.deadline == notice.received_at + 60
-    source.stop()
+    with started(asks_for_maintenance(ear, lead_seconds=HOUR)):
+        notice = ear.wait()
+        assert notice.deadline == notice.received_at + 60
 
 
 def test_an_announcement_from_a_time_without_answers_may_be_as_old_as_the_last_answer(maintenance, fake, ear):
@@ -148,12 +130,10 @@ def test_an_announcement_from_a_time_without_answers_may_be_as_old_as_the_last_a
 
 def test_a_server_that_does_not_hold_answers_back_is_not_asked_all_the_time(fake, ear):
     fake.gce.end()  # From now on it answers at once.
-    source = GcePreemption(ear.notice, least_seconds=0.1)
-    source.start()
-    began = time.monotonic()
-    waiting(fake, 3)
-    took = time.monotonic() - began
-    source.stop()
+    with started(GcePreemption(ear.notice, least_seconds=0.1)):
+        began = time.monotonic()
+        waiting(fake, 3)
+        took = time.monotonic() - began
     assert took >= 0.2
 
 
@@ -172,22 +152,18 @@ def test_an_answer_that_is_not_googles_is_not_believed(ear, fake):
     fake.gce.maintenance(TERMINATE)
     original = fake.gce.answer
     fake.gce.answer = lambda question: Reply(200, TERMINATE.encode(), {"ETag": "1"})
-    source = GceMaintenance(ear.notice, on_withdrawn=ear.withdraw, backoff=quick())
-    source.start()
-    fake.wait_for_requests(3, KEY, PATIENCE)
-    assert ear.notices == []
-    fake.gce.answer = original
-    ear.wait()
-    source.stop()
+    with started(asks_for_maintenance(ear)):
+        fake.wait_for_requests(3, KEY, PATIENCE)
+        assert ear.notices == []
+        fake.gce.answer = original
+        ear.wait()
 
 
 def test_planned_maintenance_is_logged_once_and_is_no_notice(fake, ear, caplog):
     caplog.set_level(logging.INFO)
     fake.gce.plan_maintenance("2030-01-01T08:00:00Z")
-    source = GceMaintenance(ear.notice, on_withdrawn=ear.withdraw, poll_seconds=1, least_seconds=0.02)
-    source.start()
-    waiting(fake, 2)
-    source.stop()
+    with started(asks_for_maintenance(ear, poll_seconds=1)):
+        waiting(fake, 2)
     assert [r.message for r in caplog.records if "2030" in r.message] == [
         "GCE maintenance: planned for this machine from 2030-01-01T08:00:00Z on."
     ]

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
+import select
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -21,6 +20,7 @@ from keras_preempt.notices.metadata_client import (
     parse_address,
 )
 from keras_preempt.notices.stopping import Stopped, Stopping
+from tests.notices.raw_server import RawServer
 
 
 @pytest.fixture
@@ -30,28 +30,8 @@ def stopping() -> Iterator[Stopping]:
     stopping.close()
 
 
-@contextmanager
-def server(speak: Callable[[socket.socket], None]) -> Iterator[Address]:
-    """A server that reads one question and then speaks to one client."""
-
-    def serve() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.settimeout(10)
-            connection.recv(65536)
-            with suppress(OSError):  # The client has had enough.
-                speak(connection)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield Address(*listener.getsockname())
-        thread.join(10)
-        assert not thread.is_alive()
-
-
-def ask(address: Address, stopping: Stopping, timeout: float = 10.0) -> Answer:
+def ask(server: RawServer, stopping: Stopping, timeout: float = 10.0) -> Answer:
+    address = parse_address(server.address, "test")
     return MetadataClient(address).ask("/a?b=c", stopping, headers={"X": "y"}, timeout=timeout)
 
 
@@ -65,39 +45,27 @@ def fails(match: str, longest: float = 5.0) -> Iterator[None]:
     assert time.monotonic() - begin < longest
 
 
-def sends(*pieces: bytes) -> Callable[[socket.socket], None]:
-    def speak(connection: socket.socket) -> None:
-        for piece in pieces:
-            connection.sendall(piece)
-
-    return speak
-
-
 def test_an_answer_comes_with_status_headers_and_body(stopping):
     said = b"HTTP/1.1 404 No\r\nETag: a\r\nContent-Length: 3\r\n\r\n h "
-    with server(sends(*(bytes([byte]) for byte in said))) as address:
-        answer = ask(address, stopping)
+    with RawServer("trickle", said) as server:
+        answer = ask(server, stopping)
     assert (answer.status, answer.headers["etag"], answer.body, answer.text()) == (404, "a", b" h ", "h")
 
 
 def test_an_answer_of_the_greatest_length_is_read_and_a_longer_one_is_not(stopping):
     for length, fine in ((LONGEST_BODY, True), (LONGEST_BODY + 1, False)):
-        with server(sends(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * length)) as address:
+        with RawServer("answer", b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * length) as server:
             if fine:
-                assert len(ask(address, stopping).body) == length
+                assert len(ask(server, stopping).body) == length
             else:
                 with fails("at most 65536 bytes"):
-                    ask(address, stopping)
+                    ask(server, stopping)
 
 
 def test_an_answer_without_end_is_left(stopping):
-    def speak(connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        while True:
-            connection.sendall(b"400\r\n" + b"x" * 1024 + b"\r\n")
-
-    with server(speak) as address, fails("at most 65536 bytes"):
-        ask(address, stopping)
+    said = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with RawServer("flood", said, b"400\r\n" + b"x" * 1024 + b"\r\n") as server, fails("at most 65536"):
+        ask(server, stopping)
 
 
 @pytest.mark.parametrize(
@@ -115,16 +83,16 @@ def test_an_answer_without_end_is_left(stopping):
     ids=lambda said: repr(said[:45]),
 )
 def test_what_is_no_http_is_an_error(stopping, said):
-    with server(sends(said)) as address, fails("Expected an answer from GET http://127.0.0.1"):
-        ask(address, stopping)
+    with RawServer("answer", said) as server, fails("Expected an answer from GET http://127.0.0.1"):
+        ask(server, stopping)
 
 
 @given(said=st.binary(max_size=60), head=st.sampled_from([b"", b"HTTP/1.1 ", b"HTTP/1.1 200 OK\r\n"]))
 def test_whatever_bytes_come_they_are_an_answer_or_an_error(said, head):
     stopping = Stopping()
     try:
-        with server(sends(head + said)) as address:
-            answer = ask(address, stopping)
+        with RawServer("answer", head + said) as server:
+            answer = ask(server, stopping)
             for read in (answer.check_status, answer.text, answer.json):
                 with suppress(MetadataError):
                     read()
@@ -134,40 +102,40 @@ def test_whatever_bytes_come_they_are_an_answer_or_an_error(said, head):
         stopping.close()
 
 
-@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nA: ", b"HTTP/1.1 200 OK\r\n\r\n", b""])
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nA: ", b"HTTP/1.1 200 OK\r\n\r\n", b"x"])
 def test_a_trickle_does_not_extend_the_time(stopping, head):
-    def speak(connection: socket.socket) -> None:
-        connection.sendall(head)
-        while True:
-            connection.sendall(b"x")
-            time.sleep(0.02)
+    with RawServer("trickle", head + b"x" * 1000) as server, fails("none in time"):
+        ask(server, stopping, timeout=0.3)
 
-    with server(speak) as address, fails("none in time"):
-        ask(address, stopping, timeout=0.3)
+
+def test_what_is_ready_ends_a_wait_in_time_only(stopping):
+    one, other = socket.socketpair()
+    with one, other:
+        other.send(b"x")
+        stopping.wait_for(one, select.POLLIN, time.monotonic() + 30)
+        with pytest.raises(TimeoutError):
+            stopping.wait_for(one, select.POLLIN, time.monotonic() - 1)
 
 
 def test_silence_ends_in_time_and_with_the_word_to_stop(stopping):
-    def silence(connection: socket.socket) -> None:
-        connection.recv(1)
-
-    with server(silence) as address, fails("none in time"):
-        ask(address, stopping, timeout=0.2)
-    with server(silence) as address:
+    with RawServer("hang") as server:
+        with fails("none in time"):
+            ask(server, stopping, timeout=0.2)
         timer = threading.Timer(0.1, stopping.set)
         timer.start()
         with pytest.raises(Stopped):
-            ask(address, stopping, timeout=30)
+            ask(server, stopping, timeout=30)
         timer.join()
 
 
 def test_nobody_there_is_an_error(stopping):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = Address(*listener.getsockname())
+    with RawServer("hang") as server:
+        pass
     with fails("cannot connect"):
-        ask(address, stopping)
+        ask(server, stopping)
     for host in ("a..b", "x" * 300):
         with fails("Expected an answer"):
-            ask(Address(host), stopping)
+            MetadataClient(Address(host)).ask("/", stopping, headers={}, timeout=10.0)
 
 
 @pytest.mark.parametrize(
@@ -184,19 +152,6 @@ def test_text_that_is_none_and_a_status_that_is_not_200_are_errors():
     for status in (204, 301, 404, 503):
         with fails(f"status {status}"):
             Answer("q", status, {}, b"").check_status()
-
-
-def test_sources_of_metadata_servers_need_no_tensorflow():
-    program = (
-        "import sys\n"
-        "from keras_preempt.notices import aws, azure, gce, polled, signals\n"
-        "import keras_preempt.testing.metadata.fake\n"
-        "print([name for name in ('tensorflow', 'keras', 'numpy', 'requests') if name in sys.modules])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

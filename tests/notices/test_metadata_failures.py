@@ -19,36 +19,25 @@ from keras_preempt.notices.gce import GceMaintenance, GcePreemption
 from keras_preempt.notices.metadata_client import Address
 from keras_preempt.notices.source_thread import Backoff
 from keras_preempt.testing import METADATA_FAULTS, FakeMetadata
-from tests.notices.ear import PATIENCE, POLL, Ear, quick
+from tests.notices.ear import PATIENCE, POLL, Ear, quick, started, wait_for_more
 
 Source = AwsSpot | AzureScheduledEvents | GceMaintenance | GcePreemption
 
+
+def _terminate(fake: FakeMetadata) -> None:
+    fake.gce.maintenance("TERMINATE_ON_HOST_MAINTENANCE")
+
+
+def _schedule(fake: FakeMetadata) -> None:
+    fake.azure.schedule()
+
+
+#: By name: its class, what its questions contain, how its notice is published, and how soon it asks again.
 KINDS = {
-    # class, what its questions contain, how its notice is published, and how soon it asks again
-    "GCE maintenance": (
-        GceMaintenance,
-        "maintenance-event",
-        lambda fake: fake.gce.maintenance("TERMINATE_ON_HOST_MAINTENANCE"),
-        {"least_seconds": POLL},
-    ),
-    "GCE preemption": (
-        GcePreemption,
-        "preempted",
-        lambda fake: fake.gce.preempt(),
-        {"least_seconds": POLL},
-    ),
-    "AWS Spot": (
-        AwsSpot,
-        "/latest/",
-        lambda fake: fake.aws.interrupt(),
-        {"poll_seconds": POLL},
-    ),
-    "Azure scheduled events": (
-        AzureScheduledEvents,
-        "/metadata/",
-        lambda fake: fake.azure.schedule(),
-        {"poll_seconds": POLL},
-    ),
+    "GCE maintenance": (GceMaintenance, "maintenance-event", _terminate, "least_seconds"),
+    "GCE preemption": (GcePreemption, "preempted", lambda fake: fake.gce.preempt(), "least_seconds"),
+    "AWS Spot": (AwsSpot, "/latest/", lambda fake: fake.aws.interrupt(), "poll_seconds"),
+    "Azure scheduled events": (AzureScheduledEvents, "/metadata/", _schedule, "poll_seconds"),
 }
 ROUGH = sorted({*METADATA_FAULTS, "400", "401", "403", "404", "429", "500", "503"} - {"slow", "stall"})
 
@@ -56,7 +45,8 @@ ROUGH = sorted({*METADATA_FAULTS, "400", "401", "403", "404", "429", "500", "503
 class Kind:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.source, self.match, self.publish, self.options = KINDS[name]
+        self.source, self.match, self.publish, interval = KINDS[name]
+        self.options = {interval: POLL}
 
     def make(self, ear: Ear, on_notice: Callable[[Notice], None] | None = None, **more: object) -> Source:
         options = {"backoff": quick(), **self.options, **more}
@@ -72,19 +62,13 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture
 def source(kind: Kind, fake: FakeMetadata, ear: Ear) -> Iterator[Source]:
-    source = kind.make(ear)
-    source.start()
-    yield source
-    source.stop()
+    with started(kind.make(ear)) as source:
+        yield source
 
 
 def settled(fake: FakeMetadata, kind: Kind) -> None:
     """Waits until it has asked a few times, or until an answer is held back."""
     fake.wait_for_requests(2, kind.match, PATIENCE)
-
-
-def more(fake: FakeMetadata, kind: Kind, count: int) -> None:
-    fake.wait_for_requests(sum(kind.match in r.text for r in fake.requests) + count, kind.match, PATIENCE)
 
 
 def test_a_server_that_fails_for_a_while_changes_nothing(source, fake, kind, ear):
@@ -114,24 +98,20 @@ def test_a_server_that_fails_takes_no_notice_back(source, fake, kind, ear):
 def test_a_server_that_hangs_when_it_is_asked_first_is_waited_for(kind, fake, ear):
     kind.publish(fake)
     fake.fail("stall", match=kind.match)
-    source = kind.make(ear)
-    source.start()
-    fake.wait_for_requests(1, kind.match, PATIENCE)
-    assert ear.hears_nothing_new()
-    fake.recover()
-    ear.wait()
-    source.stop()
+    with started(kind.make(ear)):
+        fake.wait_for_requests(1, kind.match, PATIENCE)
+        assert ear.hears_nothing_new()
+        fake.recover()
+        ear.wait()
 
 
 def test_a_server_that_trickles_is_waited_for_or_asked_again(kind, fake, ear):
     kind.publish(fake)
     fake.fail("slow", match=kind.match)
-    source = kind.make(ear, **({"answer_seconds": 0.5} if "poll_seconds" in kind.options else {}))
-    source.start()
-    fake.wait_for_requests(1, kind.match, PATIENCE)
-    fake.recover()
-    ear.wait()
-    source.stop()
+    with started(kind.make(ear, **({"answer_seconds": 0.5} if "poll_seconds" in kind.options else {}))):
+        fake.wait_for_requests(1, kind.match, PATIENCE)
+        fake.recover()
+        ear.wait()
 
 
 def test_a_server_that_goes_away_and_comes_back_is_found_again(kind, ear):
@@ -154,7 +134,7 @@ def test_trouble_and_its_end_are_logged_once_each(source, fake, kind, ear, caplo
     for turn in (1, 2):
         fake.fail("503", match=kind.match)
         fake.drop_connections()
-        more(fake, kind, 4)
+        wait_for_more(fake, kind.match, 4)
         fake.recover()
         kind.publish(fake)
         deadline = time.monotonic() + PATIENCE
@@ -227,10 +207,9 @@ def test_stop_before_start_and_from_the_notice_itself_is_fine(kind, fake, ear):
         ear.notice(notice)
 
     source = kind.make(ear, notice_and_stop)
-    source.start()
-    kind.publish(fake)
-    ear.wait()
-    source.stop()
+    with started(source):
+        kind.publish(fake)
+        ear.wait()
 
 
 def test_nothing_is_heard_after_stop(source, fake, kind, ear):
@@ -268,7 +247,7 @@ def test_the_random_state_of_training_is_left_alone(source, fake, kind, ear):
     before = random.getstate(), numpy.random.get_state()[1].tolist()
     fake.fail("503")
     fake.drop_connections()
-    more(fake, kind, 4)
+    wait_for_more(fake, kind.match, 4)
     assert (random.getstate(), numpy.random.get_state()[1].tolist()) == before
 
 

@@ -90,17 +90,13 @@ def test_a_tpu_coordinator_leaves_with_42_once_its_workers_are_gone() -> None:
         ("slurm", "slurm"),
         ("kubernetes+gce-gpu", "kubernetes+gce-gpu"),
         ("azure + lsf", "lsf+azure"),
+        *((name, name) for name in (*MACHINES, *SCHEDULERS)),
     ],
 )
 def test_a_platform_can_be_named(text: str, name: str) -> None:
     platform = parse_name(text, "tpu")
-    assert platform.name == name
+    assert platform.name == name == parse_name(name, "none").name
     assert "KERAS_PREEMPT_PLATFORM says so" in platform.describe() or platform.name == "generic"
-
-
-@pytest.mark.parametrize("name", [*MACHINES, *SCHEDULERS, "generic", "kubernetes+azure"])
-def test_the_name_that_the_log_shows_can_be_given_back(name: str) -> None:
-    assert parse_name(name, "none").name == name
 
 
 @pytest.mark.parametrize(

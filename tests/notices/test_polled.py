@@ -11,7 +11,7 @@ import pytest
 
 from keras_preempt.notices.polled import PolledNotices
 from tests.notices.conftest import threads
-from tests.notices.ear import PATIENCE, POLL, Ear, quick
+from tests.notices.ear import PATIENCE, POLL, Ear, quick, started
 
 
 class Function:
@@ -40,18 +40,9 @@ class Function:
 def polling(
     function: Callable[[], object], ear: Ear, blocking_seconds: float = 10.0, poll_seconds: float = POLL
 ) -> Iterator[PolledNotices]:
-    source = PolledNotices(
-        function,
-        ear.notice,
-        poll_seconds=poll_seconds,
-        blocking_seconds=blocking_seconds,
-        backoff=quick(),
-    )
-    source.start()
-    try:
+    how = {"poll_seconds": poll_seconds, "blocking_seconds": blocking_seconds, "backoff": quick()}
+    with started(PolledNotices(function, ear.notice, **how)) as source:
         yield source
-    finally:
-        source.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -132,8 +123,7 @@ def test_many_short_calls_are_not_said_to_block(ear, caplog):
 
 
 def test_stop_before_start_and_twice_is_fine(ear):
-    source = PolledNotices(lambda: True, ear.notice)
-    source.stop()
+    PolledNotices(lambda: True, ear.notice).stop()
     with polling(lambda: False, ear) as source:
         source.stop()
         source.stop()
@@ -145,6 +135,5 @@ def test_the_source_may_be_stopped_from_its_own_notice(ear):
         ear.notice(notice)
 
     source = PolledNotices(lambda: True, notice_and_stop)
-    source.start()
-    ear.wait()
-    source.stop()
+    with started(source):
+        ear.wait()

@@ -13,32 +13,29 @@ import pytest
 
 from keras_preempt.notices import Notice
 from keras_preempt.notices.signals import SignalNotices, parse_signals
+from tests.notices.ear import Ear, started
 
 SIGNALS = parse_signals(["SIGUSR1", "SIGUSR2"])
 
 
-class Heard:
+class Heard(Ear):
     """What a source has told: notices, in the listener thread, and signals, in the main thread."""
 
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
+        super().__init__()
         self.signals = 0
         self.threads: set[str] = set()
-        self._changed = threading.Condition()
 
     def notice(self, notice: Notice) -> None:
-        with self._changed:
-            self.notices.append(notice)
-            self.threads.add(threading.current_thread().name)
-            self._changed.notify_all()
+        self.threads.add(threading.current_thread().name)
+        super().notice(notice)
 
     def signal(self) -> None:
         assert threading.current_thread() is threading.main_thread()
         self.signals += 1
 
-    def wait(self, count: int) -> list[str]:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.notices) >= count, 10), self.notices
+    def reasons(self, count: int) -> list[str]:
+        self.wait(count)
         return [notice.reason for notice in self.notices]
 
 
@@ -59,10 +56,19 @@ def heard() -> Heard:
 
 @pytest.fixture
 def source(heard: Heard) -> Iterator[SignalNotices]:
-    source = SignalNotices(SIGNALS, heard.notice, heard.signal)
-    source.start()
-    yield source
-    source.stop()
+    with started(SignalNotices(SIGNALS, heard.notice, heard.signal)) as source:
+        yield source
+
+
+@pytest.fixture
+def told() -> Iterator[list[int]]:
+    """What earlier handlers of two signals hear, which come back."""
+    told: list[int] = []
+    numbers = (signal.SIGALRM, signal.SIGUSR1)
+    before = [signal.signal(number, lambda number, frame: told.append(number)) for number in numbers]
+    yield told
+    for number, earlier in zip(numbers, before, strict=True):
+        signal.signal(number, earlier)
 
 
 def send(number: signal.Signals) -> None:
@@ -74,7 +80,7 @@ def test_a_signal_is_told_to_the_main_thread_and_becomes_a_notice_in_the_listene
 ) -> None:
     before = time.time()
     send(signal.SIGUSR1)
-    assert heard.wait(1) == ["SIGUSR1"]
+    assert heard.reasons(1) == ["SIGUSR1"]
     assert heard.signals == 1
     assert heard.notices[0].source == "signal"
     assert heard.notices[0].deadline is None
@@ -85,7 +91,7 @@ def test_a_signal_is_told_to_the_main_thread_and_becomes_a_notice_in_the_listene
 def test_every_named_signal_is_heard_and_repeated_ones_too(source: SignalNotices, heard: Heard) -> None:
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1):
         send(number)
-    assert sorted(heard.wait(3)) == ["SIGUSR1", "SIGUSR1", "SIGUSR2"]
+    assert sorted(heard.reasons(3)) == ["SIGUSR1", "SIGUSR1", "SIGUSR2"]
 
 
 def test_the_notice_does_not_wait_for_the_main_thread() -> None:
@@ -111,74 +117,51 @@ print(*order)
     assert run.stdout == "notice signal\n", run.stderr
 
 
-def test_signals_that_were_not_named_are_left_alone(source: SignalNotices, heard: Heard) -> None:
-    told: list[int] = []
-    earlier = signal.signal(signal.SIGALRM, lambda number, frame: told.append(number))
-    try:
-        send(signal.SIGALRM)
-        send(signal.SIGUSR1)
-        assert heard.wait(1) == ["SIGUSR1"]
-        assert told == [signal.SIGALRM]
-    finally:
-        signal.signal(signal.SIGALRM, earlier)
+def test_signals_that_were_not_named_are_left_alone(
+    told: list[int], source: SignalNotices, heard: Heard
+) -> None:
+    send(signal.SIGALRM)
+    send(signal.SIGUSR1)
+    assert heard.reasons(1) == ["SIGUSR1"]
+    assert told == [signal.SIGALRM]
 
 
-def test_a_wake_up_descriptor_that_was_there_before_is_still_served_and_comes_back(heard: Heard) -> None:
+def test_a_wake_up_descriptor_that_was_there_before_is_still_served_and_comes_back(
+    told: list[int], heard: Heard
+) -> None:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     reader.settimeout(10)
-    earlier = signal.signal(signal.SIGALRM, lambda number, frame: None)
     signal.set_wakeup_fd(writer.fileno())
     try:
-        source = SignalNotices(SIGNALS, heard.notice, heard.signal)
-        source.start()
-        send(signal.SIGALRM)
-        assert reader.recv(1) == bytes([signal.SIGALRM])
-        source.stop()
+        with started(SignalNotices(SIGNALS, heard.notice, heard.signal)):
+            send(signal.SIGALRM)
+            assert reader.recv(1) == bytes([signal.SIGALRM])
         send(signal.SIGALRM)
         assert reader.recv(1) == bytes([signal.SIGALRM])
     finally:
         assert signal.set_wakeup_fd(-1) == writer.fileno()
-        signal.signal(signal.SIGALRM, earlier)
         reader.close()
         writer.close()
 
 
-def test_stop_puts_the_earlier_handlers_back_and_can_be_called_twice(heard: Heard) -> None:
-    told: list[int] = []
-    earlier = signal.signal(signal.SIGUSR1, lambda number, frame: told.append(number))
-    try:
-        source = SignalNotices(SIGNALS, heard.notice, heard.signal)
-        source.start()
-        source.stop()
-        source.stop()
-        send(signal.SIGUSR1)
-        assert told == [signal.SIGUSR1]
-        assert heard.notices == []
-    finally:
-        signal.signal(signal.SIGUSR1, earlier)
-
-
-def test_stop_from_another_thread_gives_no_more_notices_and_the_next_signal_goes_where_it_did(
-    heard: Heard,
+@pytest.mark.parametrize("stopped_in", ["main thread", "another thread"])
+def test_stop_puts_the_earlier_handlers_back_and_can_be_called_twice(
+    stopped_in: str, told: list[int], heard: Heard
 ) -> None:
-    told: list[int] = []
-    earlier = signal.signal(signal.SIGUSR1, lambda number, frame: told.append(number))
-    try:
-        source = SignalNotices(SIGNALS, heard.notice, heard.signal)
-        source.start()
-        stopper = threading.Thread(target=source.stop)
-        stopper.start()
-        stopper.join()
-        # No descriptor that a later file could get is written to.
-        assert os.fstat(_wakeup_descriptor())
+    with started(SignalNotices(SIGNALS, heard.notice, heard.signal)) as source:
+        if stopped_in == "main thread":
+            source.stop()
+        else:
+            stopper = threading.Thread(target=source.stop)
+            stopper.start()
+            stopper.join()
+            # No descriptor that a later file could get is written to.
+            assert os.fstat(_wakeup_descriptor())
         send(signal.SIGUSR1)
-        assert told == [signal.SIGUSR1]
-        assert heard.notices == []
-        assert heard.signals == 0
-        source.stop()
-    finally:
-        signal.signal(signal.SIGUSR1, earlier)
+    assert told == [signal.SIGUSR1]
+    assert heard.notices == []
+    assert heard.signals == 0
 
 
 def _wakeup_descriptor() -> int:
@@ -188,10 +171,8 @@ def _wakeup_descriptor() -> int:
 
 
 def test_without_signals_nothing_is_touched(heard: Heard) -> None:
-    source = SignalNotices((), heard.notice, heard.signal)
-    source.start()
-    assert _wakeup_descriptor() == -1
-    source.stop()
+    with started(SignalNotices((), heard.notice, heard.signal)):
+        assert _wakeup_descriptor() == -1
 
 
 def test_only_the_main_thread_may_listen() -> None:

@@ -4,7 +4,6 @@ import functools
 import math
 import signal
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,8 @@ def test_what_is_left_out_stays_open() -> None:
     assert config.grace_period is None
     assert config.save_fn is None
     assert config.termination_watcher_fn is None
+    assert config.save_on_interrupt
+    assert not TerminationConfig(save_on_interrupt=False).save_on_interrupt
 
 
 def test_arguments_come_in_the_order_of_tensorflow() -> None:
@@ -61,14 +62,6 @@ def test_a_grace_period_is_any_number_of_seconds(seconds: Any) -> None:
     assert period == seconds
 
 
-@pytest.mark.parametrize(
-    "value", [-1, -0.001, math.nan, math.inf, -math.inf, True, False, "30", "30s", [30], 1j, np.bool_(True)]
-)
-def test_a_grace_period_that_is_none_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"Expected grace_period to be a number of seconds.* Received: "):
-        TerminationConfig(grace_period=value)
-
-
 class Policy:
     """Functions of every kind that a user may hand over."""
 
@@ -88,7 +81,10 @@ class Policy:
         yield True
 
 
-@pytest.mark.parametrize("name", ["termination_watcher_fn", "exit_fn"])
+FUNCTIONS = ("termination_watcher_fn", "exit_fn")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize(
     "function",
     [
@@ -102,50 +98,54 @@ class Policy:
         dict,
     ],
 )
-def test_a_function_that_needs_no_arguments_is_taken(name: str, function: Callable[[], Any]) -> None:
+def test_a_function_that_needs_no_arguments_is_taken(name: str, function: Any) -> None:
     assert getattr(TerminationConfig(**{name: function}), name) is function
-
-
-@pytest.mark.parametrize("name", ["termination_watcher_fn", "exit_fn"])
-@pytest.mark.parametrize(
-    "value", [75, "exit", True, lambda signal, frame: False, Policy().wants_more, lambda *, code: None]
-)
-def test_what_cannot_be_called_without_arguments_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"Expected {name} to be a function without arguments.*Received"):
-        TerminationConfig(**{name: value})
-
-
-@pytest.mark.parametrize("name", ["termination_watcher_fn", "exit_fn"])
-@pytest.mark.parametrize("value", [Policy().coroutine, Policy().generator])
-def test_a_function_whose_call_runs_nothing_is_refused(name: str, value: Any) -> None:
-    # What it returns is an object, which would be taken for True: a notice at once.
-    with pytest.raises(ValueError, match=f"Expected {name} to be a plain function"):
-        TerminationConfig(**{name: value})
 
 
 def test_save_fn_may_take_what_the_checkpoint_handler_is_given() -> None:
     assert TerminationConfig(save_fn=lambda step, *, options: None).save_fn is not None
-    with pytest.raises(ValueError, match=r"Expected save_fn to be a function.*Received: 'export'"):
-        TerminationConfig(save_fn="export")  # type: ignore[arg-type]
 
 
-def test_ctrl_c_saves_unless_that_is_turned_off() -> None:
-    assert TerminationConfig().save_on_interrupt
-    assert not TerminationConfig(save_on_interrupt=False).save_on_interrupt
-    for wrong in (0, "no", None):
-        with pytest.raises(ValueError, match="Expected save_on_interrupt to be True or False"):
-            TerminationConfig(save_on_interrupt=wrong)  # type: ignore[arg-type]
+WRONG: list[tuple[str, list[Any], str]] = [
+    (
+        "grace_period",
+        [-1, -0.001, math.nan, math.inf, -math.inf, True, False, "30", "30s", [30], 1j, np.bool_(True)],
+        r"Expected grace_period to be a number of seconds.* Received: ",
+    ),
+    *(
+        (
+            name,
+            [75, "exit", True, lambda signal, frame: False, Policy().wants_more, lambda *, code: None],
+            f"Expected {name} to be a function without arguments.*Received",
+        )
+        for name in FUNCTIONS
+    ),
+    # What these return is an object, which would be taken for True: a notice at once.
+    *(
+        (name, [Policy().coroutine, Policy().generator], f"Expected {name} to be a plain function")
+        for name in FUNCTIONS
+    ),
+    ("save_fn", ["export"], r"Expected save_fn to be a function.*Received: 'export'"),
+    ("save_on_interrupt", [0, "no", None], "Expected save_on_interrupt to be True or False"),
+    ("exit_code", [0, 256, -1, True, 1.5, "75", 75.0], "from 1 to 255"),
+    ("exit_code", [EXIT_NOT_SAVED], "another one than 74"),
+    (
+        "signals",
+        [[name] for name in ("SIGNOTHING", "", "SIG", 0, 4711, "15 ", None, 1.5)],
+        "Expected names of signals",
+    ),
+    ("signals", [None, 15, signal.SIGTERM], "Expected signals to be names of signals"),
+    ("signals", [["SIGKILL"], ["STOP"], [9]], "can catch"),
+    ("signals", [["SIGTERM", "TERM"]], "SIGTERM twice"),
+]
 
 
-@pytest.mark.parametrize("code", [0, 256, -1, True, 1.5, "75", 75.0])
-def test_an_exit_code_that_would_mean_something_else_is_refused(code: Any) -> None:
-    with pytest.raises(ValueError, match="from 1 to 255"):
-        TerminationConfig(exit_code=code)
-
-
-def test_the_exit_code_that_says_nothing_was_saved_is_refused() -> None:
-    with pytest.raises(ValueError, match="another one than 74"):
-        TerminationConfig(exit_code=EXIT_NOT_SAVED)
+@pytest.mark.parametrize(
+    ("name", "value", "match"), [(name, value, match) for name, values, match in WRONG for value in values]
+)
+def test_an_argument_that_makes_no_sense_is_refused(name: str, value: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        TerminationConfig(**{name: value})
 
 
 @pytest.mark.parametrize("code", [1, 42, 143, 255, np.int64(42)])
@@ -158,39 +158,12 @@ def test_exit_codes_are_those_that_others_know() -> None:
     assert EXIT_RESTART_GCE == 128 + signal.SIGTERM
 
 
-# -- Signals ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["SIGUSR1", "USR1", "usr1", signal.SIGUSR1, int(signal.SIGUSR1)])
-def test_a_signal_can_be_named_in_every_usual_way(name: Any) -> None:
-    assert parse_signals([name]) == (signal.SIGUSR1,)
-
-
-def test_one_name_alone_is_no_list_of_letters() -> None:
-    assert parse_signals("SIGTERM") == (signal.SIGTERM,)
-
-
-@pytest.mark.parametrize("name", ["SIGNOTHING", "", "SIG", 0, 4711, "15 ", None, 1.5])
-def test_an_unknown_signal_is_refused_by_name(name: Any) -> None:
-    with pytest.raises(ValueError, match="Expected names of signals"):
-        TerminationConfig(signals=[name])
-
-
-@pytest.mark.parametrize("value", [None, 15, signal.SIGTERM])
-def test_signals_that_are_no_list_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="Expected signals to be names of signals"):
-        TerminationConfig(signals=value)
-
-
-@pytest.mark.parametrize("name", ["SIGKILL", "STOP", 9])
-def test_a_signal_that_no_process_can_catch_is_refused(name: Any) -> None:
-    with pytest.raises(ValueError, match="can catch"):
-        TerminationConfig(signals=[name])
-
-
-def test_a_signal_named_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="SIGTERM twice"):
-        TerminationConfig(signals=["SIGTERM", "TERM"])
+@pytest.mark.parametrize(
+    "names",
+    ["SIGUSR1", *([name] for name in ("SIGUSR1", "USR1", "usr1", signal.SIGUSR1, int(signal.SIGUSR1)))],
+)
+def test_a_signal_can_be_named_in_every_usual_way_and_one_name_is_no_list_of_letters(names: Any) -> None:
+    assert parse_signals(names) == (signal.SIGUSR1,)
 
 
 # -- What the platform adds ------------------------------------------------------------------------------

@@ -17,34 +17,19 @@ def shown(script: str) -> list[str]:
     return [line for line in done.stderr.splitlines() if "said" in line]
 
 
-@pytest.mark.parametrize(
-    ("script", "lines"),
-    [
-        (SHOW + "log.show()\n" + SAY, ["keras_preempt: said"]),
-        (SHOW + "log.show()\nlog.show()\n" + SAY, ["keras_preempt: said"]),
-        (SHOW + "logging.info('x')\nlog.show()\n" + SAY, ["keras_preempt: said"]),
-        (SHOW + "log.show()\nlogging.info('x')\n" + SAY, ["keras_preempt: said"]),
-        (
-            SHOW + "log.show()\nimport absl.logging\nabsl.logging.use_absl_handler()\n" + SAY,
-            ["keras_preempt: said"],
-        ),
-        (SHOW + "logging.basicConfig(format='mine %(message)s')\nlog.show()\n" + SAY, ["mine said"]),
-        (
-            SHOW + "log.show()\nlogging.basicConfig(format='mine %(message)s', level=10)\n" + SAY,
-            ["mine said"],
-        ),
-        (SHOW + "logging.getLogger('keras_preempt').setLevel('ERROR')\nlog.show()\n" + SAY, []),
-    ],
-    ids=[
-        "alone",
-        "twice",
-        "info before",
-        "info after",
-        "absl after",
-        "set up before",
-        "set up after",
-        "silenced",
-    ],
-)
+OURS, MINE = ["keras_preempt: said"], ["mine said"]
+CASES = {
+    "alone": ("log.show()", OURS),
+    "twice": ("log.show()\nlog.show()", OURS),
+    "info before": ("logging.info('x')\nlog.show()", OURS),
+    "info after": ("log.show()\nlogging.info('x')", OURS),
+    "absl after": ("log.show()\nimport absl.logging\nabsl.logging.use_absl_handler()", OURS),
+    "set up before": ("logging.basicConfig(format='mine %(message)s')\nlog.show()", MINE),
+    "set up after": ("log.show()\nlogging.basicConfig(format='mine %(message)s', level=10)", MINE),
+    "silenced": ("logging.getLogger('keras_preempt').setLevel('ERROR')\nlog.show()", []),
+}
+
+
+@pytest.mark.parametrize(("script", "lines"), CASES.values(), ids=CASES)
 def test_a_line_is_shown_once(script: str, lines: list[str]) -> None:
-    assert shown(script) == lines
+    assert shown(f"{SHOW}{script}\n{SAY}") == lines

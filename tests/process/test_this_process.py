@@ -44,17 +44,10 @@ def test_a_process_is_alive_until_it_has_ended_and_another_of_its_number_is_not_
 @pytest.mark.parametrize(
     "told",
     [
-        None,
-        "w0",
-        {},
-        {"machine": "elsewhere", "pid": 1, "ticks": 1},
-        {"machine": "", "pid": True, "ticks": 1},
+        *(None, "w0", {}),
+        *({"machine": "elsewhere", "pid": 1, "ticks": 1}, {"machine": "", "pid": True, "ticks": 1}),
+        *({"machine": this_process.machine(), "pid": pid, "ticks": 1} for pid in (-1, 0, 1 << 70, "1", 1.0)),
     ],
 )
-def test_of_a_process_on_another_machine_nothing_is_known(told: object) -> None:
+def test_nothing_is_known_of_a_process_elsewhere_or_a_name_that_is_none(told: object) -> None:
     assert this_process.is_alive(told) is None
-
-
-@pytest.mark.parametrize("pid", [-1, 0, 1 << 70, "1", 1.0])
-def test_a_name_that_is_none_is_not_looked_for(pid: object) -> None:
-    assert this_process.is_alive({"machine": this_process.machine(), "pid": pid, "ticks": 1}) is None

@@ -205,25 +205,26 @@ def test_assumptions_about_processes_elsewhere_are_reported() -> None:
 # -- Gaps ---------------------------------------------------------------------------------------------
 
 
+def without(story: Story, **field: Any) -> Story:
+    """Leaves out the events in which a field has a value."""
+    story.events = [event for event in story.events if not field.items() <= event.items()]
+    return story
+
+
 def test_a_worker_without_events_is_named() -> None:
-    story = Story(3).begin().finish()
-    story.events = [event for event in story.events if event["member"] != 1]
+    story = without(Story(3).begin().finish(), member=1)
     assert accounted(story).gaps == ("start 1: no events of w1, out of 3 workers",)
 
 
 @pytest.mark.parametrize("kind", ["ready", "first_step"])
 def test_time_before_a_missing_event_is_unaccounted_for_and_reported(kind: str) -> None:
-    story = Story().begin().train(9, 9.0).finish()
-    story.events = [event for event in story.events if event["event"] != kind]
-    found = accounted(story)
+    found = accounted(without(Story().begin().train(9, 9.0).finish(), event=kind))
     assert spent(found)[UNACCOUNTED] > 0
     assert any("events are missing" in gap for gap in found.gaps)
 
 
 def test_a_start_without_its_first_event_begins_with_what_is_known_and_is_reported() -> None:
-    story = Story().begin().train(9, 9.0).finish()
-    story.events = [event for event in story.events if event["event"] != "start"]
-    found = accounted(story)
+    found = accounted(without(Story().begin().train(9, 9.0).finish(), event="start"))
     assert spent(found)[TRAIN] == pytest.approx(9.0)
     assert found.gaps == ("start 1, w0: events are missing, so that it is not known when it began",)
 
@@ -234,32 +235,20 @@ def test_no_events_give_no_account() -> None:
 
 
 _times = st.floats(0, 2e9) | st.floats(NOW, NOW + 100)
-_junk = (
-    st.none()
-    | st.booleans()
-    | st.integers(-5, 1 << 70)
-    | _times
-    | st.text()
-    | st.lists(st.text(), max_size=2)
-)
+_plain = st.none() | st.booleans() | st.integers(-5, 1 << 70) | st.text()
+_junk = _plain | _times | st.lists(st.text(), max_size=2)
 _FIELDS = (
     *("started_at", "began_at", "read_at", "read_seconds", "seconds", "input_seconds", "before", "ready_at"),
     *("step", "members", "goes_on", "background", "code", "saved", "reason", "origin", "attempt", "missing"),
     *("skipped", "checkpoint", "process", "received_at", "deadline", "source"),
 )
 _events = st.builds(
-    lambda kind, time, member, incarnation, fields: {
-        **fields,
-        "event": kind,
-        "time": time,
-        "member": member,
-        "incarnation": incarnation,
-    },
-    st.sampled_from(KINDS),
-    _times,
-    st.integers(0, 2) | _junk,
-    st.integers(1, 4),
-    st.dictionaries(st.sampled_from(_FIELDS), _junk, max_size=8),
+    lambda fields, **event: {**fields, **event},
+    fields=st.dictionaries(st.sampled_from(_FIELDS), _junk, max_size=8),
+    event=st.sampled_from(KINDS),
+    time=_times,
+    member=st.integers(0, 2) | _junk,
+    incarnation=st.integers(1, 4),
 )
 
 

@@ -20,6 +20,8 @@ from tests.docs import browser
 from tests.docs.test_in_browser import IMAGES, WIDTHS, smaller
 from tests.report.record import RECORDED
 
+pytestmark = pytest.mark.docs
+
 #: Screenshots: width and height, whether dark.
 SCREENSHOTS = {
     "report-light": (1440, 1000, False),

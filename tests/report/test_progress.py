@@ -15,6 +15,11 @@ from keras_preempt.report import progress as module
 from keras_preempt.report.progress import INTERVAL, MIB, PATIENCE, InBackground, progress
 
 
+@pytest.fixture(autouse=True)
+def _every_line_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 100.0
@@ -25,7 +30,7 @@ class Clock:
 
 def test_an_operation_that_is_over_within_a_moment_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
     clock, stream = Clock(), io.StringIO()
-    with caplog.at_level(logging.INFO), progress("Replaying", 9, "batches", clock=clock) as step:
+    with progress("Replaying", 9, "batches", clock=clock) as step:
         for _ in range(9):
             clock.now += PATIENCE / 10
             step()
@@ -38,12 +43,8 @@ def test_an_operation_that_is_over_within_a_moment_shows_nothing(caplog: pytest.
 def test_without_a_terminal_a_line_every_few_seconds_says_how_much_is_left(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = Clock()
-    console = Console(file=io.StringIO())
-    with (
-        caplog.at_level(logging.INFO),
-        progress("Replaying", 100, "batches", clock=clock, console=console) as step,
-    ):
+    clock, console = Clock(), Console(file=io.StringIO())
+    with progress("Replaying", 100, "batches", clock=clock, console=console) as step:
         for _ in range(25):
             clock.now += 1
             step(2)
@@ -54,10 +55,7 @@ def test_without_a_terminal_a_line_every_few_seconds_says_how_much_is_left(
 
 def test_on_a_terminal_a_bar_is_drawn_and_removed(caplog: pytest.LogCaptureFixture) -> None:
     clock, stream = Clock(), io.StringIO()
-    with (
-        caplog.at_level(logging.INFO),
-        progress("Replaying", 4, "batches", clock=clock, console=_terminal(stream)) as step,
-    ):
+    with progress("Replaying", 4, "batches", clock=clock, console=_terminal(stream)) as step:
         clock.now += PATIENCE + 1
         step(3)
     assert "3 of 4 batches" in stream.getvalue()
@@ -72,10 +70,7 @@ def test_bytes_are_shown_in_mebibytes(
 ) -> None:
     clock, stream = Clock(), io.StringIO()
     for console in (_terminal(stream), Console(file=io.StringIO())):
-        with (
-            caplog.at_level(logging.INFO),
-            progress("Saving", total * MIB, "MiB", scale=MIB, clock=clock, console=console) as step,
-        ):
+        with progress("Saving", total * MIB, "MiB", scale=MIB, clock=clock, console=console) as step:
             clock.now += PATIENCE
             step(int(done * MIB))
     assert told in stream.getvalue()
@@ -84,10 +79,7 @@ def test_bytes_are_shown_in_mebibytes(
 
 def test_pieces_that_have_to_be_done_again_are_subtracted(caplog: pytest.LogCaptureFixture) -> None:
     clock, console = Clock(), Console(file=io.StringIO())
-    with (
-        caplog.at_level(logging.INFO),
-        progress("Reading", 10, "files", clock=clock, console=console) as step,
-    ):
+    with progress("Reading", 10, "files", clock=clock, console=console) as step:
         step(4)
         clock.now += PATIENCE
         step(-4)
@@ -114,7 +106,6 @@ def test_threads_that_call_at_once_get_one_line_and_none_of_their_counts_is_lost
     clock, console = Clock(), Meeting(file=io.StringIO())
     both.reset()  # rich has asked, too.
     with (
-        caplog.at_level(logging.INFO),
         progress("Reading", 8, "files", clock=clock, console=console) as step,
         ThreadPoolExecutor(8) as pool,
     ):
@@ -141,15 +132,14 @@ def test_background_work_is_shown_while_it_is_waited_for(
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     watch = InBackground()
-    with caplog.at_level(logging.INFO):
-        with watch.transfer("Saving", 50 * MIB) as step:
-            step(10 * MIB)
-            assert caplog.messages == []
-            with watch.waited_for():
-                step(15 * MIB)
+    with watch.transfer("Saving", 50 * MIB) as step:
+        step(10 * MIB)
+        assert caplog.messages == []
+        with watch.waited_for():
             step(15 * MIB)
-        with watch.waited_for(), watch.transfer("Saving more", 50 * MIB) as step:
-            step(MIB)
+        step(15 * MIB)
+    with watch.waited_for(), watch.transfer("Saving more", 50 * MIB) as step:
+        step(MIB)
     assert [line.partition(" in ")[0] for line in caplog.messages] == [
         "Saving: 25 of 50 MiB",
         "Saving more: 1 of 50 MiB",

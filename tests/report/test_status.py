@@ -41,9 +41,8 @@ def test_the_launcher_learns_how_far_training_came(folder: Path) -> None:
     said = written(folder)
     assert (said["step"], said["steps_run"], said["finished"], said["incarnation"]) == (15, 5, True, 3)
     assert said["saved"] is False
-    assert said["committed"] is None
-    assert said["exit_code"] is None
-    assert said["notice_at"] is None
+    assert said["committed"] is said["exit_code"] is said["notice_at"] is None
+    assert "train" not in said["timing"], "it never began"
 
 
 def test_the_launcher_learns_of_the_earliest_notice_and_its_outcome(folder: Path) -> None:
@@ -68,12 +67,6 @@ def test_where_time_went_adds_up_and_nothing_is_negative(folder: Path) -> None:
     assert timing["startup"] == 1.5
     assert timing["save"] == 1e6
     assert all(seconds >= 0 for seconds in timing.values())
-
-
-def test_a_fit_that_never_trained_accounts_for_no_training(folder: Path) -> None:
-    status = Status()
-    status.write(1, 1, SESSION)
-    assert "train" not in written(folder)["timing"]
 
 
 def test_each_worker_has_its_own_file_and_no_partial_one_stays(folder: Path) -> None:

@@ -99,12 +99,9 @@ class TrainingJob(Job):
         folder: An empty one, for its checkpoints as well.
         stands_at: The step before which the first worker stands still in the first start, and waits for a signal;
             None: it does not.
-        options: Of sbatch, beside those of `Job`.
     """
 
-    def __init__(
-        self, slurm: Slurm, folder: Path, stands_at: int | None = None, options: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, slurm: Slurm, folder: Path, stands_at: int | None = None) -> None:
         self.directory = folder / "run"
         self.record = folder / "record"
         self.record.mkdir()
@@ -117,7 +114,7 @@ class TrainingJob(Job):
         training = str(Path(__file__).with_name("training.py"))
         example = str(ROOT / "examples" / "train_on_cluster.py")
         command = ["python", training, example, str(self.directory), f"--epochs={EPOCHS}"]
-        super().__init__(slurm, folder, command, options, env)
+        super().__init__(slurm, folder, command, env=env)
 
     def wait_until_it_stands(self) -> None:
         """Waits until the first worker has come to its step and stands still."""

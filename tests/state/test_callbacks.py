@@ -34,7 +34,9 @@ class Silent(keras.callbacks.Callback):
 
 
 def handed_over(old: list[keras.callbacks.Callback], new: list[keras.callbacks.Callback]) -> list[str]:
-    """Saves the states of `old` and gives them to `new`, as they come out of a file."""
+    """Begins training with those of `new`; gives them the states of `old`, as they come out of a file."""
+    for callback in new:
+        callback.on_train_begin()
     arrays: dict[str, np.ndarray] = {}
     states = json.loads(json.dumps(CallbackStates(old).capture(arrays)))
     return CallbackStates(new).restore(states, {name: array.copy() for name, array in arrays.items()})
@@ -46,37 +48,24 @@ def test_early_stopping_goes_on_counting_and_keeps_its_best_weights() -> None:
     old.wait, old.best, old.best_epoch, old.stopped_epoch = 2, np.float32(0.25), 4, 0
     old.best_weights = [np.arange(3, dtype=np.float32), np.float64(2.0) * np.ones((2, 2))]
     new = keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True)
-    new.on_train_begin()
     assert handed_over([old], [new]) == []
     assert (new.wait, new.best, new.best_epoch, new.stopped_epoch) == (2, np.float32(0.25), 4, 0)
     assert type(new.best) is np.float32
     for mine, theirs in zip(new.best_weights, old.best_weights, strict=True):
         assert mine.dtype == theirs.dtype
         np.testing.assert_array_equal(mine, theirs)
-
-
-def test_early_stopping_that_has_seen_nothing_yet_is_handed_over_too() -> None:
+    # One that has seen nothing yet, too.
     old, new = keras.callbacks.EarlyStopping(), keras.callbacks.EarlyStopping()
     old.on_train_begin()
-    new.wait, new.best = 7, 1.0
+    new.on_train_begin = lambda: vars(new).update(wait=7, best=1.0)
     handed_over([old], [new])
     assert new.wait == 0
     assert new.best == old.best
 
 
-def test_the_learning_rate_goes_on_from_its_plateau() -> None:
-    old, new = keras.callbacks.ReduceLROnPlateau(), keras.callbacks.ReduceLROnPlateau()
-    old.on_train_begin()
-    new.on_train_begin()
-    old.wait, old.best, old.cooldown_counter = 3, 0.125, 2
-    handed_over([old], [new])
-    assert (new.wait, new.best, new.cooldown_counter) == (3, 0.125, 2)
-
-
 def test_history_is_complete() -> None:
     old, new = keras.callbacks.History(), keras.callbacks.History()
     old.on_train_begin()
-    new.on_train_begin()
     old.epoch, old.history = [0, 1], {"loss": [0.5, 0.1 + 0.2], "val_loss": [float("nan"), 1.0]}
     handed_over([old], [new])
     assert new.epoch == [0, 1]
@@ -84,18 +73,13 @@ def test_history_is_complete() -> None:
     new.epoch.append(2)  # goes on
 
 
-def test_a_callback_of_the_users_speaks_for_itself() -> None:
-    new = Speaking()
-    handed_over([Speaking({"seen": 3, "mean": np.ones(2), (1, 2): None})], [new])
-    assert new.state["seen"] == 3
-    assert new.state[(1, 2)] is None
-    np.testing.assert_array_equal(new.state["mean"], np.ones(2))
-
-
-def test_callbacks_of_one_class_are_told_apart_by_their_order() -> None:
+def test_callbacks_of_the_users_speak_for_themselves_and_those_of_one_class_are_told_apart_by_order() -> None:
     new = [Speaking(), Silent(), Speaking(), Speaking()]
-    handed_over([Speaking("a"), Speaking("b"), Silent(), Speaking("c")], new)
-    assert [callback.state for callback in new if isinstance(callback, Speaking)] == ["a", "b", "c"]
+    own = {"seen": 3, "mean": np.ones(2), (1, 2): None}
+    handed_over([Speaking("a"), Speaking(own), Silent(), Speaking("c")], new)
+    first, second, third = (callback.state for callback in new if isinstance(callback, Speaking))
+    assert (first, second["seen"], second[(1, 2)], third) == ("a", 3, None, "c")
+    np.testing.assert_array_equal(second["mean"], np.ones(2))
 
 
 def test_a_callback_that_keeps_what_is_no_plain_data_is_named() -> None:
@@ -103,72 +87,52 @@ def test_a_callback_that_keeps_what_is_no_plain_data_is_named() -> None:
         CallbackStates([Speaking({"model": object()})]).capture({})
 
 
+class Counting(keras.callbacks.EarlyStopping):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted = 0
+
+
+class Scheduled(keras.callbacks.LearningRateScheduler):
+    def __init__(self) -> None:
+        super().__init__(lambda epoch, rate: rate)
+        self.counted = 0
+
+
 def test_callbacks_whose_state_is_lost_are_named_and_others_are_not() -> None:
-    states = CallbackStates(
-        [
-            Silent(),
-            Speaking(),
-            keras.callbacks.EarlyStopping(),
-            keras.callbacks.TerminateOnNaN(),
-            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate),
-            keras.callbacks.ProgbarLogger(),
-            keras.callbacks.History(),
-            keras.callbacks.CSVLogger("log.csv"),
-            keras.callbacks.LambdaCallback(),
-        ]
-    )
-    assert states.unsaved == ["Silent", "LambdaCallback"]
-
-
-def test_a_users_subclass_with_more_state_than_keras_knows_is_named() -> None:
-    class Counting(keras.callbacks.EarlyStopping):
-        def __init__(self) -> None:
-            super().__init__()
-            self.counted = 0
-
-    class Scheduled(keras.callbacks.LearningRateScheduler):
-        def __init__(self) -> None:
-            super().__init__(lambda epoch, rate: rate)
-            self.counted = 0
-
-    assert CallbackStates([Counting(), Scheduled()]).unsaved == ["Counting", "Scheduled"]
+    of_keras = keras.callbacks
+    kept = [
+        *(Speaking(), of_keras.EarlyStopping(), of_keras.TerminateOnNaN(), of_keras.ProgbarLogger()),
+        *(of_keras.LearningRateScheduler(lambda epoch, rate: rate), of_keras.History()),
+        of_keras.CSVLogger("log.csv"),
+    ]
+    lost = [Silent(), of_keras.LambdaCallback(), Counting(), Scheduled()]
+    assert CallbackStates([*kept, *lost]).unsaved == ["Silent", "LambdaCallback", "Counting", "Scheduled"]
 
 
 def test_what_does_not_match_is_told_and_the_rest_is_restored() -> None:
-    new = keras.callbacks.ReduceLROnPlateau()
-    new.on_train_begin()
-    old = keras.callbacks.ReduceLROnPlateau()
+    old, new = keras.callbacks.ReduceLROnPlateau(), keras.callbacks.ReduceLROnPlateau()
     old.on_train_begin()
-    old.wait = 5
+    old.wait, old.best, old.cooldown_counter = 5, 0.125, 2
     told = handed_over([old, Speaking(1)], [new, keras.callbacks.History()])
-    assert new.wait == 5
+    assert (new.wait, new.best, new.cooldown_counter) == (5, 0.125, 2)
     assert len(told) == 2
     assert "Speaking is in the checkpoint" in told[0]
     assert "History is in this fit" in told[1]
 
 
-def test_a_state_that_was_handed_over_is_not_shared_with_the_checkpoint() -> None:
+def test_what_was_handed_over_is_not_shared_with_the_checkpoint() -> None:
     # The states are handed over twice, before and after the other callbacks begin the epoch.
-    old, new = Speaking({"seen": [1]}), Speaking()
+    old, new = Speaking({"seen": [1], "mean": np.zeros(2)}), Speaking()
     arrays: dict[str, np.ndarray] = {}
     states = CallbackStates([old]).capture(arrays)
+    old.state["mean"] += 1  # Training goes on while a save is written.
     receiver = CallbackStates([new])
     receiver.restore(states, arrays)
     new.state["seen"].append(2)
-    receiver.restore(states, arrays)
-    assert new.state == {"seen": [1]}
-    assert old.state == {"seen": [1]}
-
-
-def test_arrays_that_were_handed_over_are_not_shared_with_the_checkpoint() -> None:
-    old, new = Speaking({"mean": np.zeros(2)}), Speaking()
-    arrays: dict[str, np.ndarray] = {}
-    states = CallbackStates([old]).capture(arrays)
-    old.state["mean"] += 1  # training goes on while a save is written
-    receiver = CallbackStates([new])
-    receiver.restore(states, arrays)
     new.state["mean"] += 5
     receiver.restore(states, arrays)
+    assert new.state["seen"] == old.state["seen"] == [1]
     assert new.state["mean"].tolist() == [0, 0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import threading
 import weakref
 from collections.abc import Callable
@@ -12,11 +11,10 @@ from typing import Any
 import grain
 import numpy as np
 import pytest
-import tensorflow as tf
-from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
 from keras_preempt.state import inputs
+from tests.state.test_inputs import begin, but_for, captured, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
 
@@ -49,7 +47,9 @@ def _noise(element: Any, rng: np.random.Generator) -> Any:
 
 
 def repeated(source: Source) -> Any:
-    return grain.MapDataset.source(source).seed(5).shuffle().repeat().batch(BATCH)
+    made = grain.MapDataset.source(source).seed(5).shuffle().repeat().batch(BATCH)
+    few = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)  # 500 of endless data else.
+    return made.to_iter_dataset(few)
 
 
 def iter_dataset(source: Source) -> Any:
@@ -78,7 +78,7 @@ def loader(source: Source, epochs: int | None = 1) -> Any:
 
 DATA: dict[str, tuple[Callable[[Source], Any], int | None]] = {
     "map": (map_dataset, None),
-    "map, repeated": (repeated, 4),
+    "repeated": (repeated, 4),
     "iter": (iter_dataset, None),
     "iter, shuffled in windows, prefetched": (prefetched, None),
     "iter, mixed, in steps": (mixed, 4),
@@ -90,48 +90,39 @@ DATA: dict[str, tuple[Callable[[Source], Any], int | None]] = {
 def feed_of(name: str) -> tuple[Source, Any, DatasetFeed]:
     make, steps = DATA[name]
     source = Source()
-    iterator = TFEpochIterator(
-        x=make(source),
-        distribute_strategy=tf.distribute.get_strategy(),
-        steps_per_epoch=steps,
-        steps_per_execution=1,
-    )
-    iterator.reset()
-    feed = DatasetFeed(iterator)
-    inputs.watch(feed)
+    iterator, feed = begin(make(source), steps_per_epoch=steps)
     source.asked.clear()  # Keras has looked at some batches.
     return source, iterator, feed
 
 
 def epochs(iterator: Any, count: int, at: Callable[[int, int | None], None] = lambda *_: None) -> Any:
+    """Trains; calls `at(epoch, step)` before each step, and without a step before each epoch."""
     drawn = []
     for epoch in range(count):
         at(epoch, None)
-        batches: list[Any] = []
-        with iterator.catch_stop_iteration():
-            for step, _, live in iterator:
-                at(epoch, step)
-                batches.append(next(live).numpy().ravel().tolist())
-        drawn.append(batches)
+        drawn += run(iterator, 1, 1, lambda _, step, __, epoch=epoch: at(epoch, step))
     return drawn
 
 
-def captured(feed: DatasetFeed, step: int | None) -> tuple[Any, dict[str, np.ndarray]]:
-    arrays: dict[str, np.ndarray] = {}
-    inside = step is not None
-    state = inputs.capture(feed, feed.position(pending=inside), arrays, inside=inside)
-    return json.loads(json.dumps(state)), {name: array.copy() for name, array in arrays.items()}
+Saves = dict[tuple[int, "int | None"], Any]
 
 
-@pytest.mark.parametrize("name", DATA)
-def test_restored_anywhere_the_rest_is_the_same_and_earlier_epochs_are_not_drawn(name: str) -> None:
-    saves: dict[tuple[int, int | None], Any] = {}
+def saves_of(name: str) -> tuple[Any, Saves]:
+    """Trains; returns what was drawn, and what was captured at every boundary."""
+    saves: Saves = {}
     _, iterator, feed = feed_of(name)
 
     def save(epoch: int, step: int | None) -> None:
-        saves[epoch, step] = captured(feed, step)
+        saves[epoch, step] = captured(feed, inside=step is not None)
 
-    whole = epochs(iterator, EPOCHS, save)
+    return epochs(iterator, EPOCHS, save), saves
+
+
+@pytest.mark.parametrize(
+    "name", but_for(("map", "repeated", "iter, shuffled in windows, prefetched", "loader"), DATA)
+)
+def test_restored_anywhere_the_rest_is_the_same_and_earlier_epochs_are_not_drawn(name: str) -> None:
+    whole, saves = saves_of(name)
     assert sum(map(len, whole)) >= 9
     source, iterator, _ = feed_of(name)
     assert epochs(iterator, EPOCHS) == whole
@@ -148,37 +139,25 @@ def test_restored_anywhere_the_rest_is_the_same_and_earlier_epochs_are_not_drawn
 
 
 def test_restored_twice_before_anything_is_drawn_the_rest_is_the_same() -> None:
-    _, iterator, feed = feed_of("map, repeated")
-    saves: dict[tuple[int, int | None], Any] = {}
-
-    def keep(epoch: int, step: int | None) -> None:
-        saves[epoch, step] = captured(feed, step)
-
-    whole = epochs(iterator, 3, keep)
-    _, iterator, feed = feed_of("map, repeated")
+    whole, saves = saves_of("repeated")
+    _, iterator, feed = feed_of("repeated")
     inputs.restore(feed, *saves[1, 2], batch=2)
-    again: list[Any] = []
-
-    def save(epoch: int, step: int | None) -> None:
-        if step is not None:
-            again.append(captured(feed, step))
-
-    epochs(iterator, 2, save)
-    _, iterator, feed = feed_of("map, repeated")
-    how = inputs.restore(feed, *again[0], batch=2)
+    again: Saves = {}
+    epochs(
+        iterator,
+        2,
+        lambda epoch, step: again.update({(epoch, step): captured(feed, inside=step is not None)}),
+    )
+    saved = again[0, 2]
+    _, iterator, feed = feed_of("repeated")
+    how = inputs.restore(feed, *saved, batch=2)
     assert "Grain" in how
     assert epochs(iterator, 2) == [whole[1][2:], whole[2]]
 
 
 def test_a_state_that_another_worker_cannot_continue_from_is_not_used() -> None:
-    _, iterator, feed = feed_of("map, repeated")
-    saves: dict[tuple[int, int | None], Any] = {}
-
-    def keep(epoch: int, step: int | None) -> None:
-        saves[epoch, step] = captured(feed, step)
-
-    whole = epochs(iterator, 3, keep)
-    _, iterator, feed = feed_of("map, repeated")
+    whole, saves = saves_of("repeated")
+    _, iterator, feed = feed_of("repeated")
     asked: list[str] = []
     how = inputs.restore(feed, *saves[1, 2], batch=2, all_go=lambda way: bool(asked.append(way)))
     assert asked == ["Grain"]
@@ -188,7 +167,7 @@ def test_a_state_that_another_worker_cannot_continue_from_is_not_used() -> None:
 
 def test_an_input_that_is_over_is_not_kept_by_what_tensorflow_draws_it_with() -> None:
     """At the end of a process, TensorFlow waits for an iterator that draws from a Python which is already gone."""
-    _, iterator, feed = feed_of("map, repeated")
+    _, iterator, feed = feed_of("repeated")
     epochs(iterator, 1)
     gone = threading.Event()
     kept = weakref.ref(feed, lambda _: gone.set())

@@ -37,7 +37,8 @@ def _saved(model: keras.Model) -> tuple[dict[str, Any], dict[str, Any]]:
     return state.capture_mirrored(copy=True), state.capture_local(copy=True)
 
 
-def _waiting(model: keras.Model, saved: Any) -> ModelState:
+def _waiting(model: keras.Model, saved: Any = None) -> ModelState:
+    saved = _saved(Chain()) if saved is None else saved
     model.compile(keras.optimizers.Adam(name="adam"), "mse")
     state = ModelState(model, ONE, complete=False)
     state.restore(*saved)
@@ -45,9 +46,8 @@ def _waiting(model: keras.Model, saved: Any) -> ModelState:
 
 
 def test_a_value_is_there_before_its_variable_is_used() -> None:
-    saved = _saved(Chain())
     model = Chain()
-    state = _waiting(model, saved)
+    state = _waiting(model)
     assert "model/chain/first/kernel" in state.waiting
     # 3 inputs of 1 times the kernel of ones plus the bias of twos, and so on: no value of an initializer takes part.
     assert model(np.ones((1, 3), np.float32)).numpy().tolist() == [[5 * 3 * 2 + 4.0] * 2]
@@ -64,15 +64,11 @@ def test_what_waits_is_saved_again_as_it_was() -> None:
     again = state.capture_mirrored(copy=True)
     assert again.keys() == saved[0].keys()
     assert all(again[name].tobytes() == value.tobytes() for name, value in saved[0].items())
-    wanted = {(each["name"], tuple(each["shape"])) for each in ModelState(_built(), ONE).signature()}
+    built = Chain()
+    _saved(built)
+    wanted = {(each["name"], tuple(each["shape"])) for each in ModelState(built, ONE).signature()}
     assert {(each["name"], tuple(each["shape"])) for each in state.signature()} == wanted
     state.wait_no_more()
-
-
-def _built() -> keras.Model:
-    model = Chain()
-    _saved(model)
-    return model
 
 
 def test_variables_of_one_name_that_are_made_together_are_told_apart_by_their_order() -> None:
@@ -99,9 +95,8 @@ def test_a_variable_that_is_used_before_it_is_known_which_it_is_is_an_error() ->
 
 
 def test_a_variable_of_another_shape_is_an_error() -> None:
-    saved = _saved(Chain())
     model = Chain(units=5)
-    state = _waiting(model, saved)
+    state = _waiting(model)
     with pytest.raises(
         UnclaimedValues, match=r"first/kernel to be float32\[3, 2\].*Received: float32\[3, 5\]"
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import grain
 import keras
@@ -20,61 +20,44 @@ pytestmark = pytest.mark.usefixtures("fresh_keras")
 DATA = tf.data.Dataset.range(8)
 
 
-def feed(dataset: Any, *, distributed: bool, batches: int | None) -> Any:
-    return cast(
-        Any,
-        SimpleNamespace(
-            dataset=SimpleNamespace(_original_dataset=dataset) if distributed else dataset,
-            pipelines=[dataset],
-            is_shared=distributed,
-            batches=batches,
-            is_generator=False,
-            changes_itself="",
-            py_dataset=None,
-            snapshots=None,
-            why_replayed="",
-            is_indexed=False,
-            grain=None,
-            repeats=None,
-            epoch_iterator=SimpleNamespace(data_adapter=None, steps_per_epoch=None),
-        ),
+def feed(dataset: Any, *, distributed: bool = False, batches: int | None = 8) -> Any:
+    nothing = dict.fromkeys(("py_dataset", "snapshots", "grain", "repeats"))
+    return SimpleNamespace(
+        dataset=SimpleNamespace(_original_dataset=dataset) if distributed else dataset,
+        pipelines=[dataset],
+        is_shared=distributed,
+        batches=batches,
+        is_generator=False,
+        changes_itself="",
+        why_replayed="",
+        is_indexed=False,
+        epoch_iterator=SimpleNamespace(data_adapter=None, steps_per_epoch=None),
+        **nothing,
     )
 
 
-def told(promised: InputPromise) -> tuple[bool, str]:
-    return promised.exact, str(promised)
+def assert_promised(promised: InputPromise, found: str | None) -> None:
+    """What was found against an exact resume; None: nothing."""
+    assert promised.exact == (found is None), str(promised)
+    assert found is None or re.search(found, str(promised))
 
 
 @pytest.mark.parametrize("distributed", [False, True])
-def test_a_seeded_pipeline_of_known_length_is_promised_to_be_exact(distributed: bool) -> None:
-    assert promise(feed(DATA.shuffle(8, seed=1), distributed=distributed, batches=8)).exact
-
-
-@pytest.mark.parametrize("distributed", [False, True])
-def test_a_shuffle_without_a_seed_is_never_promised_to_be_exact(distributed: bool) -> None:
-    exact, why = told(promise(feed(DATA.shuffle(8).batch(2), distributed=distributed, batches=4)))
-    assert not exact
-    assert "seed" in why
+def test_a_seeded_pipeline_is_promised_to_be_exact_and_a_shuffle_without_a_seed_never(
+    distributed: bool,
+) -> None:
+    assert promise(feed(DATA.shuffle(8, seed=1), distributed=distributed)).exact
+    assert_promised(promise(feed(DATA.shuffle(8).batch(2), distributed=distributed, batches=4)), "seed")
 
 
 def test_data_of_unknown_length_is_promised_to_be_exact_on_one_device_only() -> None:
     unknown = DATA.filter(lambda x: True)
-    assert promise(feed(unknown, distributed=False, batches=None)).exact
-    exact, why = told(promise(feed(unknown, distributed=True, batches=None)))
-    assert not exact
-    assert "assert_cardinality" in why
+    assert promise(feed(unknown, batches=None)).exact
+    assert_promised(promise(feed(unknown, distributed=True, batches=None)), "assert_cardinality")
 
 
 def _augmented(draw: Any, **options: Any) -> tf.data.Dataset:
     return DATA.map(lambda n: (n, draw()), **options)
-
-
-def _unseeded_inside() -> tf.data.Dataset:
-    return DATA.interleave(lambda n: tf.data.Dataset.range(n).shuffle(4))
-
-
-def _seeded_inside() -> tf.data.Dataset:
-    return DATA.interleave(lambda n: tf.data.Dataset.range(n).shuffle(4, seed=1))
 
 
 def _stateless() -> tf.data.Dataset:
@@ -87,15 +70,13 @@ def _generator() -> tf.data.Dataset:
     return _augmented(lambda: generator.normal(()))
 
 
-def _layer() -> tf.data.Dataset:
-    layer = keras.layers.GaussianNoise(0.5, seed=3)
-    return DATA.map(lambda n: layer(tf.ones((2,)), training=True))
+_NOISE = keras.layers.GaussianNoise(0.5, seed=3)
 
 
 @pytest.mark.parametrize(
     ("make", "found"),
     [
-        (_unseeded_inside, "1 shuffle.*have no seed"),
+        (lambda: DATA.interleave(lambda n: DATA.shuffle(4)), "1 shuffle.*have no seed"),
         (lambda: tf.data.Dataset.sample_from_datasets([DATA, DATA]), "have no seed"),
         (lambda: _augmented(lambda: tf.random.normal(())), "without a seed.*set_random_seed"),
         (
@@ -103,9 +84,12 @@ def _layer() -> tf.data.Dataset:
             "in parallel.*Leave out num_parallel_calls",
         ),
         (_generator, "whose state cannot be saved"),
-        (_layer, "whose state cannot be saved. Move random layers into the model"),
+        (
+            lambda: _augmented(lambda: _NOISE(tf.ones((2,)), training=True)),
+            "whose state cannot be saved. Move random layers into the model",
+        ),
         (lambda: DATA.map(lambda n: n, num_parallel_calls=2, deterministic=False), "deterministic=False"),
-        (_seeded_inside, None),
+        (lambda: DATA.interleave(lambda n: DATA.shuffle(4, seed=1)), None),
         (_stateless, None),
         (lambda: _augmented(lambda: tf.random.normal((), seed=3)), None),
         (lambda: tf.data.Dataset.sample_from_datasets([DATA, DATA], seed=2), None),
@@ -113,16 +97,14 @@ def _layer() -> tf.data.Dataset:
     ],
 )
 def test_what_a_restart_cannot_repeat_is_found_anywhere_in_a_pipeline(make: Any, found: str | None) -> None:
-    exact, why = told(promise(feed(make(), distributed=False, batches=8)))
-    assert exact == (found is None), why
-    assert found is None or re.search(found, why)
+    assert_promised(promise(feed(make())), found)
 
 
 def test_python_code_in_a_pipeline_makes_the_promise_conditional() -> None:
     data = DATA.map(lambda n: tf.py_function(lambda m: m, [n], tf.int64))
-    exact, why = told(promise(feed(data, distributed=False, batches=8)))
-    assert exact
-    assert "exact if the Python code of the training data gives the same again" in why
+    promised = promise(feed(data))
+    assert promised.exact
+    assert "exact if the Python code of the training data gives the same again" in str(promised)
 
 
 class _Dataset(keras.utils.PyDataset):
@@ -143,14 +125,14 @@ class _Reshuffled(_Dataset):
 
 
 def test_a_py_dataset_that_gives_another_batch_the_second_time_is_found_and_leaves_no_trace() -> None:
-    noisy = feed(DATA, distributed=False, batches=8)
+    noisy = feed(DATA)
     np.random.seed(1)
     noisy.py_dataset = _Dataset(lambda index: np.random.normal(size=3))
     assert "two different batches" in str(promise(noisy))
     drawn = np.random.normal()
     np.random.seed(1)
     assert np.random.normal() == drawn
-    steady = feed(DATA, distributed=False, batches=8)
+    steady = feed(DATA)
     steady.py_dataset = _Dataset(lambda index: np.random.default_rng(index).normal(size=3))
     promised = promise(steady)
     assert promised.exact
@@ -171,9 +153,7 @@ def test_a_py_dataset_that_gives_another_batch_the_second_time_is_found_and_leav
     ],
 )
 def test_validation_data_that_a_restart_cannot_repeat_is_named(make: Any, found: str | None) -> None:
-    exact, why = told(promise(feed(DATA.batch(2), distributed=False, batches=4), make()))
-    assert exact == (found is None), why
-    assert found is None or re.search(found, why)
+    assert_promised(promise(feed(DATA.batch(2), batches=4), make()), found)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +172,6 @@ def test_validation_data_that_a_restart_cannot_repeat_is_named(make: Any, found:
 def test_validation_data_that_python_code_makes_is_exact_if_that_repeats_itself(
     make: Any, is_code: bool
 ) -> None:
-    promised = promise(feed(DATA.batch(2), distributed=False, batches=4), make())
+    promised = promise(feed(DATA.batch(2), batches=4), make())
     condition = "the Python code of the validation data gives the same again when it is asked again"
     assert promised.condition == (condition if is_code else "")

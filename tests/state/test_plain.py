@@ -1,8 +1,12 @@
+"""Plain data and the states of random generators come back from JSON and arrays to the last bit."""
+
 from __future__ import annotations
 
 import json
 import math
+import random
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keras_preempt.state import plain
+from keras_preempt.state import plain, randomness
 
 _SCALAR_TYPES = (
     np.bool_,
@@ -63,25 +67,17 @@ values = st.recursive(
 )
 
 
-def assert_same(actual: Any, expected: Any, where: str = "value") -> None:
-    """Equal types and equal bits, all the way down."""
-    assert type(actual) is type(expected), where
-    if isinstance(expected, (np.ndarray, np.generic)):
-        assert actual.dtype == expected.dtype, where
-        assert actual.shape == expected.shape, where
-        assert actual.tobytes() == expected.tobytes(), where
-    elif isinstance(expected, float):
-        assert struct.pack("<d", actual) == struct.pack("<d", expected), where
-    elif isinstance(expected, (list, tuple)):
-        assert len(actual) == len(expected), where
-        for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
-            assert_same(one, other, f"{where}[{index}]")
-    elif isinstance(expected, dict):
-        assert_same(list(actual), list(expected), f"keys of {where}")  # the order too
-        for key in expected:
-            assert_same(actual[key], expected[key], f"{where}[{key!r}]")
-    else:
-        assert actual == expected, where
+def bits(value: Any) -> Any:
+    """Types and bits, all the way down, and the order of keys too."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return type(value), value.dtype, value.shape, value.tobytes()
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    if isinstance(value, (list, tuple)):
+        return type(value), [bits(item) for item in value]
+    if isinstance(value, dict):
+        return [(bits(key), bits(item)) for key, item in value.items()]
+    return type(value), value
 
 
 def through_json(value: Any) -> Any:
@@ -101,15 +97,10 @@ def through_json(value: Any) -> Any:
     [0.1 + 0.2, 5e-324, -0.0, float("inf"), -float("inf"), struct.unpack("<d", b"\1\0\0\0\0\0\xf8\xff")[0]]
 )
 @example({(1, ("a", None)): np.float32(-0.0), np.int64(3): 1})
-def test_every_bit_of_plain_data_comes_back(value: Any) -> None:
-    assert_same(through_json(value), value)
-
-
-def test_a_value_is_not_changed_by_encoding_it() -> None:
-    value = {"history": {"loss": [0.5]}, "best": np.arange(3), 1: (2,)}
-    before = repr(value)
-    plain.encode(value, {}, "state")
-    assert repr(value) == before
+def test_every_bit_of_plain_data_comes_back_and_encoding_changes_none(value: Any) -> None:
+    before = bits(value)
+    assert bits(through_json(value)) == before
+    assert bits(value) == before
 
 
 @pytest.mark.parametrize(
@@ -129,13 +120,8 @@ def test_a_value_is_not_changed_by_encoding_it() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_what_cannot_come_back_is_refused_when_it_is_saved_not_when_it_is_restored(value: Any) -> None:
-    with pytest.raises(TypeError, match=r"Expected plain data at state.*Received"):
-        plain.encode({"callback": value}, {}, "state")
-
-
-def test_the_refusal_says_where() -> None:
-    with pytest.raises(TypeError, match="at state/a/1"):
-        plain.encode({"a": [1, object()]}, {}, "state")
+    with pytest.raises(TypeError, match=r"Expected plain data at state/callback/1.*Received"):
+        plain.encode({"callback": [1, value]}, {}, "state")
 
 
 json_data = st.recursive(
@@ -196,3 +182,70 @@ def assert_plain(value: Any) -> None:
 def test_a_tag_of_a_later_version_is_refused_by_name(tag: Any) -> None:
     with pytest.raises(ValueError, match=f"{tag}"):
         plain.decode({"$": tag}, {})
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    python, numpy = random.getstate(), np.random.get_state()
+    yield
+    random.setstate(python)
+    np.random.set_state(numpy)
+
+
+def captured() -> tuple[Any, dict[str, np.ndarray]]:
+    """The state as it comes out of a file: JSON, and arrays with other owners."""
+    arrays: dict[str, np.ndarray] = {}
+    state = json.loads(json.dumps(randomness.capture(arrays)))
+    return state, {
+        name: np.frombuffer(value.tobytes(), value.dtype).reshape(value.shape)
+        for name, value in arrays.items()
+    }
+
+
+def draw() -> list[Any]:
+    return [
+        *[random.random() for _ in range(700)],  # more than the generator keeps ready
+        random.gauss(0, 1),
+        random.getrandbits(100),
+        random.sample(range(1000), 5),
+        *np.random.random(700).tolist(),
+        float(np.random.randn()),
+        np.random.permutation(20).tolist(),
+        np.random.bytes(5),
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), drawn=st.integers(0, 5))
+def test_both_generators_go_on_where_they_were(seed: int, drawn: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    for _ in range(drawn):
+        random.gauss(0, 1)  # every other one is kept for later
+        np.random.randn()
+    state, arrays = captured()
+    expected = draw()
+    random.seed(0)
+    np.random.seed(0)
+    randomness.restore(state, arrays)
+    assert draw() == expected
+
+
+def test_looking_at_the_state_draws_nothing_and_it_is_a_few_kilobytes() -> None:
+    random.seed(3)
+    np.random.seed(3)
+    expected = draw()
+    random.seed(3)
+    np.random.seed(3)
+    state, arrays = captured()
+    assert draw() == expected
+    assert len(json.dumps(state)) + sum(array.nbytes for array in arrays.values()) < 10_000
+
+
+@pytest.mark.parametrize("part", ["python", "numpy"])
+@pytest.mark.parametrize("value", [None, 3, [], [1, 2, 3], {"$": "tuple", "items": [3, [1], None]}], ids=str)
+def test_what_is_no_such_state_is_refused_with_a_value_error(part: str, value: Any) -> None:
+    state, arrays = captured()
+    for wrong in ({**state, part: value}, {each: state[each] for each in state if each != part}):
+        with pytest.raises(ValueError, match=r"."):
+            randomness.restore(wrong, arrays)

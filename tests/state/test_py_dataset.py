@@ -10,11 +10,10 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
 from keras_preempt.state import inputs, py_dataset, randomness
+from tests.state.test_inputs import begin
 
 STEPS, EPOCHS = 5, 3
 
@@ -48,13 +47,7 @@ def start(**options: Any) -> tuple[Numbers, Any, DatasetFeed]:
     """What `fit` has when its callbacks are first called, in a new process."""
     keras.utils.set_random_seed(4)
     numbers = Numbers(**options)
-    iterator = TFEpochIterator(
-        x=numbers, distribute_strategy=tf.distribute.get_strategy(), steps_per_execution=1, shuffle=True
-    )
-    iterator.reset()
-    feed = DatasetFeed(iterator)
-    inputs.watch(feed)
-    return numbers, iterator, feed
+    return numbers, *begin(numbers, shuffle=True)
 
 
 def epochs(iterator: Any, count: int, before: Callable[[int], None], at: Callable[[int, int], None]) -> Any:
@@ -70,18 +63,22 @@ def epochs(iterator: Any, count: int, before: Callable[[int], None], at: Callabl
     return drawn
 
 
+def captured(feed: DatasetFeed, step: int | None) -> tuple[Any, dict[str, np.ndarray]]:
+    """The input and the random numbers, as they come out of a file."""
+    arrays: dict[str, np.ndarray] = {}
+    inside = step is not None
+    state = inputs.capture(feed, feed.position(pending=inside), arrays, inside=inside)
+    told = json.loads(json.dumps([state, randomness.capture(arrays)]))
+    return told, {name: np.array(array) for name, array in arrays.items()}
+
+
 @pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["one thread", "several"])
 def test_the_rest_is_the_same_and_nothing_is_asked_for_again(options: dict[str, Any]) -> None:
     saves: dict[tuple[int, int | None], Any] = {}
     _, iterator, feed = start(**options)
 
     def save(epoch: int, step: int | None) -> None:
-        arrays: dict[str, np.ndarray] = {}
-        inside = step is not None
-        state = inputs.capture(feed, feed.position(pending=inside), arrays, inside=inside)
-        drawn = randomness.capture(arrays)
-        kept = {name: np.array(array) for name, array in arrays.items()}
-        saves[epoch, step] = json.loads(json.dumps([state, drawn])), kept
+        saves[epoch, step] = captured(feed, step)
 
     def begin(epoch: int) -> None:
         save(epoch, None)
@@ -127,8 +124,6 @@ class Sequence(Numbers):
 
 
 class Foreign(Numbers):
-    """Gives what cannot be compared."""
-
     def __getitem__(self, index: int) -> Any:
         self.asked.append(index)
         return (object(),)
@@ -150,16 +145,11 @@ def test_batches_that_may_depend_on_those_before_are_drawn_again(kind: type[Numb
 def test_a_dataset_that_has_become_shorter_is_refused() -> None:
     _, iterator, feed = start()
     saves = []
-
-    def save(epoch: int, step: int) -> None:
-        arrays: dict[str, np.ndarray] = {}
-        state = inputs.capture(feed, feed.position(pending=True), arrays, inside=True)
-        saves.append(
-            (json.loads(json.dumps(state)), {name: np.array(array) for name, array in arrays.items()})
-        )
-
-    epochs(iterator, 1, lambda epoch: py_dataset.begin_epoch(feed), save)
+    epochs(
+        iterator, 1, lambda _: py_dataset.begin_epoch(feed), lambda _, at: saves.append(captured(feed, at))
+    )
+    (state, _), arrays = saves[4]
     _, _, feed = start()
     feed.py_dataset.__class__ = type("Short", (Numbers,), {"__len__": lambda self: 2})
     with pytest.raises(ValueError, match=r"at least 4 batches.*ended after 2"):
-        inputs.restore(feed, *saves[4], batch=4)
+        inputs.restore(feed, state, arrays, batch=4)

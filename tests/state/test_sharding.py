@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -10,24 +14,102 @@ import pytest
 import tensorflow as tf
 
 import keras_preempt
-from keras_preempt.checkpoint.boxes import Box, check_boxes
+from keras_preempt.backend.seam import backend
+from keras_preempt.checkpoint.boxes import Box, Piece, Point, check_boxes
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state.model import SMALL, ModelState
 from tests import fits
-from tests.state.divided import divided
+
+
+class Divided:
+    """The variables of one process, whole ones of TensorFlow, of which it says that it holds some columns.
+
+    What lies outside of these is spoilt, so that nobody can have read it from here. All else is mirrored.
+
+    Args:
+        member: The process.
+        holders: Which processes hold each of the pieces, from left to right.
+    """
+
+    def __init__(self, member: int, holders: Sequence[tuple[int, ...]]) -> None:
+        self._real: Any = backend().variables
+        self._member = member
+        self._holders = holders
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def pieces(self, variable: Any) -> tuple[Piece, ...] | None:
+        if len(variable.shape) != 2 or variable.shape[1] < len(self._holders):
+            return None
+        rows, columns = variable.shape
+        parts = len(self._holders)
+        borders = [columns * n // parts for n in range(parts + 1)]
+        return tuple(
+            Piece((0, borders[n]), (rows, borders[n + 1]), held) for n, held in enumerate(self._holders)
+        )
+
+    def needed(self, variable: Any) -> tuple[tuple[Point, Point], ...]:
+        pieces = self.pieces(variable)
+        assert pieces is not None
+        return tuple((piece.start, piece.stop) for piece in pieces if self._member in piece.holders)
+
+    def read_pieces(self, variable: Any, boxes: Sequence[Box], *, copy: bool) -> list[Array]:
+        assert {(box.start, box.stop) for box in boxes} <= set(self.needed(variable))
+        return [np.array(variable.value.numpy()[box.index]) for box in boxes]
+
+    def assign_pieces(self, variable: Any, values: Mapping[Box, Array]) -> None:
+        assert {(box.start, box.stop) for box in values} == set(self.needed(variable))
+        whole = np.full(variable.shape, 77, variable.value.numpy().dtype)
+        for box, value in values.items():
+            assert value.shape == box.extent
+            whole[box.index] = value
+        variable.assign(whole)
+
+    def copies(self, components: Mapping[str, Any], runs: Any) -> dict[str, Array]:
+        self._refuse(components)
+        found: dict[str, Array] = self._real.copies(components, runs)
+        return found
+
+    def views(self, components: Mapping[str, Any]) -> dict[str, Array]:
+        self._refuse(components)
+        found: dict[str, Array] = self._real.views(components)
+        return found
+
+    def _refuse(self, components: Mapping[str, Any]) -> None:
+        for part in components.values():
+            assert isinstance(part, np.ndarray) or self.pieces(part) is None, "read as if it were here whole"
+
+
+@contextmanager
+def divided(member: int, holders: Sequence[tuple[int, ...]]) -> Iterator[Divided]:
+    """Makes this process one of several among which matrices are divided."""
+    variables = Divided(member, holders)
+    with mock.patch.object(backend(), "variables", variables):
+        yield variables
+
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4)
 HOLDERS = [(0,), (0, 1), (1,)]
 
 
-def made(seed: int = 0) -> keras.Model:
+def bare(seed: int = 0) -> keras.Model:
+    """Without variables as yet."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential(
-        [keras.Input((4,)), keras.layers.Dense(300), keras.layers.Dense(3), keras.layers.Dense(1)]
-    )
-    model.compile(keras.optimizers.Adam(0.01), "mse")
+    model = keras.Sequential([keras.layers.Dense(300), keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+    return model
+
+
+def build(model: keras.Model) -> None:
+    model.build((None, 4))
     model.optimizer.build(model.trainable_variables)
+
+
+def made(seed: int = 0) -> keras.Model:
+    model = bare(seed)
+    build(model)
     for variable in model.optimizer.variables:
         if len(variable.shape) == 2:
             variable.assign(keras.random.uniform(variable.shape))
@@ -36,12 +118,11 @@ def made(seed: int = 0) -> keras.Model:
 
 def values(model: keras.Model) -> dict[str, Array]:
     """All variables as they are, by the names of a checkpoint."""
-    state = ModelState(model, tf.distribute.get_strategy())
-    return {name: np.array(value) for name, value in state.capture_mirrored().items()}
+    return {name: np.array(value) for name, value in state_of(model).capture_mirrored().items()}
 
 
-def state_of(model: keras.Model) -> ModelState:
-    return ModelState(model, tf.distribute.get_strategy())
+def state_of(model: keras.Model, **options: bool) -> ModelState:
+    return ModelState(model, tf.distribute.get_strategy(), **options)
 
 
 def test_a_divided_variable_is_neither_mirrored_nor_local_and_the_identity_is_the_same() -> None:
@@ -49,16 +130,13 @@ def test_a_divided_variable_is_neither_mirrored_nor_local_and_the_identity_is_th
     plain = state_of(model)
     with divided(0, HOLDERS):
         state = state_of(model)
-        assert {
-            "model/sequential/dense/kernel",
-            "optimizer/adam/sequential_dense_kernel_momentum",
-        } <= state.sharded.keys()
+        divided_names = {"model/sequential/dense/kernel", "optimizer/adam/sequential_dense_kernel_momentum"}
+        assert divided_names <= state.sharded.keys()
         assert not state.sharded.keys() & {*state.mirrored, *state.local}
         assert sorted(map(str, state.signature())) == sorted(map(str, plain.signature()))
         assert state.rules() == plain.rules()
-        assert (
-            len(state.mirrored_signature()) == len(state.mirrored) == len(plain.mirrored) - len(state.sharded)
-        )
+        mirrored = len(plain.mirrored) - len(state.sharded)
+        assert len(state.mirrored_signature()) == len(state.mirrored) == mirrored
     assert plain.sharded == {}
     assert plain.sharded_specs() == []
     assert plain.wanted() == {}
@@ -106,19 +184,14 @@ def test_a_process_restores_what_it_holds_from_pieces_or_from_a_whole_value(memb
 
 
 def test_a_whole_value_of_another_shape_is_refused() -> None:
-    model = made()
-    with divided(0, HOLDERS):
-        state = state_of(model)
-        with pytest.raises(
-            ValueError, match=r"Expected a value of model/.*kernel as float32\[4, 300\]\. Received: "
-        ):
-            state.restore({"model/sequential/dense/kernel": np.zeros((4, 299), np.float32)}, {})
+    expected = r"Expected a value of model/.*kernel as float32\[4, 300\]\. Received: "
+    with divided(0, HOLDERS), pytest.raises(ValueError, match=expected):
+        state_of(made()).restore({"model/sequential/dense/kernel": np.zeros((4, 299), np.float32)}, {})
 
 
 def test_what_a_validation_changes_is_kept_of_divided_variables_too() -> None:
-    model = made()
     with divided(0, HOLDERS):
-        state = state_of(model)
+        state = state_of(made())
         assert state.capture_boxes_changed_by_validation() == {}
         kept = state.capture_boxes_changed_by_validation(weights=True)
         assert set(kept) == {box for held in state.wanted().values() for box in held}
@@ -140,14 +213,12 @@ def test_a_change_of_a_small_divided_weight_shows() -> None:
 
 
 def test_small_divided_variables_are_handed_over_twice_like_others() -> None:
-    model = made()
     with divided(0, HOLDERS):
-        state = state_of(model)
+        state = state_of(made())
         boxes = {name: state.capture_boxes(held, copy=True) for name, held in state.wanted().items()}
         small = state.small_boxes(boxes)
-        assert small.keys() == {
-            name for name, held in boxes.items() if sum(value.nbytes for value in held.values()) <= SMALL
-        }
+        sizes = {name: sum(value.nbytes for value in held.values()) for name, held in boxes.items()}
+        assert small.keys() == {name for name, size in sizes.items() if size <= SMALL}
         for name, held in small.items():
             for box, value in held.items():
                 assert value is not boxes[name][box]
@@ -175,34 +246,22 @@ def test_weights_of_a_checkpoint_are_loaded_into_a_divided_model(tmp_path: Path)
 def test_a_divided_variable_that_is_made_later_takes_what_its_process_holds_of_the_value_that_waited() -> (
     None
 ):
-    old = values(made(seed=1))
-    keras.utils.clear_session()
-    model = keras.Sequential([keras.layers.Dense(300), keras.layers.Dense(3), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(0.01), "mse")
+    old, model = values(made(seed=1)), bare()
     with divided(0, HOLDERS):
-        state = ModelState(model, tf.distribute.get_strategy(), complete=False)
+        state = state_of(model, complete=False)
         state.restore(old, {})
         assert "model/sequential/dense/kernel" in state.waiting
         assert state.sharded == {}
-        model.build((None, 4))
-        model.optimizer.build(model.trainable_variables)
+        build(model)
         state.look_again()
         assert state.waiting == []
         held = state.wanted()
         assert len(held) == 6
         for box, value in state.capture_boxes(box for boxes in held.values() for box in boxes).items():
             assert np.array_equal(value, old[box.tensor][box.index]), box.key
-
-
-def test_variables_that_nothing_has_used_yet_are_found_once() -> None:
-    """To look at them is the first use, at which everybody looks again."""
-    old = values(made(seed=1))
-    keras.utils.clear_session()
-    model = keras.Sequential([keras.layers.Dense(300), keras.layers.Dense(3), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    state = ModelState(model, tf.distribute.get_strategy(), complete=False)
+    whole = bare()
+    state = state_of(whole, complete=False)
     state.restore(old, {})
-    model.build((None, 4))
-    model.optimizer.build(model.trainable_variables)
-    state.look_again()
+    build(whole)
+    state.look_again()  # To look at variables is their first use, at which everybody looks again.
     assert {*state.mirrored} == {*old}

@@ -89,37 +89,27 @@ def drawn_at(snapshots: Snapshots, batches: int) -> int | None:
     return int(captured["drawn"])
 
 
-def test_the_beginning_serves_before_any_snapshot_was_taken() -> None:
-    tap = Tap()
-    snapshots = snapshots_of(tap)
-    tap.trained(7)
-    assert drawn_at(snapshots, 0) == 0
-    assert drawn_at(snapshots, 7) == 0
+@pytest.fixture
+def tap() -> Tap:
+    return Tap()
 
 
-def test_a_snapshot_serves_once_training_has_come_to_what_was_drawn() -> None:
-    tap = Tap()
-    snapshots = snapshots_of(tap)
+@pytest.fixture
+def snapshots(tap: Tap) -> Snapshots:
+    return snapshots_of(tap)
+
+
+def test_a_snapshot_serves_once_training_has_come_to_what_was_drawn(tap: Tap, snapshots: Snapshots) -> None:
     assert snapshots.take(tap.trained(5))
-    found = {batches: drawn_at(snapshots, batches) for batches in (5, 6, 7, 90)}
-    assert found == {5: 0, 6: 0, 7: 13, 90: 13}
+    found = {batches: drawn_at(snapshots, batches) for batches in (0, 5, 6, 7, 90)}
+    assert found == {0: 0, 5: 0, 6: 0, 7: 13, 90: 13}  # The beginning serves before.
 
 
-def test_the_newest_that_serves_is_saved_and_the_older_ones_go() -> None:
-    tap = Tap()
-    snapshots = snapshots_of(tap)
+def test_the_newest_that_serves_is_saved_and_the_older_ones_go(tap: Tap, snapshots: Snapshots) -> None:
     for batches in (5, 10, 20, 21):
         assert snapshots.take(tap.trained(batches))
     assert [drawn_at(snapshots, batches) for batches in (21, 22, 23)] == [23, 43, 45]
     assert len(snapshots._kept) == 3
-
-
-def test_a_new_iterator_begins_anew() -> None:
-    tap = Tap()
-    snapshots = snapshots_of(tap)
-    snapshots.take(tap.trained(5))
-    snapshots._feed.new()
-    assert drawn_at(snapshots, 50) == 0
 
 
 def test_the_end_of_the_data_is_no_snapshot_and_no_reason_to_give_up() -> None:
@@ -133,10 +123,8 @@ def test_the_end_of_the_data_is_no_snapshot_and_no_reason_to_give_up() -> None:
     ("change", "why"), [({"can_be_saved": False}, "cannot save"), ({"size": 101}, "MiB")]
 )
 def test_where_no_more_can_be_kept_the_last_one_serves_and_new_iterators_are_plain(
-    change: dict[str, Any], why: str
+    change: dict[str, Any], why: str, tap: Tap, snapshots: Snapshots
 ) -> None:
-    tap = Tap()
-    snapshots = snapshots_of(tap)
     snapshots.take(tap.trained(5))
     vars(tap).update(change)
     assert not snapshots.take(tap.trained(10))
@@ -148,9 +136,7 @@ def test_where_no_more_can_be_kept_the_last_one_serves_and_new_iterators_are_pla
     assert drawn_at(snapshots, 50) is None
 
 
-def resumed(
-    captured: tuple[Any, dict[str, np.ndarray]], tap: Tap, batches: int, required: int = 1
-) -> Snapshots:
+def resumed(captured: Any, tap: Tap, batches: int, required: int = 1) -> Snapshots:
     snapshots = snapshots_of(tap)
     state, arrays = captured
     assert not snapshots.refuses(state, batches)
@@ -167,15 +153,11 @@ def captured_at(batches: int, tap: Tap) -> tuple[Any, dict[str, np.ndarray]]:
     return json.loads(json.dumps(snapshots.capture(batches, arrays))), arrays
 
 
-def test_the_elements_after_the_snapshot_are_drawn_again_up_to_the_position() -> None:
-    tap = Tap()
-    resumed(captured_at(9, Tap()), tap, 9)
-    assert tap.drawn == 9 * PER_BATCH
-
-
-def test_twice_in_a_row_before_a_new_one_was_taken_the_same_snapshot_serves() -> None:
-    tap = Tap()
+def test_elements_are_drawn_again_up_to_the_position_and_twice_in_a_row_the_same_snapshot_serves(
+    tap: Tap,
+) -> None:
     snapshots = resumed(captured_at(9, Tap()), tap, 9)
+    assert tap.drawn == 9 * PER_BATCH
     tap.trained(11)
     assert drawn_at(snapshots, 11) == 13
     snapshots.take(11)
@@ -185,7 +167,7 @@ def test_twice_in_a_row_before_a_new_one_was_taken_the_same_snapshot_serves() ->
 @pytest.mark.parametrize(
     ("name", "value"), [("part", [1, 2]), ("elements a batch", 4), ("TensorFlow", "1.0")]
 )
-def test_a_snapshot_of_something_else_is_refused(name: str, value: object) -> None:
+def test_a_snapshot_of_something_else_or_from_after_the_position_is_refused(name: str, value: object) -> None:
     snapshots = snapshots_of(Tap(shard=(0, 2)))
     snapshots.take(5)
     state = snapshots.capture(5, {})
@@ -193,12 +175,9 @@ def test_a_snapshot_of_something_else_is_refused(name: str, value: object) -> No
     assert snapshots.refuses(state, 5) == ""
     assert snapshots.refuses({**state, name: value}, 5).startswith(f"its {name} was {value}, and is ")
     assert state["TensorFlow"] == backend().versions()["tensorflow"]
-
-
-def test_a_snapshot_from_after_the_position_is_refused() -> None:
-    snapshots = snapshots_of(Tap())
     state, _ = captured_at(9, Tap())
-    assert [snapshots.refuses(state, batches) for batches in (6, 7)] == ["it was taken after batch 6", ""]
+    refused = [snapshots_of(Tap()).refuses(state, batches) for batches in (6, 7)]
+    assert refused == ["it was taken after batch 6", ""]
 
 
 def test_data_that_has_become_shorter_is_refused_where_this_process_has_all_of_it() -> None:

@@ -1,13 +1,14 @@
-"""The weights of a run in a model of one's own, and in files that plain Keras loads."""
+"""The weights of a run in a model of one's own, found by their names, and in files that plain Keras loads."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,73 +23,29 @@ from keras_preempt.checkpoint.errors import (
     ForeignDirectory,
     IdentityMismatch,
     StoreUnavailable,
-    UnsupportedFormat,
 )
-from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.run_directory import NoSuchCheckpoint
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.main import main
 from keras_preempt.state import architecture
+from keras_preempt.state.variable_names import named_alike
+from tests import fits
 from tests.cluster.harness import QUIET_CPU
 
-STEPS, BATCH = 4, 4
-DATA = np.arange(2 * STEPS * BATCH, dtype=np.float32).reshape(-1, 2) / 32
-
-
-class Strike(keras.callbacks.Callback):
-    """Sends this process SIGTERM before a step; keeps the weights that the step before has left."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self._left = step
-        self.weights: list[np.ndarray] = []
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._left == 0:
-            self.weights = self.model.get_weights()
-            os.kill(os.getpid(), signal.SIGTERM)
-        self._left -= 1
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.weights = self.model.get_weights()
-
-    def get_state(self) -> dict[str, Any]:
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        pass
+DATA = np.arange(2 * 4 * 4, dtype=np.float32).reshape(-1, 2) / 32
 
 
 def make_model(units: int = 3) -> keras.Model:
     layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input((2,)),
-            layers.Dense(units, activation="relu"),
-            layers.BatchNormalization(),
-            layers.Dropout(0.5, seed=3),
-            layers.Dense(1),
-        ]
-    )
+    inner = [layers.Dense(units, activation="relu"), layers.BatchNormalization(), layers.Dropout(0.5, seed=3)]
+    return keras.Sequential([keras.Input((2,)), *inner, layers.Dense(1)])
 
 
-def train(directory: Path, model: keras.Model, strike: Strike) -> None:
-    leave = TerminationConfig(exit_fn=lambda: None)
-    with pytest.raises(Preempted):
-        model.fit(
-            DATA,
-            DATA.sum(axis=1),
-            batch_size=BATCH,
-            epochs=3,
-            shuffle=False,
-            verbose=0,
-            callbacks=[strike, PreemptionCallback(directory, termination=leave, save_every="epoch")],
-        )
-
-
+@dataclass
 class Run:
-    def __init__(self, directory: Path, weights: list[np.ndarray], paths: list[str]) -> None:
-        self.directory, self.weights, self.paths = directory, weights, paths
+    directory: Path
+    weights: list[np.ndarray]
+    paths: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +54,31 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     directory = tmp_path_factory.mktemp("trained") / "run"
     keras.utils.set_random_seed(1)
     model = make_model()
-    model.compile(keras.optimizers.Adam(0.1, use_ema=True), "mse")
-    strike = Strike(6)
-    train(directory, model, strike)
-    return Run(directory, strike.weights, [weight.path for weight in model.weights])
+    model.compile(keras.optimizers.Adam(0.1, use_ema=True), "mse", jit_compile=False)
+    weights: list[np.ndarray] = []
+    steps = iter(range(99))
+
+    def strike(*_: Any, **__: Any) -> None:
+        if next(steps) == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def ended(*_: Any, **__: Any) -> None:
+        weights[:] = model.get_weights()
+
+    leave = TerminationConfig(exit_fn=lambda: None)
+    ours = PreemptionCallback(directory, termination=leave, save_every="epoch")
+    callbacks = [fits.Doing(on_train_batch_begin=strike, on_train_batch_end=ended), ours]
+    with pytest.raises(Preempted):
+        model.fit(
+            DATA, DATA.sum(axis=1), batch_size=4, epochs=3, shuffle=False, verbose=0, callbacks=callbacks
+        )
+    return Run(directory, weights, [weight.path for weight in model.weights])
+
+
+@pytest.fixture
+def copied(trained: Run, tmp_path: Path) -> Path:
+    """The run's directory, for a test that changes it."""
+    return Path(shutil.copytree(trained.directory, tmp_path / "run"))
 
 
 def assert_same(model: keras.Model, weights: list[np.ndarray]) -> None:
@@ -132,23 +110,9 @@ def test_loads_a_given_step_and_says_which_there_are(trained: Run) -> None:
         keras_preempt.load_weights(model, trained.directory, step="4")  # type: ignore[arg-type]
 
 
-def test_loads_into_every_replica_of_a_strategy(trained: Run) -> None:
-    program = (
-        "import sys\n"
-        "import tensorflow as tf\n"
-        "cpu = tf.config.list_physical_devices('CPU')[0]\n"
-        "tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)\n"
-        "import keras_preempt\n"
-        "from tests.state.test_weights import make_model\n"
-        "strategy = tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])\n"
-        "with strategy.scope():\n"
-        "    model = make_model()\n"
-        "    keras_preempt.load_weights(model, sys.argv[1])\n"
-        "for weight in model.weights:\n"
-        "    print(*(one.numpy().tobytes().hex() for one in strategy.experimental_local_results(weight.value)))\n"
-    )
+def test_each_replica_keeps_its_own_values_and_every_one_is_given_loaded_weights(trained: Run) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", program, str(trained.directory)],
+        [sys.executable, "-m", "tests.state.two_replicas", str(trained.directory)],
         capture_output=True,
         text=True,
         timeout=500,
@@ -171,24 +135,21 @@ def test_another_model_is_refused_by_name_and_left_alone(trained: Run) -> None:
         keras_preempt.load_weights(other, trained.directory)
 
 
-def test_a_model_without_weights_yet_is_refused(trained: Run) -> None:
+def test_a_model_without_weights_yet_and_what_is_no_run_are_refused(trained: Run, tmp_path: Path) -> None:
+    bare = keras.Sequential([keras.layers.Dense(1)], name="bare")
     with pytest.raises(
         ValueError, match=r"Expected a built model\. Received: 'bare', which has no weights yet"
     ):
-        keras_preempt.load_weights(keras.Sequential([keras.layers.Dense(1)], name="bare"), trained.directory)
-
-
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+        keras_preempt.load_weights(bare, trained.directory)
     with pytest.raises(ForeignDirectory, match="which is empty"):
         keras_preempt.load_weights(make_model(), tmp_path)
 
 
 def test_a_damaged_newest_checkpoint_gives_the_one_before(
-    trained: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    copied: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    directory = Path(shutil.copytree(trained.directory, tmp_path / "run"))
-    next(directory.glob("step-00000007/*/*mirrored*")).write_bytes(b"")
-    assert keras_preempt.load_weights(make_model(), directory) == 4
+    next(copied.glob("step-00000007/*/*mirrored*")).write_bytes(b"")
+    assert keras_preempt.load_weights(make_model(), copied) == 4
     assert "is not used" in caplog.text
 
 
@@ -208,30 +169,28 @@ def test_an_export_is_loaded_by_plain_keras(
 
 
 def test_an_export_takes_the_model_of_a_program_or_of_a_file(
-    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Run, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = Path(shutil.copytree(trained.directory, tmp_path / "run"))
-    shutil.rmtree(directory / "models")
+    shutil.rmtree(copied / "models")
     monkeypatch.chdir(Path(__file__).parents[2])
     for model in ("tests.state.test_weights:make_model", str(tmp_path / "first.keras")):
         out = tmp_path / ("first.keras" if "tests" in model else "second.weights.h5")
-        assert main(["export", str(directory), str(out), "--model", model]) == 0
+        assert main(["export", str(copied), str(out), "--model", model]) == 0
     loaded = make_model()
     loaded.load_weights(tmp_path / "second.weights.h5")
     assert_same(loaded, trained.weights)
 
 
 def test_what_lies_beside_the_checkpoints_cannot_run_code(
-    trained: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = Path(shutil.copytree(trained.directory, tmp_path / "run"))
-    path = directory / "models" / "00001.json"
+    path = copied / "models" / "00001.json"
     kept = documents.decode(path.read_bytes(), "")
     (layer,) = [one for one in kept["model"]["config"]["layers"] if one["class_name"] == "Dropout"]
     for name, module in (("Popen", "subprocess"), ("Lambda", "keras.layers"), ("__lambda__", None)):
         layer["class_name"], layer["module"] = name, module
         path.write_bytes(documents.encode(kept))
-        assert main(["export", str(directory), str(tmp_path / "net.keras")]) == 3
+        assert main(["export", str(copied), str(tmp_path / "net.keras")]) == 3
         err = capsys.readouterr().err
         assert "Expected a model of Keras' own layers in models/00001.json" in err
         assert name in err
@@ -249,10 +208,14 @@ class Scaled(keras.layers.Layer):
         return inputs
 
 
-def test_a_model_that_cannot_be_described_is_no_error(tmp_path: Path) -> None:
-    model = keras.Sequential([keras.Input((2,)), Scaled(object()), keras.layers.Dense(1)])
+@pytest.mark.parametrize(
+    "make", [lambda: Scaled(object()), lambda: keras.layers.Lambda(lambda x: x)], ids=["own", "lambda"]
+)
+def test_a_model_that_cannot_be_described_is_no_error_and_no_code_gets_into_the_directory(
+    make: Callable[[], keras.layers.Layer], tmp_path: Path
+) -> None:
     store = open_store(tmp_path)
-    described = architecture.describe(model)
+    described = architecture.describe(keras.Sequential([keras.Input((2,)), make(), keras.layers.Dense(1)]))
     architecture.keep(store, 1, described)
     assert described is None
     assert store.children("") == []
@@ -270,14 +233,9 @@ def test_a_storage_that_fails_does_not_end_the_start(
     assert "The architecture could not be kept beside the checkpoints: The disk is full." in caplog.text
 
 
-def test_no_code_of_a_lambda_gets_into_the_directory_and_no_warning_is_told() -> None:
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Lambda(lambda x: x), keras.layers.Dense(1)])
-    assert architecture.describe(model) is None
-
-
-def test_the_architecture_is_written_again_only_where_it_differs(trained: Run, tmp_path: Path) -> None:
-    directory = Path(shutil.copytree(trained.directory, tmp_path / "run"))
-    store = open_store(directory)
+def test_a_start_keeps_its_settings_and_the_architecture_again_only_where_it_differs(copied: Path) -> None:
+    store = open_store(copied)
+    assert incarnations.read(store, 1)["retention"] == {"max_to_keep": 2, "keep_every": None}
     same = documents.read(store, "models/00001.json")
     same.pop("format")
     architecture.keep(store, 2, same)
@@ -288,17 +246,50 @@ def test_the_architecture_is_written_again_only_where_it_differs(trained: Run, t
     assert architecture.newest_file(store, 2) == "models/00001.json"
 
 
-def test_a_start_keeps_its_settings_with_its_claim(trained: Run) -> None:
-    claim = incarnations.read(open_store(trained.directory), 1)
-    assert claim["retention"] == {"max_to_keep": 2, "keep_every": None}
+NET = ["net/dense/kernel", "net/dense_1/kernel", "net/norm/beta"]
 
 
-def test_a_newer_format_is_refused_with_the_version_that_is_needed(trained: Run, tmp_path: Path) -> None:
-    directory = Path(shutil.copytree(trained.directory, tmp_path / "run"))
-    body = json.loads((directory / RUN).read_bytes())
-    body.pop("crc32c")
-    (directory / RUN).write_bytes(documents.encode({**body, "format": 2}))
-    with pytest.raises(
-        UnsupportedFormat, match="Install a keras-preempt release that reads format version 2"
-    ):
-        keras_preempt.load_weights(make_model(), directory)
+def test_equal_names_are_themselves_whatever_the_order() -> None:
+    assert named_alike(NET, NET[::-1]) == {name: name for name in NET}
+
+
+COUNTED_ON = ["net_2/dense_4/kernel", "net_2/dense_5/kernel", "net_2/norm_1/beta"]
+BELOW_THE_MODEL = ["dense/kernel", "dense_1/kernel", "norm/beta"]  # Of one that is made of its description.
+BELOW_COUNTED_ON = ["dense_3/kernel", "dense_4/kernel", "norm_1/beta"]
+SHIFTED = ["net/dense_1/kernel", "net/dense_2/kernel", "net/norm/beta"]  # Onto names that are there too.
+DEEP, BELOW_DEEP = ["net/encoder/dense/kernel", "net/decoder/norm/beta"], ["dense/kernel", "norm/beta"]
+NUMBERED = ["block_00/dense/kernel", "block_01/dense/kernel"]  # The numbers are part of the names.
+NUMBERED_ON = ["block_00/dense_7/kernel", "block_01/dense_7/kernel"]
+
+
+@pytest.mark.parametrize(
+    ("names", "others"),
+    [
+        *((COUNTED_ON, NET), (NET, COUNTED_ON), (SHIFTED, NET), (BELOW_THE_MODEL, NET)),
+        *((BELOW_COUNTED_ON, NET), (NET, BELOW_COUNTED_ON), (BELOW_DEEP, DEEP), (NUMBERED_ON, NUMBERED)),
+    ],
+)
+def test_what_keras_has_counted_on_or_put_before_a_name_is_taken_back(
+    names: list[str], others: list[str]
+) -> None:
+    assert named_alike(names, others) == dict(zip(names, others, strict=True))
+
+
+def test_names_that_only_end_alike_are_not_matched_where_that_leaves_a_choice() -> None:
+    twice = ["net/encoder/dense/kernel", "net/decoder/dense/kernel"]
+    assert named_alike(["dense/kernel", "dense/bias"], twice) is None
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        ["net/dense/kernel", "net/dense_2/kernel", "net/norm/beta"],  # one is counted on, one is not
+        ["net/conv/kernel", "net/dense_1/kernel", "net/norm/beta"],
+        ["net/dense/kernel", "net/dense_1/kernel"],
+        [*NET, "net/dense_2/kernel"],
+        ["net/dense/kernel", "net/dense_1/bias", "net/norm/beta"],
+        [],
+    ],
+)
+def test_another_model_is_not_taken_for_it(others: list[str]) -> None:
+    assert named_alike(others, NET) is None

@@ -27,7 +27,7 @@ _LEAVING = 1.0  # seconds from the commit until the process is gone, at most
 _PATIENCE = 60.0  # seconds of the real clock, after which a thread of the runtime is taken for stuck
 
 
-class _Clock:
+class Clock:
     now = 1.7e9
 
     def __call__(self) -> float:
@@ -37,7 +37,7 @@ class _Clock:
 class _Coordinator(LocalCoordinator):
     """Takes the simulated time of a round to insert its plan."""
 
-    def __init__(self, clock: _Clock) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
 
@@ -55,19 +55,15 @@ class Fit:
     """Trains, is notified, saves and trains on, and leaves.
 
     Args:
-        choose: The randomness.
-        step: Seconds of a usual step.
-        save: Seconds of a usual save.
+        step, save: Seconds of a usual one.
         slow_downs: Whether a step or a save may suddenly take up to twice as long as any before, and leaving up to a
             second.
         expected_save: Seconds of a save that is expected before one was measured.
-        measured: Whether a save was measured before the notice.
+        measured: Whether a save was, before the notice.
 
     Attributes:
-        steps: Steps trained.
         committed_steps: Steps that the newest checkpoint has.
         had_room: Whether the first save was not the last one.
-        left: Whether it has left.
     """
 
     def __init__(
@@ -85,7 +81,7 @@ class Fit:
         self.steps_after_notice = 0
         self.had_room = False
         self.left = False
-        self._clock = _Clock()
+        self._clock = Clock()
         self.last_step_ended = self.now
         self._choose = choose
         self._step, self._save = step, save
@@ -123,7 +119,6 @@ class Fit:
             self._train()
 
     def run_to_the_end(self) -> float:
-        """Trains until it has left; returns when that was."""
         while not self.left:
             self._train()
         return self.now
@@ -173,7 +168,6 @@ class Fit:
                 self._act(plan)
 
     def _end_save(self, until: float) -> None:
-        """Commits the save in flight if it ends by then."""
         if self._saving is not None and self._saving[0] <= until:
             self._clock.now = max(self.now, self._saving[0])
             self.committed_steps = self._saving[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,8 +21,6 @@ EVER = 10**9
 
 
 class Events(EventLog):
-    """Keeps the events for the test to look at."""
-
     def __init__(self, member: int) -> None:
         super().__init__(member)
         self.told: list[tuple[str, dict[str, Any]]] = []
@@ -43,27 +41,24 @@ class Worker:
     """A member: its runtime, and the main thread that passes its boundaries as `fit` does.
 
     Attributes:
-        trained: Steps done.
         acted: Steps done when it acted, and the plan, for each plan that it carried out.
-        finished: Whether training ran to its end.
-        error: What the runtime raised in the main thread.
+        ahead: Batches by which its position differs from that of the others.
     """
 
-    def __init__(self, coordinator: MemoryCoordinator, steps: int, positions: int = 0) -> None:
+    def __init__(self, coordinator: MemoryCoordinator, steps: int) -> None:
         self.events = Events(coordinator.member)
         self.runtime = Runtime(coordinator, self.events, fit=1)
+        self.ahead = 0
+        self.saving: threading.Event | None = None
         self.trained = 0
         self.acted: list[tuple[int, Plan]] = []
         self.finished = False
         self.error: BaseException | None = None
         self._steps = steps
-        self._positions = positions
         self._permits = 0
         self._doing = ""
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"main-{coordinator.member}", daemon=True)
-
-    # -- What a test does ---------------------------------------------------------------------------
 
     def begin(self) -> None:
         self._thread.start()
@@ -92,13 +87,10 @@ class Worker:
 
     @property
     def trains(self) -> bool:
-        """Whether the main thread is still in its fit."""
         return self._thread.is_alive()
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         return [fields for name, fields in self.events.told if name == kind]
-
-    # -- The main thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -113,11 +105,11 @@ class Worker:
             self.runtime.entered += 1
             if self.runtime.attention:
                 self._now(f"boundary {step}")
-                plan = self.runtime.boundary(Position(0, "train", step + self._positions, step))
+                plan = self.runtime.boundary(Position(0, "train", step + self.ahead, step))
                 if plan is not None:
                     self._now(f"plan {len(self.acted)}")
                     self.acted.append((step, plan))
-                    self._wait_while_saving()
+                    assert self.saving is None or self.saving.wait(PATIENCE)
                     if not plan.goes_on:
                         return self.runtime.leave()
                     self.runtime.acted()
@@ -134,13 +126,6 @@ class Worker:
         with self._changed:
             assert self._changed.wait_for(lambda: self._permits > step, PATIENCE), f"left in step {step}"
             self.trained = step + 1
-
-    def _wait_while_saving(self) -> None:
-        saving = self.saving
-        if saving is not None:
-            assert saving.wait(PATIENCE)
-
-    saving: threading.Event | None = None
 
     def _now(self, what: str) -> None:
         with self._changed:
@@ -168,6 +153,15 @@ class Job:
         self.start()
         for worker, step in zip(self.workers, steps, strict=True):
             worker.stand_in(step)
+
+    def hold(self) -> Callable[[], None]:
+        """Worker 0 is noticed in step 2, and stands at its boundary until what is returned lets 1 answer."""
+        release = self.service.hold_back("put", lambda member, key: "/at/1" in key)
+        self.workers[0].runtime.notify(notice(0))
+        self.service.await_key("/at/0")
+        self.workers[0].let_train()
+        self.workers[0].await_doing("boundary 3")
+        return release
 
     def end(self) -> None:
         """Lets everyone train on, and waits for everyone."""
@@ -197,10 +191,16 @@ def the_plan(job: Job) -> Plan:
     return Plan.decode(text)
 
 
+def give_up_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wait of a round that begins from now on ends after that time."""
+    for name in ("ALIGNMENT_TIMEOUT", "PLAN_MARGIN", "LEADER_WAIT"):
+        monkeypatch.setattr(rounds, name, seconds)
+
+
 @contextlib.contextmanager
-def short_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Rounds give up soon; afterwards no thread is left."""
-    monkeypatch.setattr(rounds, "ALIGNMENT_TIMEOUT", 0.4)
+def bounded_rounds(monkeypatch: pytest.MonkeyPatch, seconds: float = PATIENCE) -> Iterator[None]:
+    """Rounds give up after that time, which no test waits out unless it says so; afterwards no thread is left."""
+    give_up_after(seconds, monkeypatch)
     before = set(threading.enumerate())
     yield
     limit = time.monotonic() + PATIENCE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,51 +12,15 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.backend.tensorflow import feed
+from tests import fits
 
-
-class Guarded(keras.callbacks.Callback):
-    """Guards its fit, and raises an error at one place of it."""
-
-    def __init__(self, place: str, settle: Callable[[BaseException], BaseException]) -> None:
-        super().__init__()
-        self._place = place
-        self._settle = settle
-        self.end: Callable[[], None] = lambda: None
-
-    def _fail(self, place: str) -> None:
-        if place == self._place:
-            raise ValueError(place)
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        fit = feed.running_fit(self.model)
-        self.end = fit.guard(self._settle)
-        if "resumed" in self._place:
-            fit.logs_of_an_epoch_without_steps({"loss": 1.0}, of_step=True)
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._fail("epoch begin")
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._fail("batch begin")
-        if self._place == "no batch left":
-            raise StopIteration
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._fail("batch end")
-        if self._place == "taken by a callback":
-            with pytest.raises(ZeroDivisionError):
-                self.model.evaluate(np.ones((2, 2)), np.ones((2, 1)), verbose=0, callbacks=[Divides()])
-
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._fail("validation")
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._fail("epoch end")
-
-
-class Divides(keras.callbacks.Callback):
-    def on_test_begin(self, logs: Any = None) -> None:
-        raise ZeroDivisionError
+HOOKS = {
+    "epoch begin": "on_epoch_begin",
+    "batch begin": "on_train_batch_begin",
+    "batch end": "on_train_batch_end",
+    "validation": "on_test_batch_end",
+    "epoch end": "on_epoch_end",
+}
 
 
 def loss(y: Any, prediction: Any) -> Any:
@@ -64,7 +29,7 @@ def loss(y: Any, prediction: Any) -> Any:
 
 
 class Failing(keras.Model):
-    """Fails where fit reads its metrics after an epoch, or resets them before one."""
+    """Fails where fit reads its metrics after an epoch, or resets them before one, if that is the place."""
 
     place = ""
 
@@ -87,30 +52,39 @@ class Failing(keras.Model):
         super().reset_metrics()
 
 
-def fit(place: str, settle: Callable[[BaseException], BaseException]) -> tuple[keras.Model, Guarded]:
+@functools.cache
+def failing() -> Failing:
     model = Failing()
+    model.compile("sgd", loss, jit_compile=False)
+    return model
+
+
+Settle = Callable[[BaseException], BaseException]
+
+
+def fit(place: str, settle: Settle, **hooks: Callable[..., None]) -> Callable[[], None]:
+    """Guards a fit that fails at one place, and does something else in it; returns what ends the guard."""
+    model, ends = failing(), []
     model.place = place
-    model.compile("sgd", loss)
-    guarded = Guarded(place, settle)
+
+    def guard(logs: Any) -> None:
+        running = feed.running_fit(model)
+        ends.append(running.guard(settle))
+        if "resumed" in place:
+            running.logs_of_an_epoch_without_steps({"loss": 1.0}, of_step=True)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise ValueError(place)
+
+    doing = fits.Doing(on_train_begin=guard, **hooks, **({HOOKS[place]: fails} if place in HOOKS else {}))
     y = np.full((4, 1), 3.0 if place == "step" else 1.0, "float32")
     data = tf.data.Dataset.from_tensor_slices((np.ones((4, 2), "float32"), y)).batch(2)
-    model.fit(data, validation_data=data, shuffle=False, verbose=0, callbacks=[guarded])
-    return model, guarded
+    model.fit(data, validation_data=data, shuffle=False, verbose=0, callbacks=[doing])
+    return ends[0]
 
 
 @pytest.mark.parametrize(
-    "place",
-    [
-        "epoch begin",
-        "batch begin",
-        "step",
-        "batch end",
-        "validation",
-        "epoch end",
-        "resetting metrics",
-        "reading metrics",
-        "reading metrics, resumed",
-    ],
+    "place", [*HOOKS, "step", "resetting metrics", "reading metrics", "reading metrics, resumed"]
 )
 @pytest.mark.parametrize("other", [False, True], ids=["the same", "another"])
 def test_an_error_is_seen_once_and_the_one_to_raise_is_raised(place: str, other: bool) -> None:
@@ -135,9 +109,21 @@ def test_what_does_not_end_the_fit_is_not_seen_and_nothing_is_left(place: str) -
         seen.append(error)
         return error
 
-    model, guarded = fit(place, settle)
+    def no_batch_left(*_: Any, **__: Any) -> None:
+        raise StopIteration
+
+    def evaluate(*_: Any, **__: Any) -> None:
+        ones, fails = np.ones((2, 2)), fits.Doing(on_test_begin=fits.fail)
+        with pytest.raises(KeyError):
+            failing().evaluate(ones, ones[:, :1], verbose=0, callbacks=[fails])
+
+    hooks: dict[str, dict[str, Any]] = {
+        "no batch left": {"on_train_batch_begin": no_batch_left},
+        "taken by a callback": {"on_train_batch_end": evaluate},
+    }
+    end = fit(place, settle, **hooks.get(place, {}))
     assert seen == []
-    assert {"evaluate", "reset_metrics", "_get_metrics_result_or_logs"} <= set(vars(model))
-    guarded.end()
-    guarded.end()
-    assert not {"evaluate", "reset_metrics", "_get_metrics_result_or_logs"} & set(vars(model))
+    assert {"evaluate", "reset_metrics", "_get_metrics_result_or_logs"} <= set(vars(failing()))
+    end()
+    end()
+    assert not {"evaluate", "reset_metrics", "_get_metrics_result_or_logs"} & set(vars(failing()))

@@ -1,21 +1,27 @@
-"""A process that ends waits for no iterator; a program that goes on after a preemption keeps none."""
+"""How a process ends: it waits for no iterator, and not for ever for a main thread after another one's error."""
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow import datasets
+from keras_preempt.agreement.coordinator import CoordinationLost, LocalCoordinator
+from keras_preempt.agreement.messages import Failure
+from keras_preempt.backend.seam import backend
 from keras_preempt.notices.platform import GENERIC
 from keras_preempt.notices.termination import TerminationConfig, complete
 from keras_preempt.process.exit_codes import EXIT_RESTART
 from keras_preempt.training import leaving
+from keras_preempt.training.error_watch import NOBODY, ErrorWatch
 
 TRAINED = """
 import ctypes, os, signal, sys, weakref
@@ -41,7 +47,7 @@ ctypes.pythonapi.Py_IncRef(ctypes.py_object(told))  # It outlasts this module.
 strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if "mirrored" in sys.argv else tf.distribute.get_strategy()
 with strategy.scope():
     model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", jit_compile=False)
 data = tf.data.Dataset.from_tensor_slices((np.ones((80, 2)), np.ones((80, 1)))).batch(4)
 of_the_module = iter(data)
 def train():
@@ -68,7 +74,7 @@ def test_a_process_whose_training_is_over_drops_no_iterator_at_its_end(tmp_path:
     assert "dropped" not in end
 
 
-@pytest.mark.parametrize("where", ["one", "mirrored"])
+@pytest.mark.parametrize("where", [pytest.param("one", marks=pytest.mark.chaos), "mirrored"])
 def test_a_preempted_process_drops_no_iterator_and_all_else_as_ever(where: str, tmp_path: Path) -> None:
     done = _ended(tmp_path, where)
     assert done.returncode == EXIT_RESTART, done.stdout + done.stderr
@@ -92,9 +98,123 @@ def test_a_program_that_catches_the_exit_keeps_its_iterators_until_it_trains_aga
     assert dropped() is None
 
 
-def test_every_kind_of_iterator_is_found() -> None:
-    data = tf.data.Dataset.range(9).batch(1)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    made = [iter(data), iter(strategy.experimental_distribute_dataset(data))]
-    found = {id(each) for each in datasets.iterators()}
-    assert {id(each) for each in made} <= found
+KEY = "keras_preempt/failed"
+OF_ANOTHER = Failure(1, "ValueError", 0, "the user's own error")
+OWN = Failure(0, "ValueError", 0, "the user's own error")
+
+
+class Looking(LocalCoordinator):
+    """Says when somebody begins to wait for a key, and when that is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.over = threading.Semaphore(0), threading.Semaphore(0)
+
+    def wait_for(self, key: str, timeout: float | None) -> str:
+        self.begun.release()
+        try:
+            return super().wait_for(key, timeout)
+        finally:
+            self.over.release()
+
+
+class Watched:
+    """A watch over a dictionary of keys, and what it has done."""
+
+    def __init__(self, coordinator: LocalCoordinator | None = None, **options: Any) -> None:
+        self.coordinator = coordinator or LocalCoordinator()
+        self.heard: list[Failure] = []
+        self.ended = threading.Event()
+        options = {"end": self.ended.set, "patience": 0.01, **options}
+        self.watch = ErrorWatch(self.coordinator, KEY, self.heard.append, **options)
+        self.watch.start()
+
+    def threads(self) -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name == "keras_preempt-error-watch"]
+
+    def join(self) -> None:
+        for thread in self.threads():
+            thread.join(10)
+        assert not self.threads()
+
+
+def test_the_process_ends_when_its_main_thread_does_not() -> None:
+    watched = Watched()
+    watched.coordinator.put_if_absent(KEY, OF_ANOTHER.encode())
+    assert watched.ended.wait(10)
+    assert watched.heard == [OF_ANOTHER], "it is told before the process ends"
+    watched.join()
+    watched.watch.stop()
+
+
+def test_a_main_thread_that_finds_out_by_itself_is_left_alone() -> None:
+    looking = Looking()
+    watched = Watched(looking, patience=60)
+    watched.coordinator.put_if_absent(KEY, OF_ANOTHER.encode())
+    assert looking.over.acquire(timeout=10)
+    watched.watch.stop()
+    watched.join()
+    assert not watched.ended.is_set()
+    assert watched.heard == []
+    assert watched.coordinator.wait_for(KEY, 1) == OF_ANOTHER.encode(), "others still have to hear it"
+
+
+def test_training_that_ends_well_ends_the_watch_and_leaves_no_key() -> None:
+    watched = Watched()
+    assert watched.threads()
+    watched.watch.stop()
+    watched.join()
+    assert watched.coordinator.put_if_absent(KEY, OF_ANOTHER.encode()), "the key is free for an error"
+    watched.watch.stop()
+    assert not watched.ended.is_set()
+
+
+def test_somebody_who_looks_at_the_key_is_not_a_failure() -> None:
+    looking = Looking()
+    watched = Watched(looking)
+    assert looking.begun.acquire(timeout=10)
+    watched.coordinator.put_if_absent(KEY, NOBODY)
+    assert looking.begun.acquire(timeout=10), "it waits again"
+    assert not watched.ended.is_set()
+    watched.coordinator.delete(KEY)
+    watched.coordinator.put_if_absent(KEY, OF_ANOTHER.encode())
+    assert watched.ended.wait(10)
+    watched.watch.stop()
+
+
+class Lost(LocalCoordinator):
+    def wait_for(self, key: str, timeout: float | None) -> str:
+        raise CoordinationLost("Socket closed")
+
+    def put_if_absent(self, key: str, value: str) -> bool:
+        raise CoordinationLost("Socket closed")
+
+
+class WithOwnFailure(LocalCoordinator):
+    def __init__(self) -> None:
+        super().__init__()
+        self.put_if_absent(KEY, OWN.encode())
+
+
+@pytest.mark.parametrize("coordinator", [Lost, WithOwnFailure])
+def test_a_service_that_is_lost_or_this_process_own_failure_ends_the_watch_alone(
+    coordinator: type[LocalCoordinator],
+) -> None:
+    watched = Watched(coordinator())
+    watched.join()
+    assert not watched.ended.is_set()
+    assert watched.heard == []
+    watched.watch.stop()
+
+
+def test_the_status_is_that_of_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses: list[int] = []
+    watched = Watched(end=None)
+    monkeypatch.setattr(backend().errors, "before_a_hard_end", watched.ended.set)
+    monkeypatch.setattr(logging, "shutdown", lambda: None)
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    watched.coordinator.put_if_absent(KEY, OF_ANOTHER.encode())
+    watched.join()
+    assert statuses == [1]
+    assert watched.heard == [OF_ANOTHER]
+    assert watched.ended.is_set()

@@ -28,63 +28,46 @@ def test_bit_identical_is_said_when_nothing_speaks_against_it() -> None:
     assert said == "After a preemption: bit-identical; the input continues by replay."
 
 
-AGAINST: dict[str, tuple[Promise, str]] = {
-    "the data": (promise(InputPromise((("it has no seed", "Give it one"),), "", "by replay")), "Give it one"),
-    "python code in the data": (
-        promise(InputPromise((), "its code repeats itself", "by replay")),
-        "exact if its",
-    ),
-    "random numbers in the step": (
-        promise(CERTAIN, operations=[Operation("RandomStandardNormal")]),
-        "RandomStandardNormal in train_step (train.py:34)",
-    ),
-    "a seeded one, which starts over, too": (
-        promise(CERTAIN, operations=[Operation("RandomUniform")]),
-        "keras.random.SeedGenerator",
-    ),
-    "a generator": (
-        promise(CERTAIN, operations=[Operation("RngReadAndSkip", resource="another")], held="held".__eq__),
-        "a random generator that no checkpoint holds (in train_step (train.py:34))",
-    ),
-    "python code in the step": (promise(CERTAIN, operations=[Operation("EagerPyFunc")]), "runs Python code"),
-    "a step that cannot be looked at": (
-        promise(CERTAIN, operations=None),
-        "exact if the training step, which",
-    ),
-    "a callback": (promise(CERTAIN, callbacks=["Counts"]), "Counts. Give them get_state"),
-}
+def of_data(*found: tuple[str, str], condition: str = "") -> Promise:
+    return promise(InputPromise(found, condition, "by replay"))
 
 
-@pytest.mark.parametrize("what", AGAINST)
-def test_bit_identical_is_not_said_when_anything_speaks_against_it(what: str) -> None:
-    promised, named = AGAINST[what]
+def of_step(kind: str, **resource: str) -> Promise:
+    return promise(CERTAIN, operations=[Operation(kind, **resource)], held="held".__eq__)
+
+
+@pytest.mark.parametrize(
+    ("promised", "named", "certain"),
+    [
+        (of_data(("it has no seed", "Give it one")), "Give it one", True),
+        (of_data(condition="its code repeats itself"), "exact if its", False),
+        (of_step("RandomStandardNormal"), "RandomStandardNormal in train_step (train.py:34)", True),
+        (of_step("RandomUniform"), "keras.random.SeedGenerator", True),  # Also a seeded one: it starts over.
+        (
+            of_step("RngReadAndSkip", resource="another"),
+            "generator that no checkpoint holds (in train_step",
+            True,
+        ),
+        (of_step("EagerPyFunc"), "runs Python code", False),
+        (promise(CERTAIN, operations=None), "exact if the training step, which", False),
+        (promise(CERTAIN, callbacks=["Counts"]), "Counts. Give them get_state", False),
+    ],
+)
+def test_what_speaks_against_it_is_said_and_not_exact_only_of_what_is_certain(
+    promised: Promise, named: str, certain: bool
+) -> None:
     assert "bit-identical" not in str(promised)
     assert named in str(promised)
-
-
-@pytest.mark.parametrize("what", AGAINST)
-def test_not_exact_is_said_only_of_what_is_certain(what: str) -> None:
-    promised, _ = AGAINST[what]
-    certain = what not in (
-        "a callback",
-        "a step that cannot be looked at",
-        "python code in the step",
-        "python code in the data",
-    )
     assert str(promised).startswith("NOT exact after a preemption: exact except: ") == certain
 
 
 def test_a_generator_that_a_checkpoint_holds_is_no_doubt() -> None:
-    kept = Operation("RngReadAndSkip", resource="held")
-    assert promise(CERTAIN, operations=[kept], held="held".__eq__).doubts == ()
+    assert of_step("RngReadAndSkip", resource="held").doubts == ()
 
 
 def test_all_doubts_are_one_line_with_the_certain_ones_first() -> None:
-    said = str(
-        promise(
-            CERTAIN, operations=[Operation("EagerPyFunc"), Operation("RandomGamma")], callbacks=["Counts"]
-        )
-    )
+    operations = [Operation("EagerPyFunc"), Operation("RandomGamma")]
+    said = str(promise(CERTAIN, operations=operations, callbacks=["Counts"]))
     assert "\n" not in said
     assert said.index("RandomGamma") < said.index("runs Python code")
     assert said.index("RandomGamma") < said.index("Counts")
@@ -99,13 +82,10 @@ def _shared(repeated: bool) -> Shuffles:
     return Shuffles(train.batch(2), shuffled.take(4).batch(2))
 
 
-def test_a_shared_shuffle_is_exact() -> None:
+def test_a_shared_shuffle_is_exact_but_a_doubt_if_one_of_them_repeats_it() -> None:
     shuffles = _shared(repeated=False)
     assert shuffles.shared
     assert promise(CERTAIN, shuffles).doubts == ()
-
-
-def test_a_shared_shuffle_that_one_of_them_repeats_is_a_doubt() -> None:
     said = str(promise(CERTAIN, _shared(repeated=True)))
     assert said.startswith("NOT exact")
     assert "Split the data before it is shuffled" in said

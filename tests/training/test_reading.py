@@ -1,16 +1,28 @@
+"""The newest checkpoint is read together or by everyone, and is in memory before anybody reads it."""
+
 from __future__ import annotations
 
+import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import keras
 import pytest
 
+from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.process.environment import RESTORE
 from keras_preempt.training import reading
+from keras_preempt.training.reading_ahead import reading_ahead
+from tests import fits
+from tests.cluster.small_fit import fit
+from tests.page_cache import forget, share_in_memory
 
 
-def test_a_bucket_is_read_together_and_a_directory_by_everyone(
+def test_a_bucket_is_read_together_and_a_directory_by_everyone_unless_the_user_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(RESTORE, raising=False)
@@ -21,11 +33,108 @@ def test_a_bucket_is_read_together_and_a_directory_by_everyone(
     assert not reading.together(bucket)
     monkeypatch.setenv(RESTORE, "exchange")
     assert reading.together(directory)
-
-
-def test_another_way_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RESTORE, "share")
-    with pytest.raises(
-        ValueError, match=r"Expected KERAS_PREEMPT_RESTORE to be 'exchange' or 'read'.*'share'"
-    ):
-        reading.together(LocalStore(tmp_path))
+    expected = r"Expected KERAS_PREEMPT_RESTORE to be 'exchange' or 'read'.*'share'"
+    with pytest.raises(ValueError, match=expected):
+        reading.together(directory)
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Waits up to 20 s; the disk's reading cannot be waited for, only looked for."""
+    limit = time.monotonic() + 20
+    while not condition() and time.monotonic() < limit:
+        time.sleep(0.01)
+    return condition()
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "keras_preempt-ahead"]
+
+
+def test_what_is_no_file_is_not_found(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("nothing", "folder"):
+        with pytest.raises(NotFound):
+            LocalStore(tmp_path).read_ahead(name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what is in its memory")
+def test_while_a_model_is_traced_its_checkpoint_comes_into_memory(tmp_path: Path) -> None:
+    came: list[bool] = []
+
+    class Traced(keras.Model):
+        """Its training step is traced before the workers agree on a checkpoint."""
+
+        def __init__(self, stored: list[Path]) -> None:
+            super().__init__(name="traced")
+            self.dense = keras.layers.Dense(500_000, name="wide")
+            self.stored = stored
+
+        def call(self, inputs: object) -> object:
+            return keras.ops.mean(self.dense(inputs), axis=-1, keepdims=True)
+
+        def compute_loss(self, *arguments: object, **named: object) -> object:
+            if self.stored and not came:
+                came.append(wait_until(lambda: min(map(share_in_memory, self.stored)) > 0.9))
+            return super().compute_loss(*arguments, **named)
+
+    def model(stored: list[Path]) -> keras.Model:
+        keras.utils.set_random_seed(1)
+        made = Traced(stored)
+        made.compile(keras.optimizers.Adam(name="adam"), "mse", jit_compile=False)
+        return made
+
+    first = fit(tmp_path, model=model([]), strike=(0, 2))
+    stored = [path for path in tmp_path.rglob("*.safetensors") if path.stat().st_size > 1 << 20]
+    assert len(stored) > 1
+    forget(stored)
+    rest = fit(tmp_path, model=model(stored))
+    assert came == [True]
+    assert first + rest == [(epoch, batch) for epoch in range(2) for batch in range(4)]
+    assert threads() == []
+
+
+def asking(path: Path, answer: Callable[[], list[str]]) -> LocalStore:
+    """A directory that is asked through a function what it contains."""
+    store = LocalStore(path)
+    vars(store)["children"] = lambda prefix: answer()
+    return store
+
+
+@pytest.mark.parametrize("error", [NotFound("run", "x"), StoreUnavailable("no connection")])
+def test_what_fails_ahead_is_met_by_who_reads(tmp_path: Path, error: Exception) -> None:
+    asked = threading.Event()
+
+    def broken() -> list[str]:
+        asked.set()
+        raise error
+
+    with reading_ahead(asking(tmp_path, broken)):
+        assert asked.wait(20)
+        assert wait_until(lambda: threads() == [])
+
+
+def test_the_thread_ends_with_the_block_whatever_ends_that(tmp_path: Path) -> None:
+    going, go_on = threading.Event(), threading.Event()
+
+    def slow() -> list[str]:
+        going.set()
+        assert go_on.wait(20)
+        return []
+
+    def fail() -> None:
+        with reading_ahead(asking(tmp_path, slow)):
+            assert going.wait(20)
+            threading.Timer(0.1, go_on.set).start()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert threads() == []
+
+
+def test_a_bucket_is_not_asked(tmp_path: Path) -> None:
+    bucket = asking(tmp_path, fits.fail)
+    vars(bucket)["shared_by_network"] = True
+    with reading_ahead(bucket):
+        assert threads() == []

@@ -10,12 +10,12 @@ import pytest
 
 from keras_preempt.agreement import member
 from keras_preempt.agreement.alignment import Plan
-from tests.training.runtime_job import Job, notice, short_rounds, the_plan
+from tests.training.runtime_job import Job, bounded_rounds, notice, the_plan
 
 
 @pytest.fixture(autouse=True)
 def _leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with short_rounds(monkeypatch):
+    with bounded_rounds(monkeypatch, 0.4):
         yield
 
 
@@ -36,20 +36,12 @@ def test_a_dead_member_aborts_the_round_and_lets_everyone_train_on(caplog: pytes
         )
 
 
-def test_a_worker_under_notice_asks_again_after_an_aborted_round() -> None:
+def test_a_worker_under_notice_asks_again_after_an_aborted_round_however_many_signals_came(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with Job(2) as job:
         job.stand_in(2, 2)
         job.service.mute(lambda member, key: "/0/at/1" in key)  # lost in round 0 only
-        job.workers[0].runtime.notify(notice(0))
-        job.service.await_key("/1/plan")
-        job.end()
-        assert [steps for worker in job.workers for steps, _ in worker.acted] == [3, 3]
-
-
-def test_many_signals_count_as_one_reason_to_call_a_round(caplog: pytest.LogCaptureFixture) -> None:
-    with Job(2) as job:
-        job.stand_in(2, 2)
-        job.service.mute(lambda member, key: "/0/at/1" in key)
         for _ in range(6):
             job.workers[0].runtime.notify(notice(0))
         job.service.await_key("/1/plan")
@@ -75,11 +67,7 @@ def test_no_worker_waits_for_ever_for_the_plan_of_a_caller_that_died() -> None:
 def test_coordination_that_is_lost_while_held_releases_the_hold(caplog: pytest.LogCaptureFixture) -> None:
     with Job(2) as job:
         job.stand_in(2, 2)
-        job.service.hold_back("put", lambda member, key: "/at/1" in key)
-        job.workers[0].runtime.notify(notice(0))
-        job.service.await_key("/at/0")
-        job.workers[0].let_train()
-        job.workers[0].await_doing("boundary 3")
+        job.hold()
         job.service.lose()
         job.end()
         for worker in job.workers:
@@ -105,7 +93,7 @@ def test_a_plan_that_is_known_is_carried_out_although_coordination_is_lost() -> 
 
 def test_members_that_disagree_about_the_program_are_named_and_nobody_acts() -> None:
     with Job(2) as job:
-        job.workers[1]._positions = 7
+        job.workers[1].ahead = 7
         job.stand_in(1, 1)
         release = job.service.hold_back("wait", lambda member, key: key.endswith("/call"))
         job.workers[0].runtime.expect()
@@ -136,18 +124,19 @@ def test_a_fit_that_ends_by_an_exception_tells_the_others_and_releases_them() ->
         job.end()
 
 
-STATES = (
-    "not started",
-    "listening",
-    "gathering answers",
-    "waiting for the plan",
-    "planned",
-    "acting",
-    "lost",
+@pytest.mark.parametrize(
+    "state",
+    [
+        "not started",
+        "listening",
+        "gathering answers",
+        "waiting for the plan",
+        "planned",
+        "acting",
+        "lost",
+        "held",
+    ],
 )
-
-
-@pytest.mark.parametrize("state", STATES)
 def test_close_wakes_and_ends_the_watcher_in_every_state(state: str) -> None:
     with Job(2) as job:
         worker, other = job.workers
@@ -165,6 +154,8 @@ def test_close_wakes_and_ends_the_watcher_in_every_state(state: str) -> None:
             other.runtime.notify(notice(1))
             job.service.await_call(0, "wait", "/plan")
             threading.Timer(0.1, release).start()
+        elif state == "held":
+            release = job.hold()
         elif state != "listening":
             worker.runtime.notify(notice(0))
         if state == "gathering answers":
@@ -181,29 +172,19 @@ def test_close_wakes_and_ends_the_watcher_in_every_state(state: str) -> None:
         worker.runtime.close("and again")
         if worker.saving is not None:
             worker.saving.set()
+        if state == "held":
+            release()
         job.end()
 
 
-def test_close_ends_a_hold() -> None:
-    with Job(2) as job:
-        job.stand_in(2, 2)
-        stuck = job.service.hold_back("put", lambda member, key: "/at/1" in key)
-        job.workers[0].runtime.notify(notice(0))
-        job.service.await_key("/at/0")
-        job.workers[0].let_train()
-        job.workers[0].await_doing("boundary 3")
-        job.workers[0].runtime.close("interrupted")
-        stuck()
-        job.end()
-
-
+@pytest.mark.parametrize("step", [2, 7], ids=["in the middle", "in the last step"])
 def test_a_signal_whose_notice_never_comes_holds_training_for_a_moment_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    step: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(member, "EXPECTED_WITHIN", 0.1)
     with Job(1) as job:
         (worker,) = job.workers
-        job.stand_in(2)
+        job.stand_in(step)
         worker.runtime.expect()  # As the signal handler does; and nobody notifies.
         job.end()
         assert worker.finished
@@ -211,16 +192,3 @@ def test_a_signal_whose_notice_never_comes_holds_training_for_a_moment_only(
         assert worker.runtime.fatal is None
         assert worker.told("error") == []
         assert caplog.text.count("no notice of it has come") == 1
-
-
-def test_a_signal_in_the_last_step_whose_notice_never_comes_does_not_keep_training_from_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(member, "EXPECTED_WITHIN", 0.1)
-    with Job(1) as job:
-        (worker,) = job.workers
-        job.stand_in(7)
-        worker.runtime.expect()
-        job.end()
-        assert worker.finished
-        assert worker.runtime.fatal is None

@@ -1,6 +1,10 @@
+"""What a save writes and removes; one that fails leaves nothing, and a replaced start writes nothing more."""
+
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +20,16 @@ from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
 from keras_preempt.training.saver import Prepared, Saver
+from tests import fits
+from tests.checkpoint.builders import new_store
 from tests.checkpoint.campaign_store import MemoryStore
+from tests.cluster.bucket import URL, bucket_of_this_process
+from tests.cluster.small_fit import contents, fit
 
 LOG = "keras_preempt"
 
@@ -75,11 +84,146 @@ def test_a_save_that_training_waits_for_shows_how_far_it_is_and_one_in_the_backg
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    store = LocalStore(tmp_path)
-    store.prepare()
-    saves = saver(store, Retention(9))
+    saves = saver(new_store(tmp_path), Retention(9))
     with caplog.at_level(logging.INFO, LOG):
         assert saves.write(replace(prepared(0), background=True)).name is not None
         assert caplog.messages == []
         name = saves.write(prepared(1)).name
     assert caplog.messages[0].startswith(f"Saving {name}: 0.0 of 0.0 MiB in 0 s")
+
+
+STEP = 3
+
+
+def at_step(do: Callable[[], object]) -> fits.Doing:
+    """Does something once, before one step of the first epoch."""
+    pending = [do]
+    return fits.Doing(on_train_batch_begin=lambda batch, logs: batch == STEP and pending and pending.pop()())
+
+
+def steps(directory: Path) -> set[str]:
+    return {path.name for path in directory.glob("step-*")}
+
+
+def test_a_start_that_was_told_that_it_is_replaced_writes_nothing_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "run"
+    before: list[dict[str, bytes | None]] = []
+
+    def replaced() -> None:
+        incarnations.claim(LocalStore(directory), {"members": 1})
+        before.append(contents(directory))
+
+    with caplog.at_level(logging.INFO, "keras_preempt"):
+        ran = fit(directory, epochs=2, save_every=1, more=[at_step(replaced)])
+    assert len(ran) == 8  # Training goes on.
+    assert sum("incarnation 2 has claimed it since" in message for message in caplog.messages) == 1
+    after = contents(directory)
+    written = {name for name in after if after[name] != before[0].get(name) and not name.startswith("events")}
+    # The save that was in flight at that moment, if there was one, is the last that was begun.
+    assert {name.split("/")[0] for name in written} <= {f"step-{STEP:08d}"}
+
+
+def test_a_directory_that_was_replaced_by_an_empty_one_is_noticed_at_the_next_save(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory, away = tmp_path / "run", tmp_path / "away"
+
+    def replace_it() -> None:
+        until = time.monotonic() + 60
+        while not list(directory.glob("step-*/*/MANIFEST.json")) and time.monotonic() < until:
+            time.sleep(0.01)  # The first save is made in the background: a file can only be looked for.
+        directory.rename(away)
+        directory.mkdir()
+
+    fit(directory, epochs=2, save_every=2, more=[at_step(replace_it)])
+    told = [message for message in caplog.messages if "00001.json, the claim of this start" in message]
+    assert told
+    assert "Received: none. The directory was removed, emptied or unmounted." in told[0]
+    assert contents(directory) == {}
+    assert steps(away)  # What was there is where it was put.
+
+
+@pytest.fixture
+def claimed(tmp_path: Path) -> LocalStore:
+    """A directory that a start has claimed."""
+    store = new_store(tmp_path)
+    assert incarnations.claim(store, {}) == 1
+    return store
+
+
+def saver_of(store: Store, member: int, **options: Any) -> Saver:
+    """That of one of two workers."""
+    model: Any = None
+    return Saver(store, model, member, 2, 1, Retention(2), EventLog(member), **options)
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """An empty one."""
+    if request.param == "directory":
+        yield LocalStore(tmp_path)
+        return
+    with bucket_of_this_process(tmp_path):
+        store = open_store(URL)
+        yield store
+        store.close()
+
+
+def test_a_save_that_fails_takes_its_files_away_at_once(
+    place: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.prepare()
+    saves, create = saver(place, Retention(2)), place.create
+
+    def full(name: str, data: bytes) -> Any:
+        if name.endswith("MANIFEST.json"):
+            raise StoreUnavailable("no space left")
+        return create(name, data)
+
+    monkeypatch.setattr(place, "create", full)
+    before = {info.name for info in place.list("")}
+    assert saves.write(prepared(0)).name is None
+    assert {info.name for info in place.list("")} == before
+    assert not any(name.startswith("step-") for name in before)
+    monkeypatch.setattr(place, "create", create)
+    assert saves.write(prepared(1)).name is not None
+
+
+def test_a_worker_whose_save_failed_leaves_the_files_of_the_others_and_of_a_commit(
+    claimed: LocalStore,
+) -> None:
+    # Nobody waits longer than a moment here.
+    first, second = (saver_of(claimed, member, patience=lambda: 0.05) for member in range(2))
+    attempt = replace(prepared(0).attempt, members=2, writers=(0, 1))
+    save = replace(prepared(0), attempt=attempt)
+    failed = first.write(save)
+    assert (failed.name, failed.late) == (None, (1,))
+    assert steps(claimed.path) == set()
+    # Worker 1 has nothing to write; worker 0 commits when its part is there, also in the place of worker 1.
+    waits = second.write(replace(save, mirrored=[]))
+    assert (waits.name, waits.late) == (None, (0,))
+    alone = replace(save, attempt=replace(attempt, writers=(0,), doomed=(1,)))
+    assert first.write(alone).name is not None
+    assert len(committed(claimed)) == 1
+
+
+def test_a_worker_that_comes_too_late_learns_that_the_others_have_saved_without_it(
+    claimed: LocalStore,
+) -> None:
+    """It takes the others for gone, as they take it: all make the save anew, each alone, under one name."""
+    first, late = saver_of(claimed, 1), saver_of(claimed, 0)
+
+    def alone(member: int) -> Prepared:
+        save = prepared(0)
+        gone = frozenset({1 - member})
+        attempt = replace(save.attempt, members=2, writers=(member,), doomed=(1 - member,), lost=gone)
+        return replace(save, attempt=attempt)
+
+    saved = first.write(alone(1), alone=True)
+    assert saved.name is not None
+    assert saved.missing == (0,)
+    before = contents(claimed.path)
+    assert replace(late.write(alone(0), alone=True), seconds=0) == replace(saved, seconds=0)
+    assert contents(claimed.path) == before

@@ -1,9 +1,14 @@
+"""Saves at once and in the background, which others are waited for, and saves of a model that is divided."""
+
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,38 +19,168 @@ import pytest
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.grace import longest_wait
 from keras_preempt.checkpoint import failpoints, incarnations
-from keras_preempt.checkpoint.boxes import Box, ShardedSpec
+from keras_preempt.checkpoint.boxes import Box, Piece, ShardedSpec
 from keras_preempt.checkpoint.commit import read_manifest
+from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Shown
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
 from keras_preempt.training import saver as saver_module
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.saver import Content, Saved, Saver
-from keras_preempt.training.saves import Saves
+from keras_preempt.training.saves import BackgroundSave, Saves
 from keras_preempt.training.schedule import chosen
+from keras_preempt.training.timers import Interval
+from tests.checkpoint.builders import new_store
+from tests.checkpoint.round_table import together
+
+HERE = Position(0, "train", 1, 1)
+VALUES = np.arange(12, dtype=np.float32).reshape(2, 6)
+MEMBERS = 3
+
+
+class Bias:
+    """The state of a model of which every worker has all, a bias."""
+
+    def mirrored_signature(self) -> list[dict[str, Any]]:
+        return [{"name": "bias", "dtype": "float32", "shape": (6,)}]
+
+    def capture_mirrored(self, wanted: Iterable[str], **options: Any) -> dict[str, Array]:
+        return {name: np.ones(6, np.float32) for name in wanted}
+
+    def capture_local(self, **options: Any) -> dict[str, Array]:
+        return {}
+
+    def sharded_specs(self) -> list[ShardedSpec]:
+        return []
+
+    def capture_boxes(self, boxes: Iterable[Box], *, copy: bool) -> dict[Box, Array]:
+        return {box: VALUES[box.index] for box in boxes}
+
+
+class Columns(Bias):
+    """With a kernel as well, of which two columns each lie on some of the workers."""
+
+    def __init__(self, *holders: tuple[int, ...]) -> None:
+        self._pieces = tuple(Piece((0, 2 * n), (2, 2 * n + 2), held) for n, held in enumerate(holders))
+
+    def sharded_specs(self) -> list[ShardedSpec]:
+        return [ShardedSpec("kernel", "float32", (2, 6), self._pieces)]
+
+
+class Peers:
+    """Knows from the start which workers are gone."""
+
+    def __init__(self, gone: Iterable[int]) -> None:
+        self.gone = frozenset(gone)
+
+    def watched(self) -> Any:
+        return contextlib.nullcontext()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
+    # Who waits for a worker that cannot come is found by `together`.
+    monkeypatch.setattr(saver_module, "COMMIT_PATIENCE", 600.0)
+    made = new_store(tmp_path)
+    assert incarnations.claim(made, {}) == 1
+    return made
+
+
+def session_of(content: Content | None) -> Any:
+    return SimpleNamespace(resuming=False, restored_name="", capture=lambda position: content)
+
+
+NOTHING = Content({}, {}, {}, {})
+
+
+def saves_of(store: LocalStore, model: Any, member: int, gone: Iterable[int], content: Content) -> Saves:
+    peers: Any = Peers(gone)
+    saver = Saver(store, model, member, MEMBERS, 1, Retention(9), EventLog(member), peers=peers)
+    return Saves(session_of(content), saver, chosen(None), MEMBERS, Pace())
+
+
+def save(
+    store: LocalStore,
+    plan: Plan,
+    *holders: tuple[int, ...],
+    gone: tuple[int, ...] = (),
+    content: Content = NOTHING,
+) -> list[Saved]:
+    """Lets the workers that are not gone save at once; returns what came of each."""
+    model = Columns(*holders)
+
+    def worker(member: int) -> Callable[[], Saved]:
+        return lambda: saves_of(store, model, member, gone, content).at_once(plan, HERE)
+
+    outcomes = together([worker(member) for member in range(MEMBERS) if member not in gone])
+    assert all(isinstance(outcome, Saved) for outcome in outcomes), outcomes
+    return outcomes
+
+
+def kernel(store: LocalStore) -> Array:
+    (info,) = committed(store)
+    return load(store, info, 0, 1).tensors["kernel"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "holders", "gone", "parts"),
+    [
+        (Plan(0, Kind.PREEMPTED, (0, 1), (2,)), ((0,), (1, 2), (2,)), (), ((0, 1), (0, 1, 2), ())),
+        (Plan(0, Kind.PREEMPTED, (0, 1, 2), ()), ((0,), (1, 2), (0, 1)), (1,), ((0, 2), (0, 2), (1,))),
+        # No writer has changed: all that are left come to the same plan.
+        (Plan(0, Kind.PREEMPTED, (0,), (1, 2)), ((0,), (1, 2), (1, 2)), (1,), ((0,), (0, 2), (1,))),
+    ],
+    ids=["what it alone holds", "for one that is gone", "under notice, for another that died"],
+)
+def test_each_piece_is_saved_once_by_one_that_holds_it_and_is_there(
+    plan: Plan, holders: Any, gone: tuple[int, ...], parts: object, store: LocalStore
+) -> None:
+    outcomes = save(store, plan, *holders, gone=gone)
+    assert len({outcome.name for outcome in outcomes}) == 1
+    assert outcomes[0].name is not None
+    manifest = read_manifest(store, outcomes[0].name)
+    assert (manifest.writers, manifest.holders, manifest.missing) == parts
+    assert np.array_equal(kernel(store), VALUES)
+
+
+def test_kept_values_of_pieces_are_written_in_the_place_of_the_present_ones(store: LocalStore) -> None:
+    """As of before a validation that changes the weights."""
+    kept = [Box("kernel", "float32", (2, 6), (0, 2 * n), (2, 2 * n + 2)) for n in range(2)]
+    boxes = {box: np.full((2, 2), n, np.float32) for n, box in enumerate(kept)}
+    content = Content({}, {}, {}, {}, boxes)
+    save(store, Plan(0, Kind.PREEMPTED, (0, 1, 2), ()), (0,), (1, 2), (2,), content=content)
+    assert np.array_equal(kernel(store)[:, :4], [[0, 0, 1, 1]] * 2)
+    assert np.array_equal(kernel(store)[:, 4:], VALUES[:, 4:])
+
+
+@pytest.mark.parametrize("doomed", [(), (2,)], ids=["healthy", "under notice"])
+def test_the_save_fails_at_once_and_says_why_if_a_worker_that_alone_held_a_piece_is_gone(
+    doomed: tuple[int, ...], store: LocalStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    writers = tuple(member for member in range(MEMBERS) if member not in doomed)
+    with caplog.at_level(logging.ERROR, "keras_preempt"):
+        outcomes = save(store, Plan(0, Kind.PREEMPTED, writers, doomed), (0,), (1, 2), (2,), gone=(2,))
+    assert [outcome.name for outcome in outcomes] == [None, None]
+    assert committed(store) == []
+    said = [text for text in caplog.messages if "only worker(s) 2 held, such as kernel[0:2,4:6]" in text]
+    assert len(said) == 2
+    assert all("step 1 was NOT saved" in each for each in said)
+    assert all("the newest earlier checkpoint stays valid" in each for each in said)
+    assert not list(Path(store.url).glob("step-*/*/*")), "nothing is left of the attempts"
+
 
 PLAN = Plan(0, Kind.PERIODIC, (0,), ())
-
-
-class Line(logging.Handler):
-    """Waits for a line of the log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.come = threading.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.come.set()
 
 
 class SlowSaver:
     """Writes until a line of the log has come; says whether one has."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self) -> None:
+        self.line = threading.Event()
         self.began = threading.Event()
         self.told: list[bool] = []
 
@@ -60,10 +195,10 @@ class SlowSaver:
                 moved(1 << 20)
                 self.began.set()
                 for _ in range(3000):
-                    if self._line.come.wait(0.01):
+                    if self.line.wait(0.01):
                         break
                     moved(1)
-            self.told.append(self._line.come.is_set())
+            self.told.append(self.line.is_set())
         return Saved("step-00000001/00001-0000", 0.1)
 
 
@@ -71,49 +206,22 @@ def test_a_save_in_the_background_is_shown_when_the_end_of_training_waits_for_it
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    caplog.set_level(
-        logging.INFO, "keras_preempt"
-    )  # Not the attribute: loggers remember what they let through.
-    line, logger = Line(), logging.getLogger("keras_preempt")
-    saver = SlowSaver(line)
-    session: Any = SimpleNamespace(resuming=False, restored_name="", capture=lambda position: None)
-    anything: Any = saver
-    saves = Saves(session, anything, chosen(None), 1, Pace(time.time))
-    logger.addHandler(line)
-    try:
-        saves.in_background(PLAN, Position(0, "train", 1, 1))
-        assert saver.began.wait(30)
-        assert not line.come.is_set()  # Training goes on.
-        saves.at_once(PLAN, Position(1, "end", 0, 2))
-        assert saver.told == [True]
-    finally:
-        logger.removeHandler(line)
+    caplog.set_level(logging.INFO, "keras_preempt")
+    saver: Any = SlowSaver()
+    monkeypatch.setattr(caplog.handler, "filters", [lambda record: saver.line.set() is None])
+    saves = Saves(session_of(None), saver, chosen(None), 1, Pace(time.time))
+    saves.in_background(PLAN, Position(0, "train", 1, 1))
+    assert saver.began.wait(30)
+    assert not saver.line.is_set()  # Training goes on.
+    saves.at_once(PLAN, Position(1, "end", 0, 2))
+    assert saver.told == [True]
 
 
-GRACE = 9.0
+GRACE = 5.0
 """Seconds between a notice and the end of its machine."""
 
-SLOWEST = 2.0
+SLOWEST = 0.75
 """Seconds that a save was seen to take. A worker under notice leaves itself as much and more to write alone."""
-
-
-class OneKernel:
-    """The state of a model with one mirrored variable."""
-
-    def mirrored_signature(self) -> list[dict[str, Any]]:
-        return [{"name": "kernel", "dtype": "float32", "shape": (2, 3)}]
-
-    def capture_mirrored(self, wanted: Any, **options: Any) -> dict[str, Any]:
-        return {"kernel": np.ones((2, 3), np.float32)} if "kernel" in wanted else {}
-
-    def capture_local(self, **options: Any) -> dict[str, Any]:
-        return {}
-
-    def sharded_specs(self) -> list[ShardedSpec]:
-        return []
-
-    def capture_boxes(self, boxes: list[Box], *, copy: bool) -> dict[Box, Any]:
-        return {}
 
 
 class Late:
@@ -121,26 +229,22 @@ class Late:
 
     Attributes:
         written: Set when worker 0's part is on disk.
-        ends_at: When its machine goes, in monotonic seconds; None as long as nobody has said.
+        ends_at: When its machine goes, in monotonic seconds; far away as long as nobody has said.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.store = LocalStore(folder)
-        self.store.prepare()
+        self.store = new_store(folder)
         assert incarnations.claim(self.store, {}) == 1
         self.pace = Pace()
         self.pace.saved(SLOWEST)
-        self.ends_at: float | None = None
+        self.ends_at = math.inf
         self.written = threading.Event()
-        session: Any = SimpleNamespace(
-            resuming=False, restored_name="", capture=lambda position: Content({}, {}, {}, {})
-        )
-        model: Any = OneKernel()
+        model: Any = Bias()
         saver = Saver(self.store, model, 0, 2, 1, Retention(9), EventLog(0), patience=self._patience)
-        self.saves = Saves(session, saver, chosen(None), 2, self.pace)
+        self.saves = Saves(session_of(NOTHING), saver, chosen(None), 2, self.pace)
 
     def _patience(self) -> float | None:
-        if self.ends_at is None:
+        if self.ends_at == math.inf:
             return None
         return longest_wait(self.ends_at - time.monotonic(), self.pace.save_seconds)
 
@@ -150,8 +254,15 @@ class Late:
         self.saves.in_background(Plan(0, kind, (0, 1), doomed), Position(0, "train", 1, 1))
         assert self.written.wait(30)
 
-    def notice(self, seconds: float = GRACE) -> None:
-        self.ends_at = time.monotonic() + seconds
+    def notice(self) -> None:
+        self.ends_at = time.monotonic() + GRACE
+
+    def save(self, kind: Kind, position: Position) -> Saved:
+        """Saves alone, under a plan by which the other worker writes; it has to be done before the machine goes."""
+        saved = self.saves.at_once(Plan(1, kind, (1,), (0,)), position)
+        assert time.monotonic() < self.ends_at < math.inf
+        assert saved.name is not None
+        return saved
 
 
 @pytest.fixture
@@ -177,11 +288,7 @@ def test_a_save_in_flight_waits_no_longer_for_others_than_a_notice_leaves_time_t
 ) -> None:
     late.in_flight(kind)
     late.notice()
-    assert late.ends_at is not None
-    saved = late.saves.at_once(Plan(1, last, (1,), (0,)), position)
-    assert time.monotonic() < late.ends_at
-    assert saved.name is not None
-    manifest = read_manifest(late.store, saved.name)
+    manifest = read_manifest(late.store, str(late.save(last, position).name))
     assert (manifest.step, manifest.writers, manifest.missing) == (position.step, (0,), (1,))
     assert len(list(Path(late.store.url).glob("step-*/*"))) == 1  # The attempt that was given up is gone.
 
@@ -192,16 +299,12 @@ def test_a_save_that_has_waited_long_already_still_leaves_time_to_write(late: La
     assert since is not None
     late.pace._saving_since = since - 30  # Which says nothing about how long it takes to write everything.
     late.notice()
-    assert late.ends_at is not None
-    saved = late.saves.at_once(Plan(1, Kind.PREEMPTED, (1,), (0,)), Position(0, "train", 1, 1))
-    assert saved.name is not None
-    assert time.monotonic() < late.ends_at
+    late.save(Kind.PREEMPTED, Position(0, "train", 1, 1))
 
 
 def test_the_first_save_at_a_notice_waits_no_longer_for_the_one_in_flight(late: Late) -> None:
     late.in_flight(Kind.PERIODIC)
     late.notice()
-    assert late.ends_at is not None
     late.saves.in_background(Plan(1, Kind.PREEMPTED, (1,), (0,)), Position(0, "train", 2, 2))
     assert time.monotonic() < late.ends_at
 
@@ -215,6 +318,68 @@ def test_a_notice_during_the_save_at_the_end_cuts_its_wait(late: Late) -> None:
     timer.start()
     saved = late.saves.at_once(Plan(1, Kind.FINISHED, (0, 1), ()), Position(1, "end", 0, 2))
     timer.join()
-    assert late.ends_at is not None
-    assert time.monotonic() < late.ends_at
+    assert time.monotonic() < late.ends_at < math.inf
     assert saved.name is not None
+
+
+def test_training_goes_on_while_a_save_is_written_and_at_most_one_is_in_flight() -> None:
+    background, order, release = BackgroundSave(), [], threading.Event()
+
+    def write(name: str, cancelled: Callable[[], bool]) -> Saved:
+        assert release.wait(30)
+        order.append(name)
+        return Saved(name, 1.0)
+
+    background.start(HERE, functools.partial(write, "first"))
+    assert background.busy
+    assert background.last is None
+    threading.Timer(0.05, release.set).start()
+    background.start(HERE, functools.partial(write, "second"))
+    assert order[0] == "first"
+    assert background.wait() == Saved("second", 1.0)
+    assert order == ["first", "second"]
+    assert background.position == HERE
+    assert not background.busy
+
+
+def test_an_error_in_the_background_is_raised_at_the_next_wait_and_only_once() -> None:
+    background = BackgroundSave()
+
+    def write(cancelled: Callable[[], bool]) -> Saved:
+        raise MemoryError("no room")
+
+    background.start(HERE, write)
+    with pytest.raises(MemoryError, match="no room"):
+        background.wait()
+    assert background.wait() is None
+
+
+def test_a_save_that_is_cancelled_learns_of_it_and_the_next_one_does_not() -> None:
+    background, seen = BackgroundSave(), []
+    begun = threading.Event()
+
+    def write(cancelled: Callable[[], bool]) -> Saved:
+        begun.set()
+        while not cancelled():
+            threading.Event().wait(0.001)
+        seen.append("cancelled")
+        return Saved(None, 0.0)
+
+    background.start(HERE, write)
+    assert begun.wait(30)
+    background.cancel()
+    assert seen == ["cancelled"]
+    background.start(HERE, lambda cancelled: Saved("not" if cancelled() else "saved", 0.0))
+    saved = background.wait()
+    assert saved is not None
+    assert saved.name == "saved"
+
+
+def test_an_interval_calls_again_and_again_until_it_is_stopped() -> None:
+    called = threading.Semaphore(0)
+    interval = Interval(0.001, called.release)
+    assert called.acquire(timeout=30)
+    assert called.acquire(timeout=30)
+    interval.stop()
+    assert not [t for t in threading.enumerate() if t.name == "keras_preempt-interval"]
+    interval.stop()

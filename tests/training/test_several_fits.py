@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import shutil
 from collections.abc import Iterator
@@ -17,8 +18,11 @@ from keras_preempt import PreemptionCallback
 from keras_preempt.checkpoint.errors import ForeignDirectory, IdentityMismatch
 from keras_preempt.training.several_fits import ended_fits
 from tests import fits
+from tests.cluster.noticed_fit import Model
 
-X, Y = np.arange(32, dtype="float32").reshape(16, 2), np.ones((16, 1), "float32")
+X, Y = np.arange(64, dtype="float32").reshape(16, 4) / 64, np.ones((16, 1), "float32")
+
+Histories = list[dict[str, list[float]]]
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +32,15 @@ def new_process() -> Iterator[None]:
     fits.forget()
 
 
+@functools.cache
+def _compiled() -> Model:
+    return Model()
+
+
 def make_model() -> keras.Model:
-    keras.utils.clear_session()
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="dense")], name="model")
-    model.compile("sgd", "mse")
-    return model
+    """The model of the script, as each process makes it."""
+    _compiled().begin_anew()
+    return _compiled().keras
 
 
 def fit(model: keras.Model, directory: Path, epochs: int = 2, **options: object) -> dict[str, list[float]]:
@@ -42,64 +49,43 @@ def fit(model: keras.Model, directory: Path, epochs: int = 2, **options: object)
     return model.fit(X, Y, callbacks=callbacks, **arguments).history
 
 
-def script(directory: Path, first_epochs: int = 2, second_epochs: int = 2) -> list[dict[str, list[float]]]:
-    """Two fits of one model; as in a new process."""
+def script(*directories: Path, epochs: tuple[int, ...] = (2, 2), **options: object) -> Histories:
+    """A fit of one model in each of the directories, or several in one; as in a new process."""
     fits.forget()
-    model = make_model()  # Named as in a new process.
-    return [fit(model, directory, first_epochs), fit(model, directory, second_epochs)]
+    model, places = make_model(), directories * (len(epochs) // len(directories))
+    return [fit(model, place, end, **options) for place, end in zip(places, epochs, strict=True)]
 
 
-class Fails(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
-        raise KeyError("by the test")
-
-    def get_state(self) -> dict[str, object]:
-        return {}
-
-    def set_state(self, state: object) -> None:
-        pass
+def fail(model: keras.Model, directory: Path) -> None:
+    """As if preempted before the first epoch was saved."""
+    with pytest.raises(KeyError, match="by the test"):
+        fit(model, directory, callbacks=[fits.Doing(on_epoch_end=fits.fail)])
 
 
-def test_the_second_fit_trains_on_as_without_the_callback(tmp_path: Path) -> None:
+def test_two_fits_train_as_without_the_callback_and_once_finished_train_nothing_and_return_every_history(
+    tmp_path: Path,
+) -> None:
     alone = make_model()
     expected = [alone.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0).history for _ in range(2)]
     assert script(tmp_path / "run") == expected
-
-
-def test_a_script_that_has_finished_trains_nothing_and_returns_every_history(tmp_path: Path) -> None:
-    expected = script(tmp_path / "run")
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("MANIFEST.json"))
     assert script(tmp_path / "run") == expected
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("MANIFEST.json")) == before
 
 
-class Counts(keras.callbacks.Callback):
-    """Counts the steps of all fits."""
-
-    steps = 0
-
-    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        Counts.steps += 1
-
-    def get_state(self) -> dict[str, object]:
-        return {}
-
-    def set_state(self, state: object) -> None:
-        pass
-
-
-@pytest.mark.parametrize("longer", [0, 1])
+@pytest.mark.parametrize("longer", [0, pytest.param(1, marks=pytest.mark.chaos)])
 def test_a_fit_that_was_made_longer_is_refused_before_it_trains_when_the_next_has_begun(
     tmp_path: Path, longer: int
 ) -> None:
-    def script(epochs: list[int]) -> None:
-        fits.forget()
-        model = make_model()
-        for each in epochs:
-            fit(model, tmp_path / "run", each, callbacks=[Counts()])
+    steps: list[int] = []
 
-    script([2, 2, 2])
-    Counts.steps = 0
+    def steps_of(*epochs: int) -> int:
+        steps.clear()
+        counts = fits.Doing(on_train_batch_end=lambda batch, logs: steps.append(batch))
+        script(tmp_path / "run", epochs=epochs, callbacks=[counts])
+        return len(steps)
+
+    assert steps_of(2, 2, 2) == 24
     epochs = [2, 2, 2]
     epochs[longer] = 3
     expected = (
@@ -107,60 +93,30 @@ def test_a_fit_that_was_made_longer_is_refused_before_it_trains_when_the_next_ha
         r"it had left\. Received: epochs=3\. Go back to 2 epochs"
     )
     with pytest.raises(IdentityMismatch, match=expected):
-        script(epochs)
-    assert Counts.steps == 0
-    script([2, 2, 2])
-    assert Counts.steps == 0
-    script([2, 2, 3])
-    assert Counts.steps == 4
+        steps_of(*epochs)
+    assert steps == []
+    assert steps_of(2, 2, 2) == 0
+    assert steps_of(2, 2, 3) == 4
 
 
 def test_a_first_fit_that_now_ends_elsewhere_is_refused_when_the_second_has_begun(tmp_path: Path) -> None:
-    class StopsAtOnce(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: object = None) -> None:
-            self.model.stop_training = stops
-
-        def get_state(self) -> dict[str, object]:
-            return {}
-
-        def set_state(self, state: object) -> None:
-            pass
-
-    stops = False
-    with pytest.raises(
-        KeyError, match="by the test"
-    ):  # Preempted, as it were, before its first epoch was saved.
-        fit(make_model(), tmp_path / "run", callbacks=[StopsAtOnce(), Fails()])
-    fits.forget()
-    model = make_model()
-    fit(model, tmp_path / "run", callbacks=[StopsAtOnce()])
-    fit(model, tmp_path / "run")
+    fail(make_model(), tmp_path / "run")
+    script(tmp_path / "run")
     for checkpoint in (tmp_path / "run").glob("step-*"):
         shutil.rmtree(checkpoint)
     fits.forget()
-    model, stops = make_model(), True
-    fit(model, tmp_path / "run", callbacks=[StopsAtOnce()])
+    model = make_model()
+    stops = fits.Doing(on_epoch_end=lambda epoch, logs: setattr(model, "stop_training", True))
+    fit(model, tmp_path / "run", callbacks=[stops])
     with pytest.raises(IdentityMismatch, match=r"begun after: .*step 8', received .*step 4'"):
         fit(model, tmp_path / "run")
-
-
-def test_the_last_fit_may_be_made_longer(tmp_path: Path) -> None:
-    script(tmp_path / "run")
-    longer = script(tmp_path / "run", second_epochs=3)
-    assert longer == script(tmp_path / "other", second_epochs=3)
 
 
 @pytest.mark.parametrize("inner_first", [False, True])
 def test_one_fit_may_have_its_directory_in_that_of_another(tmp_path: Path, inner_first: bool) -> None:
     outer, inner = tmp_path / "run", tmp_path / "run" / "pretrained" / "1"
-
-    def script() -> list[dict[str, list[float]]]:
-        fits.forget()
-        model = make_model()
-        return [fit(model, directory) for directory in ((inner, outer) if inner_first else (outer, inner))]
-
-    expected = script()
-    assert script() == expected
+    order = (inner, outer) if inner_first else (outer, inner)
+    assert script(*order) == script(*order)
 
 
 def test_a_directory_with_a_run_of_another_process_in_it_is_refused(tmp_path: Path) -> None:
@@ -171,17 +127,14 @@ def test_a_directory_with_a_run_of_another_process_in_it_is_refused(tmp_path: Pa
 
 
 def test_the_first_fit_may_be_tried_again_after_an_error(tmp_path: Path) -> None:
-    model = make_model()
-    with pytest.raises(KeyError, match="by the test"):
-        fit(model, tmp_path / "run", callbacks=[Fails()])
+    fail(make_model(), tmp_path / "run")
     assert fit(make_model(), tmp_path / "run") == script(tmp_path / "other")[0]
 
 
 def test_after_an_error_in_a_later_fit_the_next_one_is_refused(tmp_path: Path) -> None:
     model = make_model()
     fit(model, tmp_path / "run")
-    with pytest.raises(KeyError, match="by the test"):
-        fit(model, tmp_path / "run", callbacks=[Fails()])
+    fail(model, tmp_path / "run")
     with pytest.raises(ValueError, match=r"after number 2 was left by an error.*cannot be told"):
         fit(make_model(), tmp_path / "run")
 
@@ -204,8 +157,10 @@ def test_a_finished_fit_keeps_the_averages_that_it_ended_with(tmp_path: Path) ->
 
     def weights() -> list[np.ndarray]:
         fits.forget()
-        model = make_model()
-        model.compile(keras.optimizers.SGD(0.001, use_ema=True, ema_momentum=0.5), "mse")
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, name="dense")], name="model")
+        optimizer = keras.optimizers.SGD(0.001, use_ema=True, ema_momentum=0.5, name="sgd")
+        model.compile(optimizer, "mse", jit_compile=False)
         fit(model, tmp_path / "run")
         return model.get_weights()
 
@@ -220,29 +175,29 @@ def test_a_callback_is_not_copied(tmp_path: Path) -> None:
 
 def test_a_model_that_is_made_anew_in_one_process_is_told_how_to_get_its_names_back(tmp_path: Path) -> None:
     def dropping() -> keras.Model:
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=False)
         return model
 
     keras.utils.clear_session()
-    with pytest.raises(KeyError, match="by the test"):
-        fit(dropping(), tmp_path / "run", callbacks=[Fails()])
+    fail(dropping(), tmp_path / "run")
     with pytest.raises(IdentityMismatch, match=r"call keras.utils.clear_session\(\) before"):
         fit(dropping(), tmp_path / "run")
     keras.utils.clear_session()
     assert len(fit(dropping(), tmp_path / "run")["loss"]) == 2
 
 
-def test_validation_data_that_reshuffles_comes_in_the_same_order_for_a_later_fit(tmp_path: Path) -> None:
-    def histories(directory: Path, epochs: int) -> list[dict[str, list[float]]]:
-        fits.forget()
-        model, samples = make_model(), tf.data.Dataset.from_tensor_slices((X, Y))
+def test_the_last_fit_may_be_made_longer_and_reshuffled_validation_data_come_in_the_same_order(
+    tmp_path: Path,
+) -> None:
+    def histories(directory: Path, *epochs: int) -> Histories:
+        samples = tf.data.Dataset.from_tensor_slices((X, Y))
         validation = samples.shuffle(16, seed=3).batch(5, drop_remainder=True)
-        return [fit(model, directory, end, validation_data=validation) for end in (3, epochs)]
+        return script(directory, epochs=epochs, validation_data=validation)
 
-    expected = histories(tmp_path / "undisturbed", 3)
-    histories(tmp_path / "run", 2)
-    assert histories(tmp_path / "run", 3) == expected
+    expected = histories(tmp_path / "undisturbed", 3, 3)
+    histories(tmp_path / "run", 3, 2)
+    assert histories(tmp_path / "run", 3, 3) == expected
 
 
 @pytest.mark.parametrize("interactive", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -21,45 +22,32 @@ from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.main import main
 from tests import fits
-from tests.state.divided import divided
+from tests.cluster.noticed_fit import Model
+from tests.state.test_sharding import divided
 
 X = np.linspace(-1, 1, 96, dtype=np.float32).reshape(24, 4)
 
 
-@pytest.fixture(autouse=True)
-def new_process() -> Iterator[None]:
-    fits.forget()
-    yield
-    fits.forget()
+Fitted = tuple[list[bytes], dict[str, list[float]]]
+
+compiled = functools.cache(Model)
 
 
-def fit(directory: Path, epochs: int) -> tuple[keras.Model, dict[str, list[float]]]:
+def fit(directory: Path, epochs: int) -> Fitted:
+    """Trains as a new process does; returns all bits and the history."""
     fits.forget()
-    keras.utils.clear_session()
+    compiled().begin_anew()
     keras.utils.set_random_seed(5)
-    layers = [keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.25, seed=1), keras.layers.Dense(1)]
-    model = keras.Sequential([keras.Input((4,)), *layers])
-    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
-    history = model.fit(
-        X,
-        X[:, :1],
-        batch_size=8,
-        epochs=epochs,
-        validation_data=(X, X[:, :1]),
-        verbose=0,
-        callbacks=[keras_preempt.PreemptionCallback(directory)],
-    )
-    return model, history.history
-
-
-def bits(model: keras.Model) -> list[bytes]:
-    return [np.asarray(variable).tobytes() for variable in [*model.variables, *model.optimizer.variables]]
+    model, ours = compiled().keras, keras_preempt.PreemptionCallback(directory)
+    data = {"x": X, "y": X[:, :1], "validation_data": (X, X[:, :1])}
+    history = model.fit(**data, batch_size=8, epochs=epochs, verbose=0, callbacks=[ours])
+    variables = [*model.variables, *model.optimizer.variables]
+    return [np.asarray(variable).tobytes() for variable in variables], history.history
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], dict[str, list[float]]]:
-    model, history = fit(tmp_path_factory.mktemp("undisturbed"), 2)
-    return bits(model), history
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
+    return fit(tmp_path_factory.mktemp("undisturbed"), 2)
 
 
 @contextlib.contextmanager
@@ -81,7 +69,7 @@ WHOLE = contextlib.nullcontext
 def test_a_fit_is_continued_with_every_value(
     before: Any,
     after: Any,
-    undisturbed: tuple[list[bytes], dict[str, list[float]]],
+    undisturbed: Fitted,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -89,8 +77,8 @@ def test_a_fit_is_continued_with_every_value(
     with contexts[0]:
         fit(tmp_path / "run", 1)
     with contexts[1], caplog.at_level(logging.INFO, "keras_preempt"):
-        continued, history = fit(tmp_path / "run", 2)
-    assert (bits(continued), history) == undisturbed
+        continued = fit(tmp_path / "run", 2)
+    assert continued == undisturbed
     said = [message for message in caplog.messages if "NOT bit-identical from here" in message]
     assert bool(said) == (before is not after)
     if said:
@@ -106,21 +94,21 @@ def test_a_fit_is_continued_with_every_value(
 def test_commands_take_a_checkpoint_of_a_divided_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with TWO():
-        model, _ = fit(tmp_path / "run", 1)
     fit(tmp_path / "whole", 1)
+    with TWO():
+        fit(tmp_path / "run", 1)
     run, whole = str(tmp_path / "run"), str(tmp_path / "whole")
     assert main(["inspect", "--verify", run]) == 0
     capsys.readouterr()
     assert main(["export", run, str(tmp_path / "out.weights.h5")]) == 0
     assert main(["export", run, str(tmp_path / "out.safetensors")]) == 0
     exported = load_file(tmp_path / "out.safetensors")
-    for variable in model.trainable_variables:
+    for variable in compiled().keras.trainable_variables:
         assert np.array_equal(exported[variable.path], np.asarray(variable))
     capsys.readouterr()
     main(["inspect", "--compare", "newest", whole, run])
     out = capsys.readouterr().out
-    assert "dense/kernel" in out
+    assert "hidden/kernel" in out
     assert "values" not in out, "every tensor is identical"
     assert "only in" not in [line for line in out.splitlines() if "kernel" in line]
     assert main(["clean", run]) == 0

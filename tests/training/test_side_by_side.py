@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import logging
 from pathlib import Path
@@ -23,16 +25,18 @@ from keras_preempt.training.side_by_side import Alone, SideBySide, alone
 from tests import fits
 from tests.backend.tensorflow.test_place import Workers
 from tests.checkpoint.builders import new_store
+from tests.cluster.noticed_fit import Model
 
 CLUSTER = {"worker": ["one:1", "two:1"]}
 ANOTHER_MACHINE = {"machine": "elsewhere", "pid": 1, "ticks": 1}
 GONE = {**this_process.name(), "ticks": 0}
 
 
-def in_cluster(
-    monkeypatch: pytest.MonkeyPatch, cluster: Any = CLUSTER, job: str = "worker", index: int = 1
-) -> None:
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
+def config(cluster: Any = CLUSTER, job: str = "worker", index: int = 1) -> str:
+    return json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+
+
+compiled = functools.cache(Model)
 
 
 def worker(number: int) -> Alone:
@@ -47,17 +51,15 @@ def claimed_by(store: Any, number: int, process: Any) -> int:
 def fit(directory: Path) -> None:
     """Trains as a script that has just been started does."""
     fits.forget()
-    keras.utils.clear_session()
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(optimizer="sgd", loss="mse")
-    x = np.ones((4, 2), np.float32)
-    model.fit(x, x[:, :1], batch_size=2, shuffle=False, verbose=0, callbacks=[PreemptionCallback(directory)])
+    x = np.ones((4, 4), np.float32)
+    ours = PreemptionCallback(directory)
+    compiled().keras.fit(x, x[:, :1], batch_size=2, shuffle=False, verbose=0, callbacks=[ours])
 
 
 def test_a_worker_that_trains_alone_is_warned_and_told_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    in_cluster(monkeypatch)
+    monkeypatch.setenv("TF_CONFIG", config())
     with caplog.at_level(logging.WARNING, "keras_preempt"):
         fit(tmp_path / "run")
     (told,) = [r.message for r in caplog.records if "TF_CONFIG" in r.message]
@@ -66,50 +68,41 @@ def test_a_worker_that_trains_alone_is_warned_and_told_what_to_do(
     assert "MultiWorkerMirroredStrategy" in told
 
 
-def test_another_worker_of_the_cluster_in_the_directory_is_an_error_and_leaves_no_claim(
+def test_another_worker_in_the_directory_is_an_error_and_leaves_no_claim_but_a_restart_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    in_cluster(monkeypatch, index=0)
+    monkeypatch.setenv("TF_CONFIG", config(index=0))
     fit(tmp_path / "run")  # This process lives on, as the other worker would.
     before = sorted(path.name for path in (tmp_path / "run" / "incarnations").iterdir())
-    in_cluster(monkeypatch, index=1)
+    monkeypatch.setenv("TF_CONFIG", config(index=1))
     with pytest.raises(
         SideBySide, match=r"(?s)worker 1, made under no strategy, in .*run, where worker 0 has begun"
     ):
         fit(tmp_path / "run")
     assert sorted(path.name for path in (tmp_path / "run" / "incarnations").iterdir()) == before
+    for _ in range(2):  # In its own directory, and as a restart there, it goes on.
+        fit(tmp_path / "run-1")
+    monkeypatch.setenv("TF_CONFIG", config(index=0))
+    fit(tmp_path / "run")
 
 
-def test_each_worker_in_its_own_directory_and_a_restart_of_the_same_worker_go_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("process", "together", "company"),
+    [
+        (this_process.name(), 60.0, True),
+        (ANOTHER_MACHINE, 60.0, True),
+        (ANOTHER_MACHINE, 0.0, False),  # For as long as both can be one start.
+        (GONE, 60.0, False),
+    ],
+)
+def test_a_worker_that_may_live_is_company(
+    process: Any, together: float, company: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for start in (0, 1):
-        in_cluster(monkeypatch, index=start)
-        fit(tmp_path / f"run-{start}")
-        fit(tmp_path / f"run-{start}")
-
-
-@pytest.mark.parametrize("process", [this_process.name(), ANOTHER_MACHINE])
-def test_a_worker_that_may_live_is_company(tmp_path: Path, process: Any) -> None:
     store = new_store(tmp_path)
     claimed_by(store, 0, process)
-    with pytest.raises(SideBySide):
+    monkeypatch.setattr(side_by_side, "TOGETHER", together)
+    with pytest.raises(SideBySide) if company else contextlib.nullcontext():
         worker(1).refuse_company(store, claimed_by(store, 1, None))
-
-
-def test_a_worker_that_is_gone_is_none(tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    claimed_by(store, 0, GONE)
-    worker(1).refuse_company(store, claimed_by(store, 1, None))
-
-
-def test_a_worker_of_another_machine_counts_for_as_long_as_both_can_be_one_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = new_store(tmp_path)
-    claimed_by(store, 0, ANOTHER_MACHINE)
-    monkeypatch.setattr(side_by_side, "TOGETHER", 0.0)
-    worker(1).refuse_company(store, claimed_by(store, 1, None))
 
 
 def test_an_earlier_start_of_the_same_worker_or_of_another_cluster_is_none(tmp_path: Path) -> None:
@@ -134,39 +127,31 @@ ONE_DEVICE = tf.distribute.get_strategy()
 
 
 @pytest.mark.parametrize(
-    ("cluster", "job"),
+    "text",
     [
-        ({"worker": ["one:1"]}, "worker"),
-        ({"chief": ["one:1"]}, "chief"),
-        ({"worker": ["one:1", "two:1"], "evaluator": ["three:1"]}, "evaluator"),
-        ({"worker": ["one:1", "two:1"], "ps": ["three:1"]}, "worker"),
-        ({"worker": ["one:1"], "coordinator": ["two:1"]}, "coordinator"),
+        config({"worker": ["one:1"]}, index=0),
+        config({"chief": ["one:1"]}, "chief", 0),
+        config({"worker": ["one:1", "two:1"], "evaluator": ["three:1"]}, "evaluator", 0),
+        config({"worker": ["one:1", "two:1"], "ps": ["three:1"]}, index=0),
+        config({"worker": ["one:1"], "coordinator": ["two:1"]}, "coordinator", 0),
+        *("", "{}", "[]", "no JSON", '{"cluster": 1, "task": 2}', '{"task": {"index": "x"}}'),
     ],
 )
-def test_evaluators_parameter_servers_and_clusters_of_one_are_not_alone(
-    monkeypatch: pytest.MonkeyPatch, cluster: Any, job: str
+def test_evaluators_parameter_servers_clusters_of_one_and_what_describes_no_cluster_are_not_alone(
+    monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    in_cluster(monkeypatch, cluster, job, 0)
-    assert alone(ONE_DEVICE, Place()) is None
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[]", "no JSON", '{"cluster": 1, "task": 2}', '{"task": {"index": "x"}}']
-)
-def test_what_describes_no_cluster_is_passed_over(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TF_CONFIG", text)
     assert alone(ONE_DEVICE, Place()) is None
 
 
-def test_those_that_train_with_others_are_not_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_cluster(monkeypatch)
+def test_a_chief_and_a_mirrored_strategy_are_alone_too_and_those_that_train_with_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", config())
     assert alone(Workers(), Place(1, 2, "/job:worker/task:1")) is None
     assert alone(ONE_DEVICE, Place(workers=RemoteWorkers((("worker", 2),)))) is None
     assert alone(Workers(), Place(joins=True)) is None
-
-
-def test_a_chief_with_workers_and_a_mirrored_strategy_are_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_cluster(monkeypatch, {"chief": ["one:1"], "worker": {"0": "two:1"}}, "chief", 0)
+    monkeypatch.setenv("TF_CONFIG", config({"chief": ["one:1"], "worker": {"0": "two:1"}}, "chief", 0))
     found = alone(tf.distribute.MirroredStrategy(["/cpu:0"]), Place())
     assert found is not None
     assert (found.task, found.members, found.strategy) == ("chief 0", 2, "MirroredStrategy")
@@ -180,8 +165,8 @@ def on_jax(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_a_process_on_jax_that_has_not_joined_the_others_is_alone(
-    on_jax: None, caplog: pytest.LogCaptureFixture
+def test_a_process_on_jax_that_has_not_joined_the_others_is_alone_and_refused_in_the_directory_of_another(
+    on_jax: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = alone(None, Place())
     assert found is not None
@@ -194,20 +179,12 @@ def test_a_process_on_jax_that_has_not_joined_the_others_is_alone(
     )
     assert "call keras.distribution.initialize()" in told
     assert "MultiWorkerMirroredStrategy" not in told
-
-
-def test_another_process_of_the_job_on_jax_in_the_directory_is_an_error(
-    on_jax: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = new_store(tmp_path)
-    first = alone(None, Place())
     monkeypatch.setenv("KERAS_DISTRIBUTION_PROCESS_ID", "0")
-    second = alone(None, Place())
-    assert first is not None
-    assert second is not None
-    incarnations.claim(store, first.claim())
+    other, store = alone(None, Place()), new_store(tmp_path)
+    assert other is not None
+    incarnations.claim(store, found.claim())
     with pytest.raises(SideBySide, match=r"2 workers of KERAS_.*process 0.*process 1 has.*initialize\(\)"):
-        second.refuse_company(store, incarnations.claim(store, second.claim()))
+        other.refuse_company(store, incarnations.claim(store, other.claim()))
 
 
 def test_processes_on_jax_that_train_together_or_are_no_job_are_not_alone(
@@ -217,11 +194,10 @@ def test_processes_on_jax_that_train_together_or_are_no_job_are_not_alone(
     for number in ("1", "", "two"):
         monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", number)
         assert alone(None, Place()) is None
-
-
-def test_on_tensorflow_the_variables_of_jax_do_not_count(
-    on_jax: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
+    monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
+    assert alone(None, Place()) is not None
+    monkeypatch.setattr(
+        keras.backend, "backend", lambda: "tensorflow"
+    )  # Of which these variables say nothing.
     monkeypatch.delenv("TF_CONFIG")
     assert alone(ONE_DEVICE, Place()) is None

@@ -1,8 +1,10 @@
-"""Snapshots are taken at boundaries where they are due; where there are none, a user is told what a resume costs."""
+"""Snapshots are taken where they are due and cost their share; without them it is said what a resume costs."""
 
 from __future__ import annotations
 
+import itertools
 import logging
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +12,101 @@ import pytest
 
 from keras_preempt.training import snapshots
 from keras_preempt.training.runtime import NEVER
+from keras_preempt.training.snapshot_schedule import SHARE, WORTH, SnapshotSchedule
 from keras_preempt.training.snapshots import ReplayCost, SnapshotTaker, spoken
+
+
+class Scheduled:
+    """Trains under a schedule in a time of its own, and takes the snapshots that are due."""
+
+    def __init__(self, expected: float) -> None:
+        self.schedule = SnapshotSchedule(expected)
+        self.now = 1000.0
+        self.entered = 0
+        self.trained = self.spent = 0.0
+        self.taken: list[float] = []
+        self.looks = 0
+        self._due = 0
+        self.schedule.trains(self.now)
+
+    def steps(self, count: int, seconds: float, cost: float) -> None:
+        for _ in range(count):
+            self.now += seconds
+            self.trained += seconds
+            self.entered += 1
+            if self.entered < self._due:
+                continue
+            self.looks += 1
+            self.schedule.trains(self.now)
+            if self.schedule.left <= 0:
+                self.now += cost
+                self.spent += cost
+                self.taken.append(self.trained)
+                self.schedule.took(cost, self.now)
+            self._due = self.entered + self.schedule.boundaries_left(self.entered)
+
+    @property
+    def stretches(self) -> list[float]:
+        return [later - earlier for earlier, later in zip([0.0, *self.taken], self.taken, strict=False)]
+
+
+@pytest.mark.parametrize("step", [0.001, 0.03, 0.4])
+@pytest.mark.parametrize("cost", [0.0005, 0.02, 0.3])
+def test_few_boundaries_are_looked_at_and_no_stretch_is_longer_than_its_worth_or_what_a_snapshot_costs(
+    step: float, cost: float
+) -> None:
+    training = Scheduled(expected=cost)
+    training.steps(int(400 / step), step, cost)
+    wanted = max(WORTH, cost / SHARE)
+    assert training.taken
+    # A look comes at most one gap late: as many boundaries as the stretch before, which begins with single ones.
+    assert max(training.stretches) <= 2 * wanted + step
+    assert min(training.stretches) >= wanted - step
+    assert training.spent <= SHARE * training.trained
+    assert training.looks <= 6 * len(training.taken)
+
+
+def test_all_snapshots_together_take_no_more_than_their_share_also_if_they_take_longer_than_expected() -> (
+    None
+):
+    randomness = random.Random(5)
+    training = Scheduled(expected=0.001)
+    for _ in range(3000):
+        training.steps(1, randomness.choice([0.01, 0.1, 1.0]), randomness.expovariate(1 / 0.05))
+        if training.taken and training.taken[-1] == training.trained:
+            last = training.schedule.cost
+            assert training.spent - last <= SHARE * training.trained + 1.0
+    assert len(training.taken) > 20
+    # Nobody knows what the next one takes; it is all that can be too much.
+    assert training.spent <= SHARE * training.trained + 0.5
+
+
+def test_one_that_takes_long_is_paid_for_before_the_next() -> None:
+    training = Scheduled(expected=0.001)
+    training.steps(1000, 0.01, 0.001)
+    before = len(training.taken)
+    while len(training.taken) == before:
+        training.steps(1, 0.01, 2.0)
+    at = training.trained
+    training.steps(30_000, 0.01, 0.001)
+    assert training.taken[before + 1] - at >= 2.0 / SHARE - at - 1
+    assert training.spent <= SHARE * training.trained
+
+
+def test_a_pause_of_training_does_not_count() -> None:
+    schedule = SnapshotSchedule(expected=0.001)
+    schedule.trains(10.0)
+    schedule.pauses(10.1)
+    schedule.pauses(400.0)
+    schedule.trains(500.0)
+    assert schedule.left == pytest.approx(WORTH - 0.1)
+
+
+def test_after_a_slow_first_step_the_pace_is_found_again() -> None:
+    training = Scheduled(expected=0.001)
+    training.steps(1, 20.0, 0.001)
+    training.steps(5000, 0.001, 0.001)
+    assert 5.0 / WORTH / 2 <= len(training.taken) <= 5.0 / WORTH + 2
 
 
 class Taken:
@@ -18,7 +114,7 @@ class Taken:
 
     expected = 0.001
 
-    def __init__(self, clock: list[float], last: int = 1000) -> None:
+    def __init__(self, clock: list[float], last: int) -> None:
         self.clock = clock
         self.at: list[int] = []
         self.last = last
@@ -33,61 +129,59 @@ class Taken:
         return not self.given_up
 
 
-def feed_of(taken: Taken | None, entered: list[int]) -> Any:
-    return SimpleNamespace(
-        snapshots=taken,
-        steps_per_execution=1,
-        position=lambda *, pending: {"batches": entered[0] - 1 if pending else entered[0]},
-    )
+class Training:
+    """A fit with these snapshots, or none, on a clock of its own."""
 
+    def __init__(self, last: int | None = 1000, *, tells: bool = True) -> None:
+        self.clock = [10.0]
+        self.entered = 0
+        self.taken = Taken(self.clock, last or 0)
+        feed: Any = SimpleNamespace(
+            snapshots=self.taken if last else None,
+            steps_per_execution=1,
+            position=lambda *, pending: {"batches": self.entered - 1 if pending else self.entered},
+        )
+        self.taker = SnapshotTaker(feed, 3, tells=tells, clock=lambda: self.clock[0])
 
-def train(
-    taker: SnapshotTaker, clock: list[float], entered: list[int], steps: int, seconds: float
-) -> list[float]:
-    """Passes boundaries of training; returns how long each look took."""
-    looks = []
-    for _ in range(steps):
-        entered[0] += 1
-        if entered[0] >= taker.next_boundary():
-            looks.append(taker.boundary(entered[0]))
-        clock[0] += seconds
-    return looks
+    def train(self, steps: int, seconds: float) -> list[float]:
+        """Passes boundaries of training; returns how long each look took."""
+        looks = []
+        for _ in range(steps):
+            self.entered += 1
+            if self.entered >= self.taker.next_boundary():
+                looks.append(self.taker.boundary(self.entered))
+            self.clock[0] += seconds
+        return looks
 
 
 def test_a_snapshot_is_taken_at_the_boundary_where_it_is_due_and_its_time_is_told() -> None:
-    clock, entered = [10.0], [0]
-    taken = Taken(clock)
-    taker = SnapshotTaker(feed_of(taken, entered), 3, tells=True, clock=lambda: clock[0])
-    looks = train(taker, clock, entered, 300, 0.01)
-    stretches = [later - earlier for earlier, later in zip(taken.at, taken.at[1:], strict=False)]
-    assert len(taken.at) >= 4
+    training = Training()
+    looks, at = training.train(300, 0.01), training.taken.at
+    stretches = [later - earlier for earlier, later in itertools.pairwise(at)]
+    assert len(at) >= 4
     # The first took longer than expected, and is paid for. Then 0.4 s: a hundred times 4 ms.
     assert all(38 <= stretch <= 42 for stretch in stretches[1:]), stretches
-    assert [pytest.approx(0.004)] * len(taken.at) == [look for look in looks if look]
-    assert taker.held == 123
+    assert [pytest.approx(0.004)] * len(at) == [look for look in looks if look]
+    assert training.taker.held == 123
 
 
 def test_a_validation_is_no_training() -> None:
-    clock, entered = [10.0], [0]
-    taken = Taken(clock)
-    taker = SnapshotTaker(feed_of(taken, entered), 3, tells=True, clock=lambda: clock[0])
+    training = Training()
     for _ in range(100):
-        train(taker, clock, entered, 1, 0.001)
-        taker.pauses()
-        clock[0] += 60.0
-    assert not taken.at
+        training.train(1, 0.001)
+        training.taker.pauses()
+        training.clock[0] += 60.0
+    assert not training.taken.at
 
 
 def test_where_it_is_given_up_no_boundary_is_looked_at_and_it_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock, entered = [10.0], [0]
-    taken = Taken(clock, last=2)
-    taker = SnapshotTaker(feed_of(taken, entered), 3, tells=False, clock=lambda: clock[0])
+    training = Training(last=2, tells=False)
     with caplog.at_level(logging.INFO, "keras_preempt"):
-        train(taker, clock, entered, 2000, 0.01)
-    assert len(taken.at) == 2
-    assert taker.next_boundary() == NEVER
+        training.train(2000, 0.01)
+    assert len(training.taken.at) == 2
+    assert training.taker.next_boundary() == NEVER
     assert [record.getMessage() for record in caplog.records] == [
         "No more snapshots of the input are taken: its state has grown. A resume draws its batches again."
     ]
@@ -96,16 +190,14 @@ def test_where_it_is_given_up_no_boundary_is_looked_at_and_it_is_said_once(
 def test_without_snapshots_a_long_replay_is_announced_once_and_by_one_process(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        snapshots, "drawn_again_at_most", lambda feed, epochs: (14400, "at the end of an epoch")
-    )
+    most = (14400, "at the end of an epoch")
+    monkeypatch.setattr(snapshots, "drawn_again_at_most", lambda feed, epochs: most)
     for tells in (True, False):
-        clock, entered = [10.0], [0]
-        taker = SnapshotTaker(feed_of(None, entered), 3, tells=tells, clock=lambda clock=clock: clock[0])  # type: ignore[misc]
+        training = Training(last=None, tells=tells)
         with caplog.at_level(logging.INFO, "keras_preempt"):
-            train(taker, clock, entered, 1, 30.0)  # The first step is compiled.
-            looks = train(taker, clock, entered, 3000, 0.05)
-        assert taker.next_boundary() == NEVER
+            training.train(1, 30.0)  # The first step is compiled.
+            looks = training.train(3000, 0.05)
+        assert training.taker.next_boundary() == NEVER
         assert len(looks) <= 10
     (said,) = [record.getMessage() for record in caplog.records]
     assert said == (
@@ -124,11 +216,5 @@ def test_a_short_replay_is_no_news(at_most: Any, caplog: pytest.LogCaptureFixtur
 
 
 def test_times_are_spoken_in_one_unit() -> None:
-    assert [spoken(seconds) for seconds in (61.0, 720.0, 7199.0, 7200.0, 90_000.0, 200_000.0)] == [
-        "61 s",
-        "12 min",
-        "120 min",
-        "2 h",
-        "25 h",
-        "2 days",
-    ]
+    times = {61.0: "61 s", 720.0: "12 min", 7199.0: "120 min", 7200.0: "2 h", 90e3: "25 h", 200e3: "2 days"}
+    assert {seconds: spoken(seconds) for seconds in times} == times

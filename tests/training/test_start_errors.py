@@ -1,38 +1,42 @@
-"""An error at the start of a fit says that keras_preempt raised it, at what, and what helps."""
+"""What ends a start is found and told before training; what was begun is ended, whatever happens, and once."""
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import keras
 import numpy as np
 import pytest
 
 import keras_preempt
-from keras_preempt.checkpoint.errors import ForeignDirectory
+from keras_preempt.checkpoint.errors import ForeignDirectory, StoreUnavailable
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.state.model import ModelState
+from keras_preempt.training.participant import Ending
+from keras_preempt.training.space import check_space
 from keras_preempt.training.start_errors import RESTORING, explain, explained
+from tests import fits
+from tests.cluster.noticed_fit import Model
 
-X = np.ones((8, 3), np.float32)
+X = np.ones((8, 4), np.float32)
+
+compiled = functools.cache(Model)
 
 
-class Stubborn(keras.callbacks.Callback):
+class Stubborn(fits.Doing):
     def get_state(self) -> Any:
         return {"thread": object()}
 
-    def set_state(self, state: Any) -> None:
-        pass
-
 
 def _fit(directory: Path, *callbacks: Any) -> None:
-    keras.utils.clear_session()
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    fits.forget()
     preemption = keras_preempt.PreemptionCallback(directory)
-    model.fit(X, X[:, :1], verbose=0, callbacks=[preemption, *callbacks])
+    compiled().keras.fit(X, X[:, :1], verbose=0, callbacks=[preemption, *callbacks])
 
 
 def _told(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
@@ -61,18 +65,8 @@ def test_state_that_cannot_be_saved(tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_an_error_of_training_itself_is_the_users_own(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Failing(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            raise ArithmeticError
-
-        def get_state(self) -> Any:
-            return {}
-
-        def set_state(self, state: Any) -> None:
-            pass
-
-    with pytest.raises(ArithmeticError) as caught:
-        _fit(tmp_path / "run", Failing())
+    with pytest.raises(KeyError, match="by the test") as caught:
+        _fit(tmp_path / "run", fits.Doing(on_train_batch_end=fits.fail))
     assert "keras_preempt raised this" not in _told(caught.value, caplog)
 
 
@@ -92,3 +86,113 @@ def test_it_is_said_once_and_where_there_are_no_notes_in_the_log(caplog: pytest.
         in caplog.text
     )
     explain(SystemExit(75), RESTORING)
+
+
+MIRRORED, OWN = 4 * 1000, 2 * 10 + 8
+SIGNATURE = [
+    {"name": "model/kernel", "shape": [10, 100], "dtype": "float32"},
+    {"name": "metrics/total", "shape": [10], "dtype": "bfloat16"},
+    {"name": "seed", "shape": [], "dtype": "int64"},
+]
+
+
+class Variables:
+    """A model of which nothing but the sizes is known."""
+
+    def __init__(self, share: float = 0.0, pieces: int = 0) -> None:
+        self._sharded = share, pieces
+
+    def mirrored_signature(self) -> list[dict[str, Any]]:
+        return SIGNATURE[:1]
+
+    def local_signature(self) -> list[dict[str, Any]]:
+        return SIGNATURE[1:]
+
+    def sharded_sizes(self) -> tuple[float, int]:
+        return self._sharded
+
+
+class Disk(LocalStore):
+    """A directory with that many bytes free."""
+
+    def __init__(self, path: Path, free: int) -> None:
+        super().__init__(path)
+        self._free = free
+
+    def check_space(self, size: int) -> None:
+        if size > self._free:
+            raise StoreUnavailable(f"Expected {size} bytes. Received: {self._free}.")
+
+
+def check(
+    path: Path, free: int, members: int = 1, replicas: int = 1, variables: Variables | None = None
+) -> None:
+    check_space(Disk(path, free), cast(ModelState, variables or Variables()), members, replicas)
+
+
+@pytest.mark.parametrize(
+    ("members", "replicas", "variables", "needed", "most"),
+    [
+        (1, 1, Variables(), MIRRORED + OWN, MIRRORED + OWN),
+        (4, 2, Variables(), MIRRORED // 4 + 2 * OWN, MIRRORED + 2 * OWN),
+        (2, 1, Variables(share=500.0, pieces=800), MIRRORED // 2 + 500 + OWN, MIRRORED + 800 + OWN),
+    ],
+    ids=["one worker", "mirrored", "divided"],
+)
+def test_each_worker_needs_room_for_a_share_and_for_what_is_its_own(
+    members: int,
+    replicas: int,
+    variables: Variables,
+    needed: int,
+    most: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of divided variables at least for the share of those that others hold as well, at most for all they hold."""
+    with pytest.raises(StoreUnavailable, match=f"Expected {needed} bytes"):
+        check(tmp_path, needed - 1, members, replicas, variables)
+    check(tmp_path, most, members, replicas, variables)
+    assert caplog.text == ""
+    check(tmp_path, needed, members, replicas, variables)
+    assert ("when all other workers are under notice at once" in caplog.text) == (needed < most)
+    assert (f"Expected {most} bytes" in caplog.text) == (needed < most)
+
+
+def noting(ending: Ending, *names: str) -> list[str]:
+    """Adds an end for each name; returns those that were called, each with the reason."""
+    ended: list[str] = []
+    for name in names:
+        ending.add(lambda name=name: ended.append(f"{name}: {ending.why}"))
+    return ended
+
+
+def test_what_was_started_last_is_ended_first_nothing_twice_and_an_end_that_fails_keeps_no_other_back() -> (
+    None
+):
+    ending = Ending()
+    ended = noting(ending, "store", "watcher")
+    ending.add(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ending.end("over")
+    ending.end("again")
+    assert ended == ["watcher: over", "store: over"]
+
+
+def test_an_error_at_the_start_ends_what_was_started_until_then() -> None:
+    ending = Ending()
+    ended = noting(ending, "store")
+    with pytest.raises(KeyError, match="gone"), ending.on_error():
+        raise KeyError("gone")
+    assert ended == ["store: KeyError at the start: 'gone'"]
+
+
+def test_a_forked_process_ends_nothing_of_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = Ending()
+    ended = noting(ending, "store")
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        ending.end("over")
+        assert ending.over
+        assert ended == []
+    ending.end("over")
+    assert ended == ["store: over"]

@@ -33,9 +33,9 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 class Flaky(LocalStore):
     """Counts what is opened; the first times that a file of mirrored tensors is, it fails."""
 
-    def __init__(self, path: Path, failures: int = 0) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.failures = failures
+        self.failures = 0
         self.opened: Counter[str] = Counter()
 
     def open(self, name: str, moved: Moved = uncounted) -> Any:
@@ -93,26 +93,31 @@ def assert_restored(starts: list[Start], step: int, *, exchanged: bool) -> None:
 
 
 def rounds(table: RoundTable) -> int:
-    """How many rounds of the exchange there were; the same for all workers."""
     (number,) = {len(lengths) for lengths in table.lengths}
     return number
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return saved_run(tmp_path, 3, 8).path
+def stores(tmp_path: Path) -> list[Flaky]:
+    path = saved_run(tmp_path, 3, 8).path
+    return [Flaky(path), Flaky(path)]
 
 
-def test_workers_that_read_together_open_each_file_once(path: Path) -> None:
-    stores, table = [Flaky(path), Flaky(path)], RoundTable(2)
+@pytest.fixture
+def table() -> RoundTable:
+    return RoundTable(2)
+
+
+def test_workers_that_read_together_open_each_file_once(stores: list[Flaky], table: RoundTable) -> None:
     assert_restored(begin_together(stores, table), 8, exchanged=True)
     assert sorted((stores[0].opened + stores[1].opened).values()) == [1, 1]
     assert rounds(table) > 0
 
 
 @pytest.mark.parametrize("proposes", [(False, True), (False, False)])
-def test_worker_0_decides_whether_they_do(path: Path, proposes: tuple[bool, bool]) -> None:
-    stores, table = [Flaky(path), Flaky(path)], RoundTable(2)
+def test_worker_0_decides_whether_they_do(
+    stores: list[Flaky], table: RoundTable, proposes: tuple[bool, bool]
+) -> None:
     assert_restored(begin_together(stores, table, proposes=proposes), 8, exchanged=False)
     assert sorted((stores[0].opened + stores[1].opened).values()) == [2, 2]
     assert rounds(table) == 0
@@ -120,9 +125,9 @@ def test_worker_0_decides_whether_they_do(path: Path, proposes: tuple[bool, bool
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_share_that_cannot_be_read_makes_all_read_everything(
-    failing: int, path: Path, caplog: pytest.LogCaptureFixture
+    failing: int, stores: list[Flaky], table: RoundTable, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stores, table = [Flaky(path, failures=member == failing) for member in range(2)], RoundTable(2)
+    stores[failing].failures = 1
     with caplog.at_level(logging.WARNING):
         starts = begin_together(stores, table)
     assert_restored(starts, 8, exchanged=False)
@@ -134,36 +139,35 @@ def test_a_share_that_cannot_be_read_makes_all_read_everything(
 
 
 @pytest.mark.parametrize("receiver", [0, 1])
-def test_a_share_that_arrives_damaged_makes_all_read_everything(receiver: int, path: Path) -> None:
+def test_a_share_that_arrives_damaged_makes_all_read_everything(
+    receiver: int, stores: list[Flaky], table: RoundTable
+) -> None:
     def damaged(number: int, given: list[Any]) -> None:
         given[1 - receiver][1000] ^= 1
 
-    table = RoundTable(2)
-    starts = begin_together([Flaky(path), Flaky(path)], table, damage={receiver: damaged})
+    starts = begin_together(stores, table, damage={receiver: damaged})
     assert_restored(starts, 8, exchanged=False)
     assert rounds(table) > 0
 
 
-def test_a_damaged_checkpoint_is_not_used_and_the_one_before_it_is_read_together(path: Path) -> None:
-    spoil(LocalStore(path), 8, "w00001.mirrored*")
-    table = RoundTable(2)
-    starts = begin_together([Flaky(path), Flaky(path)], table)
+def test_a_damaged_checkpoint_is_not_used_and_the_one_before_it_is_read_together(
+    stores: list[Flaky], table: RoundTable
+) -> None:
+    spoil(stores[0], 8, "w00001.mirrored*")
+    starts = begin_together(stores, table)
     assert_restored(starts, 3, exchanged=True)
     for start in starts:
         (skipped,) = start.skipped
         assert "another crc32c" in skipped
 
 
-def test_workers_that_see_other_files_exchange_nothing(path: Path) -> None:
+def test_workers_that_see_other_files_exchange_nothing(stores: list[Flaky], table: RoundTable) -> None:
     class Other:
         plan = "another"
 
         def exchange(self) -> Loaded:
             raise AssertionError("it must not be exchanged")
 
-    table = RoundTable(2)
-    starts = begin_together(
-        [Flaky(path), Flaky(path)], table, shares=lambda member, share: Other() if member else share
-    )
+    starts = begin_together(stores, table, shares=lambda member, share: Other() if member else share)
     assert_restored(starts, 8, exchanged=False)
     assert rounds(table) == 0

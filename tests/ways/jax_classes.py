@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import keras
 
-from tests.ways.subclassed import Subclassed
+from tests.ways.subclassed import TwoNetworks, WithNoise
 
 layers, ops = keras.layers, keras.ops
 
@@ -60,21 +60,8 @@ def _now(scope: Any, pair: tuple[Any, Any]) -> Any:
     return before if now is None else now
 
 
-class Noisy(Stateless, Subclassed):
-    """Its own train_step, with noise from its own seed generator, and its own metric.
-
-    Args:
-        from_global: Unused: a compiled step of JAX cannot draw from Keras' global seed.
-    """
-
-    def __init__(self, *, from_global: bool) -> None:
-        super().__init__()
-        self.seed = keras.random.SeedGenerator(5)
-        self.noise = keras.metrics.Mean(name="noise")
-
-    @property
-    def metrics(self) -> Any:
-        return [*super().metrics, self.noise]
+class Noisy(Stateless, WithNoise):
+    """Its own train_step, with noise from its own seed generator, and its own metric."""
 
     def losses_of(self, data: Any) -> Any:
         """Returns the loss and the logs."""
@@ -117,38 +104,15 @@ class Autoencoder(Stateless, keras.Model):
         return loss, {each.name: each.result() for each in self.metrics}
 
 
-class Adversarial(Stateless, keras.Model):
-    """Two networks with an optimizer each. Keras hands on the state of the one of compile, which is not used.
+class Adversarial(Stateless, TwoNetworks):
+    """Keras hands on the state of the optimizer of compile, which is not used.
 
     The variables of the others are attributes of the model, so that they are among those that are not trained.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = keras.Sequential(
-            [keras.Input((4,)), layers.Dense(4, activation="tanh"), layers.Dropout(0.2)]
-        )
-        self.second = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
-        self.mean = keras.metrics.Mean(name="loss")
-        self.first_optimizer, self.second_optimizer = (
-            keras.optimizers.Adam(name="one"),
-            keras.optimizers.Adam(name="two"),
-        )
-        self.first_optimizer.build(self.first.trainable_variables)
-        self.second_optimizer.build(self.second.trainable_variables)
-        self.slots = [*self.first_optimizer.variables, *self.second_optimizer.variables]
-        self.built = True
-
     def compile(self, built: bool) -> None:
-        super().compile()
-        self.loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-    @property
-    def metrics(self) -> Any:
-        return [self.mean]
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        return self.second(self.first(inputs, training=training))
+        super().compile(built)
+        self.slots = [*self.first_optimizer.variables, *self.second_optimizer.variables]
 
     def losses_of(self, data: Any) -> Any:
         """Returns the loss and the logs."""
@@ -160,10 +124,7 @@ class Adversarial(Stateless, keras.Model):
     def train_step(self, state: State, data: Any) -> tuple[Any, State]:
         """Trains the second network to a smaller loss, then the first to a larger one."""
         logs: Any = {}
-        for network, optimizer, sign in (
-            (self.second, self.second_optimizer, 1.0),
-            (self.first, self.first_optimizer, -1.0),
-        ):
+        for network, optimizer, sign in self.turns():
             found, logs, (trained, others, slots, metrics) = self.gradients(state, data)
             at = _places(network.trainable_variables, self.trainable_variables)
             of_optimizer = _places(optimizer.variables, self.non_trainable_variables)

@@ -8,12 +8,9 @@ import keras
 import tensorflow as tf
 
 from tests.ways.subclassed import Subclassed as Subclassed
+from tests.ways.subclassed import TwoNetworks, WithNoise, descend, supervised
 
 layers = keras.layers
-
-
-def _cross_entropy() -> Any:
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 class Counting(Subclassed):
@@ -28,34 +25,15 @@ class Counting(Subclassed):
         return super().call(inputs + 0.01 * self.calls, training=training)
 
 
-class Noisy(Subclassed):
-    """Its own train_step, with noise from its own seed generator, and its own metric.
-
-    Args:
-        from_global: Whether there is noise from Keras' global seed as well. Keras has one in each thread, and so none
-            in those that a strategy runs its replicas in.
-    """
-
-    def __init__(self, *, from_global: bool) -> None:
-        super().__init__()
-        self.from_global = from_global
-        self.seed = keras.random.SeedGenerator(5)
-        self.noise = keras.metrics.Mean(name="noise")
-
-    @property
-    def metrics(self) -> Any:
-        return [*super().metrics, self.noise]
+class Noisy(WithNoise):
+    """Its own train_step, with noise from its own seed generator, and its own metric."""
 
     def train_step(self, data: Any) -> Any:
         x, y = data
         noise = keras.random.normal(tf.shape(x), stddev=0.1, seed=self.seed)
         if self.from_global:
             noise += keras.random.normal(tf.shape(x), stddev=0.1)
-        with tf.GradientTape() as tape:
-            predicted = self(x + noise, training=True)
-            loss = self.compute_loss(x, y, predicted)
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        _, predicted = supervised(self, x + noise, x, y)
         self.noise.update_state(noise)
         logs = self.compute_metrics(x, y, predicted)
         return {**logs, "noise": self.noise.result()}
@@ -97,47 +75,16 @@ class DrawsFromGlobalGenerator(Subclassed):
         return super().train_step((x + noise, y))
 
 
-class Adversarial(keras.Model):
-    """Two networks with an optimizer each, as Keras' GAN example has them; the one of compile is not used."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = keras.Sequential(
-            [keras.Input((4,)), layers.Dense(4, activation="tanh"), layers.Dropout(0.2)]
-        )
-        self.second = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
-        self.built = True
-
-    def compile(self, built: bool) -> None:
-        super().compile()
-        self.first_optimizer, self.second_optimizer = (
-            keras.optimizers.Adam(name="one"),
-            keras.optimizers.Adam(name="two"),
-        )
-        if built:
-            self.first_optimizer.build(self.first.trainable_variables)
-            self.second_optimizer.build(self.second.trainable_variables)
-        self.loss_fn = _cross_entropy()
-        self.mean = keras.metrics.Mean(name="loss")
-
-    @property
-    def metrics(self) -> Any:
-        return [self.mean]
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        return self.second(self.first(inputs, training=training))
+class Adversarial(TwoNetworks):
+    """Trains both in a step."""
 
     def train_step(self, data: Any) -> Any:
         x, y = data
-        for network, optimizer, sign in (
-            (self.second, self.second_optimizer, 1.0),
-            (self.first, self.first_optimizer, -1.0),
-        ):
+        for network, optimizer, sign in self.turns():
             with tf.GradientTape() as tape:
                 loss = self.loss_fn(y, self(x, training=True))
                 signed = sign * loss
-            gradients = tape.gradient(signed, network.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
+            descend(optimizer, tape, signed, network.trainable_variables)
         self.mean.update_state(loss)
         return {"loss": self.mean.result()}
 

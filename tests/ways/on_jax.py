@@ -62,7 +62,7 @@ OTHERWISE: Mapping[str, Verdict | NotOnJax] = {
 NOT_DRILLED = frozenset({"torch"})
 """The ways that no test has held yet: nothing is promised for them."""
 
-SHORT_FORM = ("loop-over-training-data", "py-dataset-threads", "custom-train-step", "early-stopping")
+SHORT_FORM = ("py-dataset-threads",)
 """Those that `make test` runs; `make chaos` runs all."""
 
 

@@ -16,7 +16,17 @@ import numpy as np
 WORKER = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
 
 
-class Recorder(keras.callbacks.Callback):
+class Stateless(keras.callbacks.Callback):
+    """A callback that says that it has no state."""
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Recorder(Stateless):
     """Prints ``RAN epoch batch logs drawn`` after every step.
 
     Args:
@@ -57,9 +67,3 @@ class Recorder(keras.callbacks.Callback):
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._begin("test_batch")
-
-    def get_state(self) -> dict[str, Any]:
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        pass

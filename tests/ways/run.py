@@ -118,6 +118,11 @@ class Run:
                 for replica, value in enumerate(parts):
                     self._arrays[f"{name}{variable.path}.{number}@{replica}"] = np.asarray(value)
 
+    def keep_optimizers(self, *optimizers: Any) -> None:
+        """Keeps every variable of optimizers that the model does not show."""
+        for each in optimizers:
+            self.keep(**{f"{each.name} {n}": variable.numpy() for n, variable in enumerate(each.variables)})
+
     def keep(self, **values: Any) -> None:
         """Keeps anything else: arrays, or plain data."""
         for name, value in values.items():
@@ -156,9 +161,11 @@ def _plain(value: Any) -> Any:
 
 
 def find(module: str, name: str) -> Way:
-    """Returns the way of that name in a module of the catalogue."""
-    ways = importlib.import_module(f"tests.ways.catalogue.{module}").WAYS
-    return next(way for way in ways if way.name == name)
+    """Returns the way of that name; jobs that are drawn at random are made when they are asked for."""
+    found = importlib.import_module(module)
+    if name.startswith("seed-"):
+        return found.way(int(name.removeprefix("seed-")))
+    return next(way for way in found.WAYS if way.name == name)
 
 
 def main() -> None:

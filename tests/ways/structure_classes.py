@@ -11,6 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tests.ways.subclassed import Subclassed, descend, supervised
+
 layers = keras.layers
 
 
@@ -20,7 +22,7 @@ def _network(width: int, *more: Any) -> Any:
 
 
 class Structure(keras.Model):
-    """A model without call(), whose train_step returns what `losses` gives.
+    """A model without call(), whose train_step takes a step of the optimizer of compile with its `loss_of`.
 
     Attributes:
         traces: How often Python has run its train_step.
@@ -35,8 +37,19 @@ class Structure(keras.Model):
     def metrics(self) -> Any:
         return [self.tracker]
 
+    def train_step(self, data: Any) -> Any:
+        self.traces[0] += 1
+        with tf.GradientTape() as tape:
+            loss = self.loss_of(data)
+        self.apply(self.optimizer, tape, loss, self.learned())
+        self.tracker.update_state(loss)
+        return {m.name: m.result() for m in self.metrics}
+
+    def learned(self) -> Any:
+        return self.trainable_variables
+
     def apply(self, optimizer: Any, tape: Any, loss: Any, variables: Any) -> None:
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        descend(optimizer, tape, loss, variables)
 
 
 class Sampling(layers.Layer):
@@ -65,17 +78,12 @@ class Autoencoder(Structure):
     def metrics(self) -> Any:
         return [self.tracker, self.distance]
 
-    def train_step(self, data: Any) -> Any:
-        self.traces[0] += 1
+    def loss_of(self, data: Any) -> Any:
         x = data[0] if isinstance(data, tuple) else data
-        with tf.GradientTape() as tape:
-            mean, spread = tf.split(self.encoder(x), 2, axis=-1)
-            distance = tf.reduce_mean((self.decoder(self.sampling([mean, spread])) - x) ** 2)
-            loss = distance - 0.1 * tf.reduce_mean(1 + spread - mean**2 - tf.exp(spread))
-        self.apply(self.optimizer, tape, loss, self.trainable_variables)
-        self.tracker.update_state(loss)
+        mean, spread = tf.split(self.encoder(x), 2, axis=-1)
+        distance = tf.reduce_mean((self.decoder(self.sampling([mean, spread])) - x) ** 2)
         self.distance.update_state(distance)
-        return {"loss": self.tracker.result(), "distance": self.distance.result()}
+        return distance - 0.1 * tf.reduce_mean(1 + spread - mean**2 - tf.exp(spread))
 
 
 class Rivals(Structure):
@@ -92,8 +100,8 @@ class Rivals(Structure):
         self.noise = keras.random.SeedGenerator(9)
         self.penalty = penalty
 
-    def compile(self, optimizers: dict[str, Any]) -> None:
-        super().compile()
+    def compile(self, optimizers: dict[str, Any], **options: Any) -> None:
+        super().compile(**options)
         self.parts = optimizers
         self.loss_fn = keras.losses.BinaryCrossentropy(from_logits=True)
 
@@ -133,24 +141,24 @@ class Diffusion(Structure):
         self.ema_network = keras.models.clone_model(self.network)
         self.noise = keras.random.SeedGenerator(1)
 
-    def _loss(self, data: Any, network: Any) -> Any:
+    def learned(self) -> Any:
+        return self.network.trainable_variables
+
+    def loss_of(self, data: Any, network: Any = None) -> Any:
+        network = network or self.network
         x = self.normalizer(data[0] if isinstance(data, tuple) else data)
         noise = keras.random.normal(tf.shape(x), seed=self.noise)
         time = keras.random.uniform((tf.shape(x)[0], 1), seed=self.noise)
         return tf.reduce_mean((network(tf.concat([x * (1 - time) + noise * time, time], -1)) - noise) ** 2)
 
     def train_step(self, data: Any) -> Any:
-        self.traces[0] += 1
-        with tf.GradientTape() as tape:
-            loss = self._loss(data, self.network)
-        self.apply(self.optimizer, tape, loss, self.network.trainable_variables)
+        logs = super().train_step(data)
         for weight, average in zip(self.network.weights, self.ema_network.weights, strict=True):
             average.assign(0.9 * average + 0.1 * weight)
-        self.tracker.update_state(loss)
-        return {m.name: m.result() for m in self.metrics}
+        return logs
 
     def test_step(self, data: Any) -> Any:
-        self.tracker.update_state(self._loss(data, self.ema_network))
+        self.tracker.update_state(self.loss_of(data, self.ema_network))
         return {m.name: m.result() for m in self.metrics}
 
 
@@ -203,15 +211,10 @@ class Triplets(Structure):
         super().__init__()
         self.embedding = _network(3)
 
-    def train_step(self, data: Any) -> Any:
-        self.traces[0] += 1
-        with tf.GradientTape() as tape:
-            anchor, same, other = (self.embedding(each) for each in data)
-            near, far = (tf.reduce_sum((anchor - each) ** 2, -1) for each in (same, other))
-            loss = tf.reduce_mean(tf.maximum(near - far + 0.5, 0.0))
-        self.apply(self.optimizer, tape, loss, self.trainable_weights)
-        self.tracker.update_state(loss)
-        return {"loss": self.tracker.result()}
+    def loss_of(self, data: Any) -> Any:
+        anchor, same, other = (self.embedding(each) for each in data)
+        near, far = (tf.reduce_sum((anchor - each) ** 2, -1) for each in (same, other))
+        return tf.reduce_mean(tf.maximum(near - far + 0.5, 0.0))
 
 
 class Metric(keras.Model):
@@ -226,12 +229,11 @@ class Metric(keras.Model):
         with tf.GradientTape() as tape:
             alike = tf.matmul(self(anchors, training=True), self(positives, training=True), transpose_b=True)
             loss = self.compute_loss(y=tf.range(tf.shape(anchors)[0]), y_pred=alike)
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        descend(self.optimizer, tape, loss, self.trainable_variables)
         return {"loss": loss}
 
 
-class NestedLogs(keras.Model):
+class NestedLogs(Subclassed):
     """Returns logs in dictionaries within dictionaries.
 
     Args:
@@ -240,25 +242,13 @@ class NestedLogs(keras.Model):
 
     def __init__(self, *, by_metric: bool) -> None:
         super().__init__()
-        self.hidden, self.dropout, self.top = (
-            layers.Dense(5, activation="relu"),
-            layers.Dropout(0.3),
-            layers.Dense(3),
-        )
         self.by_metric = by_metric
         self.traces = [0]
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        return self.top(self.dropout(self.hidden(inputs), training=training))
 
     def train_step(self, data: Any) -> Any:
         self.traces[0] += 1
         x, y = data
-        with tf.GradientTape() as tape:
-            said = self(x, training=True)
-            loss = self.compute_loss(x, y, said)
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        loss, said = supervised(self, x, x, y)
         results = self.compute_metrics(x, y, said)
         if self.by_metric:
             return {m.name: m.result() for m in self.metrics}

@@ -6,19 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.ways.catalogue import basics, inputs_augmented, inputs_python, inputs_tfdata, shared_shuffles
+from tests.ways.catalogue.all_ways import INPUTS
 from tests.ways.drill import Job, parameters
 from tests.ways.way import Way
 
-WAYS = (
-    *basics.WAYS,
-    *inputs_tfdata.WAYS,
-    *shared_shuffles.WAYS,
-    *inputs_augmented.WAYS,
-    *inputs_python.WAYS,
-)
 
-
-@pytest.mark.parametrize(("way", "strategy"), parameters(WAYS))
+@pytest.mark.parametrize(("way", "strategy"), parameters(INPUTS))
 def test_input(way: Way, strategy: str, tmp_path: Path) -> None:
     Job(tmp_path, way, strategy).hold()

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.ways.catalogue import fits, models, optimizers, several_fits, tuning
+from tests.ways.catalogue.all_ways import FITS, MODELS
 from tests.ways.drill import Job, parameters
 from tests.ways.way import Way
 
 
-@pytest.mark.parametrize(("way", "strategy"), parameters([*models.WAYS, *optimizers.WAYS]))
+@pytest.mark.parametrize(("way", "strategy"), parameters(MODELS))
 def test_model(way: Way, strategy: str, tmp_path: Path) -> None:
     Job(tmp_path, way, strategy).hold()
 
 
-@pytest.mark.parametrize(("way", "strategy"), parameters([*fits.WAYS, *several_fits.WAYS, *tuning.WAYS]))
+@pytest.mark.parametrize(("way", "strategy"), parameters(FITS))
 def test_fit(way: Way, strategy: str, tmp_path: Path) -> None:
     Job(tmp_path, way, strategy).hold()

@@ -2,18 +2,20 @@
 
 A `Way` is one row of the table in docs/tested-combinations.md and one test for each strategy: `tests.ways.drill` runs
 its job undisturbed and preempted, and compares the result with the verdict. The table is written from the same objects
-(docs/ways_table.py), so it says what the tests check. Nothing here, and nothing at the top of a module of the
-catalogue, imports TensorFlow: the table is written without it.
+(docs/ways_table.py), so it says what the tests check. Nothing here imports TensorFlow, and the catalogue takes it from
+`tests.ways.late`: the table is written without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.ways.run import Run
+    from tests.ways.run import Run as Run
+else:
+    Run = Any  # Its module imports TensorFlow.
 
 ONE, MIRRORED, WORKERS = "one", "mirrored", "workers"
 STRATEGIES = {
@@ -59,11 +61,11 @@ class Warned:
 
 
 @dataclass(frozen=True)
-class Refused:
+class Fails:
     """An error before the first step.
 
     Attributes:
-        reason: Why, as the end of "refused: ...".
+        reason: Why, as the end of "refused: ..." or "Keras itself fails: ...".
         match: A regular expression that a line of the output has.
     """
 
@@ -71,20 +73,20 @@ class Refused:
     match: str
 
 
-@dataclass(frozen=True)
-class KerasFails:
-    """Keras itself cannot train this way, with or without this package; the test runs the job without it.
+class Refused(Fails):
+    """The package refuses to train this way."""
 
-    Attributes:
-        reason: What Keras does, as the end of "Keras itself fails: ...".
-        match: A regular expression that a line of the output has.
-    """
 
-    reason: str
-    match: str
+class KerasFails(Fails):
+    """Keras itself cannot train this way, with or without this package; the test runs the job without it."""
 
 
 Verdict = Exact | Warned | Refused | KerasFails
+
+
+def everywhere(verdict: Verdict) -> Mapping[str, Verdict]:
+    """Returns one verdict for every strategy."""
+    return dict.fromkeys(STRATEGIES, verdict)
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class Way:
         name: The test's name: lower case, with dashes.
         shown: What the table calls it.
         job: Trains; it is called in a process of its own, once for each start.
-        verdicts: What is promised, by strategy; a strategy that is not there does not apply.
+        verdicts: What is promised, by strategy; a strategy that is not there does not apply. Unless it is said, the
+            same bits under every strategy.
         strikes: Where each start but the last gets SIGTERM, see `tests.ways.recorder.Recorder`; "batch 9" is the
             tenth step that the process begins.
         drawn: The most batches that a start draws beside those that it trains on or validates with: under a strategy,
@@ -107,7 +110,7 @@ class Way:
     name: str
     shown: str
     job: Callable[[Run], None] = field(repr=False)
-    verdicts: Mapping[str, Verdict]
+    verdicts: Mapping[str, Verdict] = field(default_factory=lambda: everywhere(Exact()))
     strikes: tuple[str, ...] = ("batch 9",)
     drawn: int | None = None
     needs: tuple[str, ...] = ()

@@ -10,34 +10,11 @@ import pytest
 from keras.src.backend.jax.trainer import JAXEpochIterator
 
 from keras_preempt.backend.jax import array_batches
-
-SAMPLES, BATCH = 45, 7
-X = np.arange(SAMPLES * 2).reshape(SAMPLES, 2).astype("float32")
-Y = np.arange(SAMPLES) % 3
+from tests.backend.arrays import BATCH, DATA, OPTIONS, SAMPLES, X, Y, drawn
 
 
 def adapter(**options: Any) -> Any:
-    return JAXEpochIterator(**{"x": X, "y": Y, "batch_size": BATCH, **options}).data_adapter
-
-
-def drawn(batches: Any) -> list[Any]:
-    return [
-        [np.asarray(leaf).tolist() for leaf in keras.tree.flatten(batch) if leaf is not None]
-        for batch in batches
-    ]
-
-
-OPTIONS = [
-    {"shuffle": True},
-    {"shuffle": False},
-    {"shuffle": "batch"},
-    {"shuffle": True, "class_weight": {0: 1.0, 1: 2.0, 2: 3.0}},
-    {"shuffle": True, "sample_weight": np.arange(SAMPLES)},
-    {"shuffle": "batch", "x": {"a": X, "b": X[:, :1]}},
-    {"shuffle": True, "x": [X, X + 1], "y": None},
-    {"shuffle": True, "batch_size": 9},
-    {"shuffle": True, "batch_size": SAMPLES + 1},
-]
+    return JAXEpochIterator(**{**DATA, **options}).data_adapter
 
 
 def undisturbed(data: Any) -> tuple[list[Any], list[Any]]:
@@ -54,7 +31,7 @@ def is_state(state: Any) -> bool:
     return all(np.array_equal(one, other) for one, other in zip(np.random.get_state(), state, strict=True))
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values()))[:40])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_the_order_is_drawn_again_at_every_batch(options: dict[str, Any]) -> None:
     data = adapter(**options)
     whole, states = undisturbed(data)

@@ -22,8 +22,8 @@ def model() -> keras.Model:
     return made
 
 
-def model_parallel(*keys: str, shape: tuple[int, int] = (2, 2)) -> None:
-    mesh = keras.distribution.DeviceMesh(shape, ["batch", "model"])
+def model_parallel(*keys: str) -> None:
+    mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"])
     layout = keras.distribution.LayoutMap(mesh)
     for key in keys:
         layout[key] = (None, "model")
@@ -32,9 +32,12 @@ def model_parallel(*keys: str, shape: tuple[int, int] = (2, 2)) -> None:
     )
 
 
-@pytest.mark.parametrize("last", [None, 4, 8])
-def test_a_last_batch_that_all_devices_can_divide_is_fine(last: int | None) -> None:
-    keras.distribution.set_distribution(keras.distribution.DataParallel())
+@pytest.mark.parametrize(
+    ("distributed", "last"), [(True, None), (True, 4), (True, 8), (False, None), (False, 5)]
+)
+def test_a_last_batch_that_all_devices_can_divide_is_fine(distributed: bool, last: int | None) -> None:
+    if distributed:
+        keras.distribution.set_distribution(keras.distribution.DataParallel())
     checks.check(model(), feed(last))
 
 
@@ -50,11 +53,6 @@ def test_keras_really_fails_at_such_a_batch() -> None:
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     with pytest.raises(Exception, match="evenly divide"):
         model().fit(np.ones((14, 4)), np.ones((14, 1)), batch_size=8, verbose=0)
-
-
-@pytest.mark.parametrize("last", [None, 5])
-def test_without_a_distribution_every_batch_is_fine(last: int | None) -> None:
-    checks.check(model(), feed(last))
 
 
 def test_of_a_mesh_only_the_batch_dimension_counts() -> None:
@@ -97,23 +95,15 @@ def test_a_key_may_match_a_variable_of_the_optimizer() -> None:
 # -- Place --------------------------------------------------------------------------------------------------
 
 
-def test_the_layout_of_a_distribution_is_told_in_words() -> None:
-    assert place.layout(None) == ""
-    assert place.layout(keras.distribution.DataParallel()) == ""
-    model_parallel()
-    assert place.layout(keras.distribution.distribution()) == "ModelParallel over batch=2 x model=2"
-
-
-def test_the_replicas_are_those_that_divide_a_batch() -> None:
-    assert place.replicas(None) == 1
-    assert place.replicas(keras.distribution.DataParallel()) == 4
-    model_parallel()
-    assert place.replicas(place.strategy_of(None)) == 2
-
-
-def test_one_process_has_its_place_alone() -> None:
-    assert place.place(keras.distribution.DataParallel()).members == 1
+def test_a_distribution_in_one_process_has_a_layout_and_as_many_replicas_as_divide_a_batch() -> None:
+    data_parallel = keras.distribution.DataParallel()
+    assert (place.layout(None), place.replicas(None)) == ("", 1)
+    assert (place.layout(data_parallel), place.replicas(data_parallel)) == ("", 4)
+    assert place.place(data_parallel).members == 1
     assert not place.remote_workers()
+    model_parallel()
+    found = place.strategy_of(None)
+    assert (place.layout(found), place.replicas(found)) == ("ModelParallel over batch=2 x model=2", 2)
 
 
 def _devices(*processes: int) -> Any:

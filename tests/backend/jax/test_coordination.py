@@ -29,23 +29,22 @@ def coordinator() -> JaxCoordinator:
     return JaxCoordinator(0, 1)
 
 
-def test_the_first_insert_wins(coordinator: JaxCoordinator, key: str) -> None:
-    assert coordinator.put_if_absent(key, "first")
-    assert not coordinator.put_if_absent(key, "second")
-    assert coordinator.wait_for(key, 10) == "first"
+def test_of_several_threads_one_inserts_and_later_inserts_change_nothing(
+    coordinator: JaxCoordinator, key: str
+) -> None:
+    won: list[str] = []
 
+    def insert(name: str) -> None:
+        if coordinator.put_if_absent(key, name):
+            won.append(name)
 
-def test_of_several_threads_one_inserts(coordinator: JaxCoordinator, key: str) -> None:
-    won: list[bool] = []
-    threads = [
-        threading.Thread(target=lambda n=n: won.append(coordinator.put_if_absent(key, str(n))))
-        for n in range(8)
-    ]
+    threads = [threading.Thread(target=insert, args=[str(number)]) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(won) == [False] * 7 + [True]
+    assert not coordinator.put_if_absent(key, "later")
+    assert won == [coordinator.wait_for(key, 10)]
 
 
 def test_a_key_that_does_not_come_is_a_timeout(coordinator: JaxCoordinator, key: str) -> None:

@@ -175,27 +175,19 @@ def test_a_process_of_no_job_does_nothing_when_it_leaves(exits: Exits, state: An
     assert distributed.early_notice() is None
 
 
-def test_a_signal_that_jax_has_heard_is_told_with_its_time() -> None:
+def test_a_signal_that_jax_has_heard_or_tells_of_late_is_told_with_its_time() -> None:
     assert distributed.early_notice() is None
-    found = distributed.client()
-    found.key_value_set(distributed.NOTICE_KEY, "2026-01-01T00:00:00")
-    try:
-        assert distributed.early_notice() == "2026-01-01T00:00:00"
-    finally:
-        found.key_value_delete(distributed.NOTICE_KEY)
-    assert distributed.early_notice() is None
-    assert distributed.early_notice(0.1) is None
-
-
-def test_a_signal_that_jax_tells_of_late_is_waited_for() -> None:
     found = distributed.client()
     told = threading.Timer(0.2, found.key_value_set, (distributed.NOTICE_KEY, "2026-01-01T00:00:00"))
     told.start()
     try:
         assert distributed.early_notice(30.0) == "2026-01-01T00:00:00"
+        assert distributed.early_notice() == "2026-01-01T00:00:00"
     finally:
         told.join()
         found.key_value_delete(distributed.NOTICE_KEY)
+    assert distributed.early_notice() is None
+    assert distributed.early_notice(0.1) is None
 
 
 @pytest.mark.parametrize(

@@ -19,19 +19,15 @@ from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.random import seed_generator
 
-from keras_preempt.backend import versions
 from keras_preempt.backend.keras import callbacks, model_parts
 from keras_preempt.backend.keras import running_fit as keras_fit
 from keras_preempt.backend.keras.model_parts import steps_done
 from keras_preempt.backend.keras.names import KerasInternalsError
 from keras_preempt.backend.tensorflow import repairs
 from keras_preempt.backend.tensorflow.feed import DatasetFeed, running_fit
+from tests.backend.changed import keras_changed as _changed
 
 DATA = tf.data.Dataset.from_tensor_slices((np.ones((8, 3), "float32"), np.ones((8, 1), "float32"))).batch(2)
-
-
-def _changed(what: str) -> str:
-    return f"{what} (Keras {keras.__version__} installed, {versions.NEWEST_KERAS} verified)"
 
 
 def new_model(**arguments: Any) -> keras.Model:

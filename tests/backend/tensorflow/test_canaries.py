@@ -19,6 +19,7 @@ from keras_preempt.backend import place, versions
 from keras_preempt.backend.tensorflow import coordination, datasets, errors
 from keras_preempt.backend.tensorflow.coordination import CoordinationKeys
 from keras_preempt.backend.versions import UnsupportedTensorFlow
+from tests.backend.changed import tensorflow_changed as _changed
 
 METHODS = {
     "set_config_key_value": ["key", "value"],
@@ -28,12 +29,6 @@ METHODS = {
     "get_task_states": ["job_configs"],
     "get_server_def": [],
 }
-
-
-def _changed(what: str) -> str:
-    return (
-        f"{what} (TensorFlow {tf.__version__} installed, {', '.join(versions.VERIFIED_TENSORFLOW)} verified)"
-    )
 
 
 def numbers() -> tf.data.Dataset:
@@ -128,11 +123,6 @@ def test_where_the_op_is_linked_it_is_called_and_its_error_is_the_one(
         errors.check_preemption(None)
 
 
-def test_errors_of_the_service_are_told_from_its_timeouts() -> None:
-    assert issubclass(tf.errors.DeadlineExceededError, tf.errors.OpError)
-    assert issubclass(tf.errors.UnavailableError, tf.errors.OpError)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_that_is_gone_is_an_error_that_says_what_to_install(
     method: str, monkeypatch: pytest.MonkeyPatch
@@ -153,11 +143,6 @@ def test_an_iterator_has_a_resource_that_can_be_saved_and_restored() -> None:
     other = iter(numbers())
     datasets.restore_iterator(other, state)
     assert int(next(other)) == 1, _changed("DeserializeIterator no longer goes on where the state was saved")
-
-
-@pytest.mark.parametrize("op", ["SerializeIterator", "DeserializeIterator"])
-def test_the_op_that_moves_an_iterators_state_is_there(op: str) -> None:
-    assert hasattr(tf.raw_ops, op), _changed(f"tf.raw_ops.{op} is gone")
 
 
 @pytest.mark.parametrize(

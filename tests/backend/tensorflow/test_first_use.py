@@ -61,10 +61,7 @@ def test_keras_is_as_it_was_once_nobody_watches() -> None:
 def test_nothing_is_told_while_shapes_are_inferred() -> None:
     told: list[Any] = []
     watch = FirstUse([], lambda variable: bool(told.append(variable)))
-    layer = keras.layers.Dense(2)
-    keras.backend.compute_output_spec(layer, keras.KerasTensor((3, 4))) if hasattr(
-        keras.backend, "compute_output_spec"
-    ) else layer.compute_output_spec(keras.KerasTensor((3, 4)))
+    keras.layers.Dense(2).compute_output_spec(keras.KerasTensor((3, 4)))
     assert told == []
     watch.stop()
 

@@ -59,14 +59,13 @@ def saves_by(slow: Slow, way: str) -> Callable[[], object]:
         slow.begin()
         return slow
 
-    ways: dict[str, Callable[[], object]] = {
+    return {
         "future": returns_a_future,
         "thread in a list": returns_a_thread,
         "object": returns_itself,
         "method": _Checkpointer(slow).save,
         "partial": functools.partial(_Checkpointer(slow).save),
-    }
-    return ways[way]
+    }[way]
 
 
 class _Checkpointer:
@@ -124,28 +123,39 @@ class Trainer:
     join = result = sync
 
 
-def test_of_an_object_that_was_not_returned_nothing_is_called_that_may_mean_something_else(
-    tmp_path: Path,
+def fails() -> None:
+    raise OSError("no space left")
+
+
+async def never_awaited() -> None:
+    raise AssertionError("nobody awaits this")
+
+
+def failing_process() -> object:
+    process = multiprocessing.get_context("spawn").Process(target=sys.exit, args=(3,))
+    process.start()
+    return process
+
+
+@pytest.mark.parametrize(
+    ("save_fn", "status"),
+    [
+        (Trainer().save, 75),
+        (lambda: ThreadPoolExecutor(1).submit(fails), 74),
+        (failing_process, 74),
+        (lambda: never_awaited(), 74),
+    ],
+    ids=["no save is returned", "future", "process", "coroutine"],
+)
+def test_a_save_in_the_background_that_fails_is_no_save_and_nothing_else_is_taken_for_one(
+    tmp_path: Path, save_fn: Callable[[], object], status: int
 ) -> None:
-    config = TerminationConfig(save_fn=Trainer().save)
+    config = TerminationConfig(save_fn=save_fn)
     handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, config)
     handler.run(sigterm)
     with pytest.raises(SystemExit) as left:
         handler.run(int)
-    assert left.value.code == 75
-
-
-def test_a_save_in_the_background_that_fails_is_no_save(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise OSError("no space left")
-
-    with ThreadPoolExecutor(1) as pool:
-        config = TerminationConfig(save_fn=lambda: pool.submit(fail))
-        handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, config)
-        handler.run(sigterm)
-        with pytest.raises(SystemExit) as left:
-            handler.run(int)
-    assert left.value.code == 74
+    assert left.value.code == status
 
 
 @pytest.mark.parametrize("who", ["the handler", "a save_fn"])
@@ -164,28 +174,6 @@ def test_what_tensorflow_fails_to_write_in_the_background_is_no_save(tmp_path: P
     assert left.value.code == 74
 
 
-def test_a_process_that_fails_to_save_is_no_save(tmp_path: Path) -> None:
-    def save() -> object:
-        process = multiprocessing.get_context("spawn").Process(target=sys.exit, args=(3,))
-        process.start()
-        return process
-
-    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, TerminationConfig(save_fn=save))
-    handler.run(sigterm)
-    with pytest.raises(SystemExit) as left:
-        handler.run(int)
-    assert left.value.code == 74
-
-
-def test_a_save_fn_that_would_never_be_run_is_refused_or_is_no_save(tmp_path: Path) -> None:
-    async def save() -> None:
-        raise AssertionError("nobody awaits this")
-
+def test_a_save_fn_that_would_never_be_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a coroutine function"):
-        PreemptionCheckpointHandler(None, checkpoint(), tmp_path, TerminationConfig(save_fn=save))
-    config = TerminationConfig(save_fn=lambda: save())
-    handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, config)
-    handler.run(sigterm)
-    with pytest.raises(SystemExit) as left:
-        handler.run(int)
-    assert left.value.code == 74
+        PreemptionCheckpointHandler(None, checkpoint(), tmp_path, TerminationConfig(save_fn=never_awaited))

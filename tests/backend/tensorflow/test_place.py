@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,46 +33,51 @@ def in_cluster(monkeypatch: pytest.MonkeyPatch, job: str, task: int, **jobs: int
     return place(Workers())
 
 
-def test_one_device_is_one_process() -> None:
-    assert place(tf.distribute.get_strategy()) == Place(0, 1, "")
-    assert place(tf.distribute.OneDeviceStrategy("/cpu:0")) == Place(0, 1, "")
+@pytest.mark.parametrize(
+    "make",
+    [
+        tf.distribute.get_strategy,
+        lambda: tf.distribute.OneDeviceStrategy("/cpu:0"),
+        lambda: tf.distribute.MirroredStrategy(["/cpu:0"]),
+    ],
+)
+def test_devices_and_replicas_in_one_process_are_one_process(make: Callable[[], Any]) -> None:
+    assert place(make()) == Place(0, 1, "")
 
 
-def test_replicas_in_one_process_are_one_process() -> None:
-    assert place(tf.distribute.MirroredStrategy(["/cpu:0"])) == Place(0, 1, "")
+WORKERS, CHIEF = {"worker": 3}, {"chief": 1, "worker": 2}
 
 
-@pytest.mark.parametrize("task", [0, 1, 2])
-def test_workers_are_numbered_as_tensorflow_numbers_them(monkeypatch: pytest.MonkeyPatch, task: int) -> None:
-    assert in_cluster(monkeypatch, "worker", task, worker=3) == Place(
-        task, 3, f"/job:worker/task:{task}", (("worker", 3),), joins=True
-    )
+@pytest.mark.parametrize(
+    ("member", "job", "task", "jobs"),
+    [
+        *[(task, "worker", task, WORKERS) for task in range(3)],
+        *[(0, "chief", 0, CHIEF), (1, "worker", 0, CHIEF), (2, "worker", 1, CHIEF)],
+    ],
+)
+def test_workers_are_numbered_as_tensorflow_numbers_them_after_the_chief(
+    monkeypatch: pytest.MonkeyPatch, member: int, job: str, task: int, jobs: dict[str, int]
+) -> None:
+    device = f"/job:{job}/task:{task}"
+    # Written in the other order.
+    found = in_cluster(monkeypatch, job, task, **dict(reversed(jobs.items())))
+    assert found == Place(member, 3, device, tuple(jobs.items()), joins=True)
 
 
-def test_the_chief_is_member_0_and_the_workers_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = (("chief", 1), ("worker", 2))
-    for member, (job, task) in enumerate([("chief", 0), ("worker", 0), ("worker", 1)]):
-        found = in_cluster(monkeypatch, job, task, worker=2, chief=1)
-        assert found == Place(member, 3, f"/job:{job}/task:{task}", jobs, joins=True)
+@pytest.mark.parametrize(
+    ("task", "jobs"), [(0, {"worker": 1, "chief": 1}), (1, {"worker": 2, "evaluator": 1, "ps": 2})]
+)
+def test_the_chief_is_counted_and_other_jobs_are_not(
+    monkeypatch: pytest.MonkeyPatch, task: int, jobs: dict[str, int]
+) -> None:
+    assert in_cluster(monkeypatch, "worker", task, **jobs).members == 2
 
 
-def test_a_chief_and_one_worker_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert in_cluster(monkeypatch, "worker", 0, worker=1, chief=1).members == 2
-
-
-def test_other_jobs_of_the_cluster_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert in_cluster(monkeypatch, "worker", 1, worker=2, evaluator=1, ps=2).members == 2
-
-
-@pytest.mark.parametrize("jobs", [{"worker": 1}, {"chief": 1}])
-def test_a_cluster_of_one_is_one_process(monkeypatch: pytest.MonkeyPatch, jobs: dict[str, int]) -> None:
-    (job,) = jobs
-    assert in_cluster(monkeypatch, job, 0, **jobs) == Place(0, 1, "", joins=True)
-
-
-def test_a_strategy_over_workers_without_a_cluster_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("job", ["worker", "chief", None])
+def test_a_cluster_of_one_or_none_is_one_process(monkeypatch: pytest.MonkeyPatch, job: str | None) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert place(Workers()) == Place(0, 1, "", joins=True)
+    found = in_cluster(monkeypatch, job, 0, **{job: 1}) if job else place(Workers())
+    assert found == Place(0, 1, "", joins=True)
 
 
 def test_a_process_that_is_no_training_worker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

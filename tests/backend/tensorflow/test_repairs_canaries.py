@@ -11,18 +11,15 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend import requirements, versions
+from keras_preempt.backend import requirements
 from keras_preempt.backend.keras import model_parts, names
 from keras_preempt.backend.keras.names import PrivateName
 from keras_preempt.backend.tensorflow import repairs
+from tests.backend.changed import keras_changed as _changed
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
 _NAMES = [value for value in vars(repairs).values() if isinstance(value, PrivateName)]
-
-
-def _changed(what: str) -> str:
-    return f"{what} (Keras {keras.__version__} installed, {versions.NEWEST_KERAS} verified)"
 
 
 @pytest.mark.parametrize("name", _NAMES, ids=lambda name: name.path)

@@ -13,18 +13,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend import versions
 from keras_preempt.backend.tensorflow import reshuffling
 from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, keeps_an_order, reshuffling_of, sources
 from keras_preempt.state.shuffles import Shuffles
+from tests.backend.changed import tensorflow_changed as _changed
 
 N = 32
-
-
-def _changed(what: str) -> str:
-    return (
-        f"{what} (TensorFlow {tf.__version__} installed, {', '.join(versions.VERIFIED_TENSORFLOW)} verified)"
-    )
 
 
 def shuffled(seed: int = 7, buffer: int = N) -> tf.data.Dataset:
@@ -67,24 +61,6 @@ def test_all_pipelines_of_a_shuffle_share_its_seed_generator() -> None:
         assert found.count() == before + 2
 
 
-def test_an_iterator_that_another_thread_makes_counts() -> None:
-    data = shuffled()
-    found = Reshuffling(data)
-    thread = threading.Thread(target=order, args=(data,))
-    thread.start()
-    thread.join()
-    assert found.count() == 2
-
-
-def test_iterators_of_a_strategy_count() -> None:
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    data = shuffled()
-    distributed = strategy.experimental_distribute_dataset(data.batch(4))
-    found = Reshuffling(data)
-    next(iter(distributed))
-    assert found.count() == 2
-
-
 def test_setting_the_count_leaves_an_iterator_alone_that_is_being_drawn() -> None:
     expected = order(shuffled())
     data = shuffled()
@@ -95,7 +71,7 @@ def test_setting_the_count_leaves_an_iterator_alone_that_is_being_drawn() -> Non
 
 
 def test_looking_for_seed_generators_again_and_again_gets_no_slower() -> None:
-    kept = [shuffled() for _ in range(12)]
+    kept = [shuffled() for _ in range(6)]
     tried = []
     for data in kept:
         before, _ = reshuffling._newest_name()
@@ -194,12 +170,9 @@ def test_a_shuffle_that_goes_on_reshuffling_is_not_called_settled(repeated: Call
     assert not all(settled for _, settled in sources(repeated(shuffled()).batch(2)))
 
 
-def test_a_shuffle_that_is_alike_in_every_epoch_is_no_source() -> None:
+def test_an_order_is_kept_by_a_cache_above_a_shuffle_and_by_a_shuffle_that_is_no_source() -> None:
     alike = tf.data.Dataset.range(N).shuffle(N, seed=1, reshuffle_each_iteration=False)
     assert list(sources(alike.batch(2))) == []
-
-
-def test_only_a_cache_above_a_shuffle_keeps_an_order() -> None:
     assert keeps_an_order(shuffled().batch(2).cache().prefetch(1))
     assert not keeps_an_order(tf.data.Dataset.range(N).cache().shuffle(N, seed=1).batch(2))
     assert not keeps_an_order(shuffled().repeat().batch(2))
@@ -227,8 +200,11 @@ def _in_thread(data: tf.data.Dataset) -> None:
 @pytest.mark.parametrize(
     "go_through", [order, lambda data: next(iter(data.skip(1).batch(2))), _through_strategy, _in_thread]
 )
-def test_whoever_makes_an_iterator_of_a_watched_shuffle_is_noticed(go_through: Callable[[Any], Any]) -> None:
+def test_whoever_makes_an_iterator_of_a_watched_shuffle_is_noticed_and_counts(
+    go_through: Callable[[Any], Any],
+) -> None:
     data, other = shuffled(), shuffled()
+    found = Reshuffling(data)
     made: list[str] = []
     end = reshuffling.watch_iterators({id(data)}, lambda: made.append("made"))
     try:
@@ -236,6 +212,7 @@ def test_whoever_makes_an_iterator_of_a_watched_shuffle_is_noticed(go_through: C
         assert not made
         go_through(data)
         assert made, _changed("iterators are made in another way")
+        assert found.count() == 2
     finally:
         end()
     made.clear()

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.data.ops import map_op
 
-from keras_preempt.backend import versions
 from keras_preempt.backend.tensorflow import tap as taps
 from keras_preempt.backend.tensorflow.tap import Tap, tap_of
+from tests.backend.changed import tensorflow_changed as _changed
 
 PIPELINES: dict[str, Callable[[], tf.data.Dataset]] = {
     "shuffled": lambda: tf.data.Dataset.range(21).shuffle(9, seed=3).batch(4).prefetch(2),
@@ -31,15 +31,16 @@ def strategy() -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(["CPU:0"])
 
 
-def _changed(what: str) -> str:
-    return (
-        f"{what} (TensorFlow {tf.__version__} installed, {', '.join(versions.VERIFIED_TENSORFLOW)} verified)"
-    )
-
-
 def shown(iterator: Any) -> list[Any]:
     flat = [tf.nest.flatten(batch, expand_composites=True) for batch in iterator]
     return [[component.numpy().tolist() for component in batch] for batch in flat]
+
+
+def tapped(strategy: tf.distribute.Strategy, data: tf.data.Dataset | None = None) -> Tap:
+    tap = tap_of(strategy.experimental_distribute_dataset(data or PIPELINES["shuffled"]()))
+    assert tap is not None
+    tap.begin()
+    return tap
 
 
 def new(tap: Tap) -> Any:
@@ -50,8 +51,7 @@ def new(tap: Tap) -> Any:
 @pytest.mark.parametrize("name", PIPELINES)
 def test_two_epochs_are_the_same_as_without_a_tap(name: str, strategy: tf.distribute.Strategy) -> None:
     plain = strategy.experimental_distribute_dataset(PIPELINES[name]())
-    tapped = strategy.experimental_distribute_dataset(PIPELINES[name]())
-    tap = tap_of(tapped)
+    tap = tap_of(strategy.experimental_distribute_dataset(PIPELINES[name]()))
     assert tap is not None, _changed("what a strategy distributes has another shape")
     # Of one type, so that the step that was traced with one of them is not traced again.
     assert iter(plain)._type_spec == new(tap)._type_spec, _changed("a tap changes the type of iterators")
@@ -62,13 +62,7 @@ def test_two_epochs_are_the_same_as_without_a_tap(name: str, strategy: tf.distri
 def test_a_state_tells_how_many_were_drawn_and_a_restored_iterator_hands_out_the_rest(
     strategy: tf.distribute.Strategy,
 ) -> None:
-    def tapped() -> Tap:
-        tap = tap_of(strategy.experimental_distribute_dataset(PIPELINES["shuffled"]()))
-        assert tap is not None
-        return tap
-
-    tap = tapped()
-    tap.begin()
+    tap = tapped(strategy)
     beginning = tap.state()
     iterator = tap.iterate()
     assert beginning is not None
@@ -87,17 +81,14 @@ def test_a_state_tells_how_many_were_drawn_and_a_restored_iterator_hands_out_the
         count = state.drawn
         if count is None:  # The strategy was at the end of the data by then.
             continue
-        other = tapped()
-        other.begin()
+        other = tapped(strategy)
         other.restore(state.to_bytes(), count)
         assert not drawn[count:] or other.skip()
         assert [batch.numpy().tolist() for batch in other.iterate()] == drawn[count + 1 :], count
 
 
 def test_a_state_with_another_number_is_refused(strategy: tf.distribute.Strategy) -> None:
-    tap = tap_of(strategy.experimental_distribute_dataset(PIPELINES["shuffled"]()))
-    assert tap is not None
-    tap.begin()
+    tap = tapped(strategy)
     state = tap.state()
     assert state is not None
     with pytest.raises(ValueError, match=r"after 3 elements\. Received: one after 0"):
@@ -105,9 +96,7 @@ def test_a_state_with_another_number_is_refused(strategy: tf.distribute.Strategy
 
 
 def test_at_the_end_there_is_nothing_to_skip(strategy: tf.distribute.Strategy) -> None:
-    tap = tap_of(strategy.experimental_distribute_dataset(tf.data.Dataset.range(2).batch(1)))
-    assert tap is not None
-    tap.begin()
+    tap = tapped(strategy, tf.data.Dataset.range(2).batch(1))
     assert [tap.skip() for _ in range(3)] == [True, True, False]
     state = tap.state()
     assert state is not None
@@ -161,9 +150,9 @@ def test_an_error_of_the_pipeline_does_not_pass_for_its_end(
 
     data = tf.data.Dataset.range(9).map(lambda number: tf.py_function(fails, [number], tf.int64)).batch(2)
     ended = []
-    for tapped in (False, True):
+    for by_a_tap in (False, True):
         distributed = strategy.experimental_distribute_dataset(data)
-        iterator = new(tap_of(distributed)) if tapped else iter(distributed)
+        iterator = new(tap_of(distributed)) if by_a_tap else iter(distributed)
         next(iterator)
         with pytest.raises((tf.errors.OpError, StopIteration)) as raised:
             next(iterator)

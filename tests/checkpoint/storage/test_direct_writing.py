@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,13 @@ def content(size: int) -> bytes:
     return np.random.default_rng(size).bytes(size)
 
 
-def write(store: LocalStore) -> None:
+def write_all(store: LocalStore) -> None:
     with store.overlapped():
         for size in SIZES:
             data = memoryview(content(size))
             with store.writer(f"folder/{size}") as writer:
                 for start in range(0, size, 1_000_003):  # never a whole block
                     writer.write(data[start : start + 1_000_003])
-
-
-def check(store: LocalStore) -> None:
-    assert snapshot(store.path) == {f"folder/{size}": content(size) for size in SIZES}
 
 
 def can_be_direct(store: LocalStore) -> bool:
@@ -48,29 +45,20 @@ def can_be_direct(store: LocalStore) -> bool:
     return bool(DIRECT)
 
 
-def test_files_of_any_size_are_what_was_written(store: LocalStore) -> None:
-    write(store)
-    check(store)
-
-
-def test_a_file_system_that_cannot_do_without_the_cache_is_written_through_it(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def refuse_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot do without the cache."""
     real = fcntl.fcntl
 
-    def refuse(descriptor: int, command: int, flags: int = 0) -> int:
+    def fcntl_(descriptor: int, command: int, flags: int = 0) -> int:
         if flags & DIRECT:
             raise OSError(errno.EINVAL, "no O_DIRECT here")
         return real(descriptor, command, flags)
 
-    monkeypatch.setattr(fcntl, "fcntl", refuse)
-    write(store)
-    check(store)
+    monkeypatch.setattr(fcntl, "fcntl", fcntl_)
 
 
-def test_a_file_system_that_wants_more_than_whole_blocks_is_written_through_the_cache(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def refuse_writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """It wants more than whole blocks."""
     real, refused = os.pwrite, []
 
     def pwrite(descriptor: int, data: Any, start: int) -> int:
@@ -80,20 +68,28 @@ def test_a_file_system_that_wants_more_than_whole_blocks_is_written_through_the_
         return real(descriptor, data, start)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    write(store)
-    check(store)
-    assert bool(refused) == can_be_direct(store)
+    return refused
 
 
-def test_a_short_write_is_continued(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_less(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
 
     def pwrite(descriptor: int, data: Any, start: int) -> int:
         return real(descriptor, data[: max(len(data) // 2, min(len(data), 4096))], start)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    write(store)
-    check(store)
+
+
+@pytest.mark.parametrize("file_system", [lambda _: None, refuse_flag, refuse_writes, write_less])
+def test_files_of_any_size_are_what_was_written(
+    store: LocalStore,
+    monkeypatch: pytest.MonkeyPatch,
+    file_system: Callable[[pytest.MonkeyPatch], list[int] | None],
+) -> None:
+    refused = file_system(monkeypatch)
+    write_all(store)
+    assert snapshot(store.path) == {f"folder/{size}": content(size) for size in SIZES}
+    assert refused is None or bool(refused) == can_be_direct(store)
 
 
 @pytest.mark.parametrize("after", [0, 2, 5])
@@ -110,7 +106,7 @@ def test_a_disk_that_fills_up_is_an_error_that_names_the_file_and_leaves_nothing
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     with pytest.raises(StoreUnavailable, match=r"'folder/\d+'.*No space left"):
-        write(store)
+        write_all(store)
     found = snapshot(store.path)
     assert found.items() <= {f"folder/{size}": content(size) for size in SIZES}.items()
 

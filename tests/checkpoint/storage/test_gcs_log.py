@@ -9,45 +9,37 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.checkpoint.errors import AlreadyExists, StoreUnavailable, WriteUncertain
+from keras_preempt.checkpoint.errors import StoreUnavailable, WriteUncertain
 from keras_preempt.checkpoint.storage import gcs_log
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.gcs_log import GcsLog, segment_name
 from keras_preempt.checkpoint.storage.store import FileInfo
 from keras_preempt.testing import FakeGcs
+from tests.checkpoint.campaign_store import MemoryStore
 
 NAME = "events/00001.w00000.jsonl"
 
 
-class MemoryStore:
+class Slow(MemoryStore):
     """Segments in memory; can be made slow or broken."""
 
     def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
+        super().__init__()
         self.times: list[float] = []
         self.broken = False
         self.changed = threading.Condition()
         self.may_answer = threading.Event()
         self.may_answer.set()
-        self.deadline: float | None = None
 
     def create(self, name: str, data: bytes) -> FileInfo:
         assert self.may_answer.wait(30)
         if self.broken:
             raise StoreUnavailable("no network")
         with self.changed:
-            if name in self.files:
-                raise AlreadyExists(name, "memory")
-            self.files[name] = data
+            made = super().create(name, data)
             self.times.append(time.monotonic())
             self.changed.notify_all()
-        return FileInfo(name, len(data))
-
-    def read(self, name: str, *, limit: int) -> bytes:
-        return self.files[name]
-
-    def children(self, prefix: str) -> list[str]:
-        return [name.removeprefix(f"{prefix}/") for name in self.files]
+        return made
 
     def wait_for(self, content: bytes) -> None:
         with self.changed:
@@ -58,8 +50,8 @@ class MemoryStore:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store() -> Slow:
+    return Slow()
 
 
 @pytest.fixture(autouse=True)
@@ -68,21 +60,17 @@ def _no_thread_is_left() -> Iterator[None]:
     assert [thread for thread in threading.enumerate() if thread.name == "keras_preempt-events"] == []
 
 
-def test_segments_are_numbered_before_the_suffix() -> None:
-    assert segment_name(NAME, 3) == "events/00001.w00000-0003.jsonl"
-
-
-def test_lines_are_handed_over_before_the_log_is_closed(store: MemoryStore) -> None:
+def test_lines_are_handed_over_before_the_log_is_closed(store: Slow) -> None:
     log = GcsLog(store, NAME)
     log.write(b"1\n")
     store.wait_for(b"1\n")
     log.write(b"2\n")
     store.wait_for(b"1\n2\n")
     log.close()
-    assert sorted(store.files) == [segment_name(NAME, 1), segment_name(NAME, 2)]
+    assert sorted(store.files) == ["events/00001.w00000-0001.jsonl", segment_name(NAME, 2)]
 
 
-def test_a_burst_makes_few_segments_at_most_one_a_second(store: MemoryStore) -> None:
+def test_a_burst_makes_few_segments_at_most_one_a_second(store: Slow) -> None:
     log = GcsLog(store, NAME)
     lines = [b"%d\n" % number for number in range(1000)]
     for line in lines[:500]:
@@ -97,7 +85,7 @@ def test_a_burst_makes_few_segments_at_most_one_a_second(store: MemoryStore) -> 
     assert all(gap > gcs_log.INTERVAL * 0.9 for gap in gaps)
 
 
-def test_closing_hands_over_the_rest_without_waiting_for_the_second_to_end(store: MemoryStore) -> None:
+def test_closing_hands_over_the_rest_without_waiting_for_the_second_to_end(store: Slow) -> None:
     log = GcsLog(store, NAME)
     log.write(b"1\n")
     store.wait_for(b"1\n")
@@ -108,7 +96,7 @@ def test_closing_hands_over_the_rest_without_waiting_for_the_second_to_end(store
     assert store.content() == b"1\n2\n"
 
 
-def test_writing_never_waits_for_the_storage(store: MemoryStore) -> None:
+def test_writing_never_waits_for_the_storage(store: Slow) -> None:
     store.may_answer.clear()
     log = GcsLog(store, NAME)
     begun = time.monotonic()
@@ -120,7 +108,7 @@ def test_writing_never_waits_for_the_storage(store: MemoryStore) -> None:
     assert store.content() == b"x\n" * 1000
 
 
-def test_a_log_goes_on_after_the_segments_that_are_there(store: MemoryStore) -> None:
+def test_a_log_goes_on_after_the_segments_that_are_there(store: Slow) -> None:
     for name in (segment_name(NAME, 7), "events/00001.w00001-0099.jsonl", "events/00011.w00000-0099.jsonl"):
         store.files[name] = b""
     log = GcsLog(store, NAME)
@@ -129,7 +117,7 @@ def test_a_log_goes_on_after_the_segments_that_are_there(store: MemoryStore) -> 
     assert store.files[segment_name(NAME, 8)] == b"x"
 
 
-def test_two_ends_of_one_log_lose_nothing(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ends_of_one_log_lose_nothing(store: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "children", lambda _: [])  # each looks before the others have written
     logs = [GcsLog(store, NAME) for _ in range(4)]
     for log in logs:
@@ -140,7 +128,7 @@ def test_two_ends_of_one_log_lose_nothing(store: MemoryStore, monkeypatch: pytes
     assert len(store.files) == 4
 
 
-def test_lines_are_kept_while_the_storage_fails(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_kept_while_the_storage_fails(store: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcs_log, "PATIENCE", 0.05)
     store.broken = True
     log = GcsLog(store, NAME)
@@ -152,25 +140,26 @@ def test_lines_are_kept_while_the_storage_fails(store: MemoryStore, monkeypatch:
     log.close()
 
 
-def test_lines_that_cannot_be_handed_over_are_an_error_at_the_end(store: MemoryStore) -> None:
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ([b"12\n"], "3 bytes that could not be handed over.*no network"),
+        ([b"x" * (1 << 20)] * 20, "16 lost lines"),
+    ],
+)
+def test_lines_that_cannot_be_handed_over_are_an_error_at_the_end_and_memory_stays_bounded(
+    store: Slow, lines: list[bytes], why: str
+) -> None:
     store.broken = True
     log = GcsLog(store, NAME)
-    log.write(b"12\n")
-    with pytest.raises(StoreUnavailable, match=r"3 bytes that could not be handed over.*no network"):
+    for line in lines:
+        log.write(line)
+    with pytest.raises(StoreUnavailable, match=why):
         log.close()
     log.close()
 
 
-def test_memory_stays_bounded_while_the_storage_fails(store: MemoryStore) -> None:
-    store.broken = True
-    log = GcsLog(store, NAME)
-    for _ in range(20):
-        log.write(b"x" * (1 << 20))
-    with pytest.raises(StoreUnavailable, match="16 lost lines"):
-        log.close()
-
-
-def test_closing_waits_no_longer_than_the_deadline(store: MemoryStore) -> None:
+def test_closing_waits_no_longer_than_the_deadline(store: Slow) -> None:
     store.may_answer.clear()
     log = GcsLog(store, NAME)
     log.write(b"x\n")
@@ -196,7 +185,7 @@ def test_closing_the_store_hands_over_its_logs(tmp_path: Path) -> None:
         assert all(name.startswith("run/events/00001.w00000-000") for name in objects)
 
 
-class Unanswered(MemoryStore):
+class Unanswered(Slow):
     """Does not answer the first write; stores something under its name nevertheless, or nothing."""
 
     def __init__(self, *, carries_out: bool, theirs: bytes | None = None) -> None:
@@ -214,27 +203,19 @@ class Unanswered(MemoryStore):
         raise WriteUncertain("no answer")
 
 
-@pytest.mark.parametrize("carries_out", [True, False])
-def test_lines_that_may_be_stored_are_not_stored_twice(
-    monkeypatch: pytest.MonkeyPatch, carries_out: bool
+@pytest.mark.parametrize(
+    ("carries_out", "theirs", "stored"),
+    [(True, None, b"1\n2\n"), (False, None, b"1\n2\n"), (True, b"theirs\n", b"theirs\n1\n2\n")],
+)
+def test_lines_that_may_be_stored_are_not_stored_twice_and_a_segment_of_somebody_else_is_left_to_them(
+    monkeypatch: pytest.MonkeyPatch, carries_out: bool, theirs: bytes | None, stored: bytes
 ) -> None:
     monkeypatch.setattr(gcs_log, "PATIENCE", 0.05)
-    store = Unanswered(carries_out=carries_out)
+    store = Unanswered(carries_out=carries_out, theirs=theirs)
     log = GcsLog(store, NAME)
     log.write(b"1\n")
     log.write(b"2\n")
-    store.wait_for(b"1\n2\n")
+    store.wait_for(stored)
     log.close()
-    assert store.content() == b"1\n2\n"
+    assert store.content() == stored
     assert min(store.files) == segment_name(NAME, 1)
-
-
-def test_a_segment_that_somebody_else_has_stored_meanwhile_is_left_to_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(gcs_log, "PATIENCE", 0.05)
-    store = Unanswered(carries_out=True, theirs=b"theirs\n")
-    log = GcsLog(store, NAME)
-    log.write(b"1\n")
-    store.wait_for(b"theirs\n1\n")
-    log.close()

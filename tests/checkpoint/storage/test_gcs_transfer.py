@@ -11,6 +11,7 @@ from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.gcs_transfer import LARGEST_FILE, file_size, ranges_of
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.testing import FakeGcs
+from tests.checkpoint.storage.buckets import new_store
 
 
 @pytest.mark.parametrize("connections", [1, 4, 8])
@@ -26,10 +27,6 @@ def test_files_keep_all_connections_busy_and_are_neither_tiny_nor_huge(total: in
         assert files % connections == 0, "the last ones would have the network to themselves"
 
 
-def test_a_quarter_of_a_gigabyte_of_one_worker_goes_over_many_connections() -> None:
-    assert (256 << 20) / file_size(256 << 20, 8) >= 8
-
-
 @pytest.mark.parametrize("size", [1, 4 << 20, (40 << 20) + 12345, 64 << 20, 256 << 20])
 @pytest.mark.parametrize("connections", [1, 4, 8])
 def test_ranges_cover_every_byte_once(size: int, connections: int) -> None:
@@ -40,34 +37,21 @@ def test_ranges_cover_every_byte_once(size: int, connections: int) -> None:
     assert all(0 < stop - start <= 16 << 20 for start, stop in found)
 
 
-def test_a_part_becomes_as_many_files_as_there_are_connections(tmp_path: Path) -> None:
-    """One large tensor too: it is cut."""
-    array = np.random.default_rng(1).random((1 << 20, 4), dtype=np.float32)  # 16 MiB
-    slice_ = Slice("kernel", "float32", array.shape, 0, array.size)
-    with FakeGcs() as gcs:
-        store = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client, connections=4)
-        part = write_part(store, "step-00000001/00001-0001", 0, [(slice_, array)], {}, {}, {})
-        assert len(part.files) == 4
-        assert max(entry.size for entry in part.files) < 1.01 * array.nbytes / 4
-        assert len(gcs.objects("bucket")) == 5  # and the list of them
-        store.close()
-
-
-def test_the_files_of_a_part_are_equally_large_whatever_the_tensors_are(tmp_path: Path) -> None:
-    """Else the connections would end one after the other."""
-    arrays = [np.zeros(size, np.float32) for size in (900_000, 700_000, 5, 1_500_000, 0, 1_000_000)]
-    mirrored = [
-        (Slice(f"v{number}", "float32", array.shape, 0, array.size), array)
-        for number, array in enumerate(arrays)
-    ]
-    with FakeGcs() as gcs:
-        store = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client, connections=4)
-        part = write_part(store, "step-00000001/00001-0001", 0, mirrored, {}, {}, {})
-        check_tiling(placed.slice for placed in part.mirrored)
-        sizes = sorted(entry.size for entry in part.files)
-        assert len(sizes) == 4
-        assert sizes[0] > 0.99 * sizes[-1]
-        store.close()
+@pytest.mark.parametrize("sizes", [(4 << 20,), (900_000, 700_000, 5, 1_500_000, 0, 1_000_000)])
+def test_a_part_becomes_as_many_files_as_there_are_connections_and_all_equally_large(
+    gcs: FakeGcs, tmp_path: Path, sizes: tuple[int, ...]
+) -> None:
+    """Else the connections would end one after the other. One large tensor is cut, too."""
+    arrays = [np.zeros(size, np.float32) for size in sizes]
+    mirrored = [(Slice(f"v{n}", "float32", each.shape, 0, each.size), each) for n, each in enumerate(arrays)]
+    store = new_store(gcs, tmp_path, connections=4)
+    part = write_part(store, "step-00000001/00001-0001", 0, mirrored, {}, {}, {})
+    check_tiling(placed.slice for placed in part.mirrored)
+    files = sorted(entry.size for entry in part.files)
+    assert len(files) == 4
+    assert files[0] > 0.99 * files[-1]
+    assert len(gcs.objects("bucket")) == 5  # and the list of them
+    store.close()
 
 
 def test_no_connection_at_all_is_refused() -> None:

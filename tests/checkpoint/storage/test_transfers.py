@@ -12,13 +12,13 @@ import pytest
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.reader import Reading, committed, load, verify
-from keras_preempt.checkpoint.storage import budget, gcs_transfer
-from keras_preempt.checkpoint.storage.gcs import GcsStore
+from keras_preempt.checkpoint.storage import gcs_transfer
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, Store
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.testing import FakeGcs
 from tests.checkpoint.builders import at, commit_parts
+from tests.checkpoint.storage.buckets import new_store
 
 SIZE = 36 << 20  # bytes: several files of several pieces each, transferred several at a time
 DIRECTORY = "step-00000003/00001-0001"
@@ -39,21 +39,13 @@ class Watched:
         yield self.pieces.append
 
 
-@pytest.fixture
-def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
-    monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
-    monkeypatch.setattr(budget, "_LONGEST_DELAY", 0.05)
-    with FakeGcs(buckets=("bucket",)) as server:
-        yield server
-
-
 @pytest.fixture(params=["local", "gs"])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "local":
         yield LocalStore(tmp_path)
         return
     server: FakeGcs = request.getfixturevalue("gcs")
-    made = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=server.client, connections=2)
+    made = new_store(server, tmp_path, connections=2)
     yield made
     made.close()
 
@@ -91,7 +83,7 @@ def test_bytes_that_are_sent_again_count_once(
     gcs: FakeGcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gcs_transfer, "CHUNK", 1 << 20)
-    store = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client, connections=2)
+    store = new_store(gcs, tmp_path, connections=2)
     try:
         for fault in ("reset", "session-lost", "corrupted-upload"):
             gcs.fail_next(fault, match="upload_id=")

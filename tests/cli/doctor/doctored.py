@@ -1,7 +1,9 @@
-"""``keras-preempt doctor`` as a real process, and the scripts that it tries."""
+"""``keras-preempt doctor``, in this process or as a real one, and the scripts that it tries."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -10,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from keras_preempt.cli.main import main
 
 ROOT = str(Path(__file__).parents[3])
 DOCTOR = [sys.executable, "-m", "keras_preempt", "doctor", "--json"]
@@ -18,6 +23,9 @@ ENV = {
     "PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")]),
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+
+#: Starts a command that inherits a blocked SIGTERM.
+BLOCK = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); os.execvp(sys.argv[1], sys.argv[1:])"
 
 _MODEL = """
 import os, sys, threading
@@ -30,9 +38,8 @@ with strategy.scope():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
 x = np.ones((8, 2), "float32")
-def fit(epochs=10**6, callbacks=None):
-    callbacks = [PreemptionCallback(sys.argv[1])] if callbacks is None else callbacks
-    model.fit(x, x[:, :1], epochs=epochs, batch_size=4, verbose=0, callbacks=callbacks)
+def fit(epochs=10**6):
+    model.fit(x, x[:, :1], epochs=epochs, batch_size=4, verbose=0, callbacks=[PreemptionCallback(sys.argv[1])])
 """
 
 
@@ -87,18 +94,32 @@ def start(
 
 def report_of(process: subprocess.Popen[str]) -> Report:
     output, errors = process.communicate(timeout=300)
-    assert process.returncode in (0, 1), errors
+    return read(process.returncode, output, errors)
+
+
+def read(status: int, output: str, errors: str) -> Report:
+    assert status in (0, 1), errors
     assert output, errors
     document = json.loads(output)
     assert document["schema"] == 1
-    assert document["verdict"] == ("pass" if process.returncode == 0 else "would lose work")
+    assert document["verdict"] == ("pass" if status == 0 else "would lose work")
     findings: dict[str, dict[str, Any]] = {}
     for finding in document["findings"]:
         assert set(finding) == {"check", "level", "what", "cure"}
         if findings.get(finding["check"], {}).get("level") != "problem":
             findings[finding["check"]] = finding
-    return Report(process.returncode, findings, errors)
+    return Report(status, findings, errors)
 
 
 def doctor(*arguments: str, env: Mapping[str, str] | None = None, before: Sequence[str] = ()) -> Report:
-    return report_of(start(*arguments, env=env, before=before))
+    """Runs a doctor; one without a command to try, and that nothing starts in turn, in this process."""
+    if before or "--" in arguments:
+        return report_of(start(*arguments, env=env, before=before))
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, env or {}),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        status = main(["doctor", "--json", *arguments])
+    return read(status, output.getvalue(), errors.getvalue())

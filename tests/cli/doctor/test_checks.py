@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+import socket
 import threading
 import time
 from pathlib import Path
@@ -19,12 +19,13 @@ from keras_preempt.cli.doctor.meeting import Job, Meeting
 from keras_preempt.cli.doctor.software import check_versions
 from keras_preempt.cli.doctor.storage import check_place
 from keras_preempt.cli.doctor.surroundings import check_platform
-from keras_preempt.cli.main import main
 from keras_preempt.cli.terminal import shown_size
+from keras_preempt.cluster.local import find_free_ports
 from keras_preempt.notices.platform import MACHINES, SCHEDULERS, Platform
 from keras_preempt.process.environment import GRACE_PERIOD, PLATFORM
 from keras_preempt.testing import FakeGcs
 from tests.cli.doctor.doctored import doctor
+from tests.cli.saved_run import contents
 
 RUN = Path(__file__).parents[2] / "formats" / "format-1"
 NOTICES = {
@@ -43,24 +44,20 @@ def of(check: str, findings: Findings) -> Finding:
     return finding
 
 
-# -- The size of a checkpoint, and where it is staged --------------------------------------------------------
-
-
-def test_a_run_that_is_there_says_how_large_a_checkpoint_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_there_says_how_large_a_checkpoint_is(tmp_path: Path) -> None:
     run = shutil.copytree(RUN, tmp_path / "run")
-    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    size = shown_size(sum(len(data) for path, data in files.items() if "step-" in str(path)))
-    assert main(["doctor", str(run), "--json"]) == 0
-    found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    files = contents(run)
+    size = shown_size(sum(len(data) for path, data in files.items() if "step-" in path))
+    report = doctor(str(run))
+    report.assert_passes()
+    found = report.findings
     assert found["save"]["level"] == "ok"
     assert found["save"]["what"].startswith(f"A save of {size} (the largest checkpoint in DIR) took ")
     assert found["room"]["what"].startswith(f"2 checkpoints of {size} ")
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
+    assert contents(run) == files
 
 
-def test_a_staging_disk_without_room_is_found(tmp_path: Path) -> None:
+def test_a_staging_disk_without_room_or_that_cannot_be_used_is_found(tmp_path: Path) -> None:
     with FakeGcs() as gcs:
         asked = ("gs://bucket/run", "--staging-dir", str(tmp_path), "--state-size")
         report = doctor(*asked, "900000GB", env=gcs.environment())
@@ -72,13 +69,8 @@ def test_a_staging_disk_without_room_is_found(tmp_path: Path) -> None:
         cured = doctor(*asked, "1MB", env=gcs.environment())
         cured.assert_passes()
         assert cured.findings["staging"]["level"] == cured.findings["save"]["level"] == "ok"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_staging_disk_that_cannot_be_used_is_found(tmp_path: Path) -> None:
-    with FakeGcs() as gcs:
-        asked = ("gs://bucket/run", "--state-size", "1MB", "--staging-dir")
-        report = doctor(*asked, str(tmp_path / "gone"), env=gcs.environment())
+        assert list(tmp_path.iterdir()) == []
+        report = doctor(*asked, "1MB", "--staging-dir", str(tmp_path / "gone"), env=gcs.environment())
         assert str(tmp_path / "gone") in report.cure("staging")
         assert "a directory on a local disk" in report.cure("staging")
         assert report.problems == {"staging"}
@@ -90,9 +82,6 @@ def test_a_staging_disk_in_memory_is_a_warning(tmp_path: Path, monkeypatch: pyte
     assert storage.check_room(findings, SimpleNamespace(), 1, 2, 1, str(tmp_path))  # type: ignore[arg-type]
     assert of("staging", findings).level == "warning"
     assert "it is memory (tmpfs)" in of("staging", findings).what
-
-
-# -- The file system -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -116,9 +105,6 @@ def test_a_container_s_own_layer_is_a_problem_where_containers_are_replaced(
     assert ("mount a volume" in found.cure) == (level == "problem")
 
 
-# -- The workers' clocks -------------------------------------------------------------------------------------
-
-
 class Clocks:
     """Stands in for the module `time`: in some threads, it is later."""
 
@@ -131,25 +117,30 @@ class Clocks:
         return time.time() + self._ahead.get(threading.current_thread().name, 0.0)
 
 
-@pytest.mark.parametrize(("ahead", "level"), [(60.0, "warning"), (-60.0, "warning"), (0.5, "ok")])
-def test_clocks_of_workers_that_differ_are_found(
-    ahead: float, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(meeting, "time", Clocks({"worker 1": ahead}))
-    found = [Findings(), Findings()]
+def met(places: list[Path], patience: float = 60.0, addresses: tuple[str, ...] = ()) -> list[Findings]:
+    """What workers find who look for each other from threads, each in its own place."""
+    found = [Findings() for _ in places]
+
+    def hold(index: int, place: Path) -> None:
+        job = Job(index, len(places), addresses, "test")
+        Meeting(LocalStore(place), "the directory", job, patience).hold(found[index])
+
     workers = [
-        threading.Thread(
-            target=Meeting(LocalStore(tmp_path), "the directory", Job(index, 2, (), "test"), 60.0).hold,
-            args=(found[index],),
-            name=f"worker {index}",
-        )
-        for index in range(2)
+        threading.Thread(target=hold, args=each, name=f"worker {each[0]}") for each in enumerate(places)
     ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(120)
-    for findings in found:
+    return found
+
+
+@pytest.mark.parametrize(("ahead", "level"), [(60.0, "warning"), (-60.0, "warning"), (0.5, "ok")])
+def test_clocks_of_workers_that_differ_are_found(
+    ahead: float, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "time", Clocks({"worker 1": ahead}))
+    for findings in met([tmp_path] * 2):
         assert of("shared", findings).level == "ok"
         assert of("clocks", findings).level == level
         if level == "warning":
@@ -159,7 +150,28 @@ def test_clocks_of_workers_that_differ_are_found(
             assert "chrony" in of("clocks", findings).cure
 
 
-# -- The backend, and the platform ---------------------------------------------------------------------------
+def test_a_directory_that_workers_do_not_share_is_found(tmp_path: Path) -> None:
+    addresses = tuple(f"127.0.0.1:{port}" for port in find_free_ports(2))
+    for findings in met([tmp_path / "disk-of-0", tmp_path / "disk-of-1"], 1.0, addresses):
+        assert [each.check for each in findings.all if each.level == "problem"] == ["shared"]
+        assert "They run, since they answer on their ports" in of("shared", findings).what
+        assert "gs://bucket/prefix" in of("shared", findings).cure
+    for findings in met([tmp_path / "shared"] * 2, addresses=addresses):
+        assert [(each.check, each.level) for each in findings.all] == [
+            ("shared", "ok"),
+            ("ports", "ok"),
+            ("clocks", "ok"),
+        ]
+
+
+def test_a_port_that_another_program_has_is_found(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        addresses = tuple(f"127.0.0.1:{port}" for port in (taken.getsockname()[1], *find_free_ports(1)))
+        first, second = met([tmp_path] * 2, 3.0, addresses)  # The other program holds a worker up for one.
+    (own,), (other,) = ([each for each in it.all if each.level == "problem"] for it in (first, second))
+    assert own.check == other.check == "ports"
+    assert "another program has the port" in own.what
+    assert f"worker 0 ({addresses[0]})" in other.what
 
 
 @pytest.fixture
@@ -175,47 +187,43 @@ def backend() -> list[Finding]:
     return [finding for finding in findings.all if finding.check == "backend"]
 
 
-def test_another_backend_in_the_environment_is_found(
-    keras_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_backend_is_found(keras_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keras_home.write_text('{"backend": "torch", "floatx": "float32"}')
+    (in_file,) = backend()
     keras_home.write_text('{"backend": "tensorflow"}')
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    (finding,) = backend()
-    assert finding.level == "problem"
-    assert "Received: 'torch'" in finding.what
-    assert "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax" in finding.cure
+    (in_environment,) = backend()
+    for finding in (in_file, in_environment):
+        assert finding.level == "problem"
+        assert "Received: 'torch'" in finding.what
+        assert "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax" in finding.cure
+        assert "keras.json" in finding.cure
     for name in ("tensorflow", "jax"):
         monkeypatch.setenv("KERAS_BACKEND", name)
         assert backend() == []
 
 
 @pytest.mark.parametrize(
-    ("installed", "level", "words"),
+    ("backend", "installed", "level", "words"),
     [
-        ({"keras": "3.15.1", "jax": "0.10.2"}, ["ok", "ok"], "jax 0.10.2"),
-        ({"keras": "3.15.1", "tensorflow": "2.21.0"}, ["ok", "problem"], "keras-preempt[jax]"),
-        ({"keras": "3.14.0", "jax": "0.10.2"}, ["problem", "ok"], "keras>=3.15.1"),
-        ({"keras": "3.15.1", "jax": "0.4.30"}, ["ok", "problem"], "jax>=0.10.2"),
-        ({"keras": "3.15.1", "jax": "9.0"}, ["ok", "warning"], "jax 9.0 is newer"),
+        ("tensorflow", {"keras": "3.7.0", "tensorflow": "2.20.0"}, ["problem", "ok"], "'keras>=3.8.0'"),
+        ("tensorflow", {"keras": "99.0", "tensorflow": "2.20.0"}, ["warning", "ok"], "newest verified"),
+        ("jax", {"keras": "3.15.1", "jax": "0.10.2"}, ["ok", "ok"], "jax 0.10.2"),
+        ("jax", {"keras": "3.15.1", "tensorflow": "2.21.0"}, ["ok", "problem"], "keras-preempt[jax]"),
+        ("jax", {"keras": "3.14.0", "jax": "0.10.2"}, ["problem", "ok"], "keras>=3.15.1"),
+        ("jax", {"keras": "3.15.1", "jax": "0.4.30"}, ["ok", "problem"], "jax>=0.10.2"),
+        ("jax", {"keras": "3.15.1", "jax": "9.0"}, ["ok", "warning"], "jax 9.0 is newer"),
     ],
 )
-def test_on_jax_the_versions_of_keras_and_jax_count(
-    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], level: list[str], words: str
+def test_versions_of_keras_and_its_backend_outside_the_verified_range_are_reported(
+    backend: str, installed: dict[str, str], level: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setenv("KERAS_BACKEND", backend)
     monkeypatch.setattr(software, "_version", installed.get)
     findings = Findings()
     check_versions(findings)
     assert [finding.level for finding in findings.all] == level
     assert any(words in f"{finding.what} {finding.cure}" for finding in findings.all)
-
-
-def test_another_backend_in_keras_json_is_found(keras_home: Path) -> None:
-    keras_home.write_text('{"backend": "torch", "floatx": "float32"}')
-    (finding,) = backend()
-    assert finding.level == "problem"
-    assert "Received: 'torch'" in finding.what
-    assert "keras.json" in finding.cure
 
 
 @pytest.mark.parametrize("text", ['{"backend": "tensorflow"}', "{}", "[]", "no JSON", None])
@@ -241,15 +249,14 @@ def test_the_notices_that_are_heard_are_named(name: str, monkeypatch: pytest.Mon
     assert any("SIGTERM is the only notice" in what for what in only_signals) == (name == "generic")
 
 
-def test_the_grace_of_the_environment_is_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grace_of_the_environment_is_counted_on_if_it_is_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     variables = {PLATFORM: "aws", GRACE_PERIOD: "45"}
     found = of("grace", platform(monkeypatch, **variables))
     assert found.what.startswith(f"45 s from a notice to the end are counted on: {GRACE_PERIOD}.")
     found = of("grace", platform(monkeypatch, 20.0, **variables))
     assert found.what == "20 s from a notice to the end, as --grace says."
-
-
-def test_a_grace_of_the_environment_that_is_no_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = platform(monkeypatch, **{PLATFORM: "aws", GRACE_PERIOD: "soon"}).all
     assert (found.check, found.level) == ("platform", "problem")
     assert GRACE_PERIOD in found.what

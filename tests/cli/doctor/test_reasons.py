@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +61,17 @@ def trial(
     return made
 
 
-def explained(seen: Trial) -> Finding:
+def explained(seen: Trial, check: str, level: str = "problem") -> Finding:
     """The only finding."""
     findings = Findings()
     explain(seen, findings)
     (finding,) = findings.all
+    assert (finding.check, finding.level) == (check, level)
     return finding
 
 
 def test_a_save_in_time_passes(saved: list[Manifest]) -> None:
-    finding = explained(trial([PYTHON], {0: EXIT_RESTART}, saved=saved))
-    assert (finding.check, finding.level) == ("signal path", "ok")
+    finding = explained(trial([PYTHON], {0: EXIT_RESTART}, saved=saved), "signal path", "ok")
     assert "step 6 was saved, it ended with 75 after 4.0 s of the 30 s of grace" in finding.what
 
 
@@ -86,48 +87,44 @@ def test_a_save_that_leaves_nothing_for_a_bad_day_is_a_warning(saved: list[Manif
 def test_a_wrapper_that_hands_the_signal_on_and_not_the_status_is_found(
     status: int, saved: list[Manifest]
 ) -> None:
-    finding = explained(trial([WRAPPER, PYTHON], {0: status}, saved=saved))
-    assert (finding.check, finding.level) == ("exit status", "problem")
+    finding = explained(trial([WRAPPER, PYTHON], {0: status}, saved=saved), "exit status")
     assert f"Step 6 was saved, but the command ended with status {status}" in finding.what
     assert "exit $status" in finding.cure
 
 
 def test_a_save_that_failed_is_found_by_its_status() -> None:
-    finding = explained(trial([WRAPPER, PYTHON], {0: EXIT_NOT_SAVED}))
-    assert (finding.check, finding.level) == ("save", "problem")
+    finding = explained(trial([WRAPPER, PYTHON], {0: EXIT_NOT_SAVED}), "save")
     assert "could not be saved (status 74)" in finding.what
     assert "the last line" in finding.cure
 
 
 def test_a_save_that_outlasts_the_grace_is_found() -> None:
-    finding = explained(trial([PYTHON], {}, in_time=False, seconds=30.0))
-    assert (finding.check, finding.level) == ("save", "problem")
+    finding = explained(trial([PYTHON], {}, in_time=False, seconds=30.0), "save")
     assert "still ran when the 30 s of grace were used up" in finding.what
     assert "terminationGracePeriodSeconds" in finding.cure
 
 
+def test_a_shell_that_is_process_1_and_handles_no_signal_is_found() -> None:
+    shell = replace(WRAPPER, caught=False, first=True)
+    assert "exec python" in explained(trial([shell, PYTHON], {}, in_time=False), "PID 1").cure
+
+
 def test_a_status_of_the_script_s_own_needs_restart_code(saved: list[Manifest]) -> None:
-    finding = explained(trial([PYTHON], {0: 3}, saved=saved))
-    assert (finding.check, finding.level) == ("signal path", "problem")
+    finding = explained(trial([PYTHON], {0: 3}, saved=saved), "signal path")
     assert "saved step 6 and ended with status 3" in finding.what
     assert "A status of 75, 143, 42 within 30 s is expected" in finding.what
     assert "--restart-code" in finding.cure
-    assert explained(trial([PYTHON], {0: 3}, saved=saved, codes=(3,))).level == "ok"
+    explained(trial([PYTHON], {0: 3}, saved=saved, codes=(3,)), "signal path", "ok")
 
 
 def test_a_worker_with_another_status_than_the_rest_is_found(saved: list[Manifest]) -> None:
-    assert explained(trial([PYTHON], {0: 75, 1: 75}, saved=saved)).level == "ok"
-    finding = explained(trial([PYTHON], {0: 75, 1: 1}, saved=saved))
-    assert finding.level == "problem"
+    explained(trial([PYTHON], {0: 75, 1: 75}, saved=saved), "signal path", "ok")
+    finding = explained(trial([PYTHON], {0: 75, 1: 1}, saved=saved), "signal path")
     assert "ended with status 1, status 75" in finding.what
 
 
-# -- A custom loop, which reports no events ------------------------------------------------------------------
-
-
 def test_a_loop_that_ends_as_expected_is_not_checked_for_what_it_saved() -> None:
-    finding = explained(trial([PYTHON], {0: EXIT_RESTART}, loop=True))
-    assert (finding.check, finding.level) == ("signal path", "not checked")
+    finding = explained(trial([PYTHON], {0: EXIT_RESTART}, loop=True), "signal path", "not checked")
     assert "reports no events" in finding.what
     assert "ended the loop with 75, which says that it saved, after 4.0 s of the 30 s" in finding.what
 
@@ -136,15 +133,15 @@ def test_a_loop_that_ends_as_expected_is_not_checked_for_what_it_saved() -> None
 def test_a_loop_that_ends_in_another_way_is_a_warning_that_names_what_was_expected(
     exits: dict[int, int], how: str
 ) -> None:
-    finding = explained(trial([WRAPPER, PYTHON], exits, loop=True, in_time=bool(exits)))
-    assert (finding.check, finding.level) == ("signal path", "warning")
+    finding = explained(
+        trial([WRAPPER, PYTHON], exits, loop=True, in_time=bool(exits)), "signal path", "warning"
+    )
     assert f"the loop {how}. A status of 75, 143, 42 within 30 s is expected" in finding.what
     assert "--restart-code" in finding.cure
 
 
 def test_a_loop_that_never_listened_is_a_warning() -> None:
-    finding = explained(trial([], {}, loop=True, trains=False, began_after=60.0))
-    assert (finding.check, finding.level) == ("callback", "warning")
+    finding = explained(trial([], {}, loop=True, trains=False, began_after=60.0), "callback", "warning")
     assert "ran for 60 s, and no PreemptionCheckpointHandler of keras_preempt began to listen" in finding.what
 
 
@@ -153,13 +150,12 @@ def test_what_is_certain_of_a_loop_is_a_problem_all_the_same() -> None:
     explain(trial([WRAPPER, PYTHON], {0: -15}, loop=True, left=["python (20)"]), findings)
     assert [(finding.check, finding.level) for finding in findings.all] == [("left behind", "problem")]
     blocked = Process(20, "python loop.py", 10, blocked=True, ignored=False, caught=True, first=False)
-    assert explained(trial([blocked], {}, loop=True, in_time=False)).check == "SIGTERM"
-    assert explained(trial([PYTHON], {0: EXIT_NOT_SAVED}, loop=True)).check == "save"
+    explained(trial([blocked], {}, loop=True, in_time=False), "SIGTERM")
+    explained(trial([PYTHON], {0: EXIT_NOT_SAVED}, loop=True), "save")
 
 
 def test_a_fit_in_a_script_that_also_names_the_handler_is_followed_by_its_events() -> None:
     seen = trial([PYTHON], {0: EXIT_RESTART}, loop=True)
     seen.watched.told = [{"event": "start", "time": 0.0, "member": 0, "incarnation": 1}]
-    finding = explained(seen)
-    assert finding.level == "problem"
+    finding = explained(seen, "signal path")
     assert "the job saved nothing and ended with status 75" in finding.what

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from keras_preempt.cli.doctor.meeting import job_of
-from keras_preempt.cli.main import main
 from keras_preempt.cluster import worker_environment
 from keras_preempt.cluster.local import find_free_ports
 from keras_preempt.cluster.tf_config import tf_config_of
@@ -25,16 +23,11 @@ from tests.cli.doctor.doctored import ENV, Report, doctor, report_of, start
 from tests.test_jobset import pod
 
 
-def test_a_good_directory_passes_and_nothing_stays_in_it(tmp_path: Path) -> None:
-    report = doctor(str(tmp_path / "runs" / "1"), "--state-size", "1MB")
-    report.assert_passes()
-    assert {"directory", "durable", "room", "save"} <= set(report.findings)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_files_of_a_run_are_left_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("theirs")
-    doctor(str(tmp_path), "--state-size", "1MB", "--workers", "2").assert_passes()
+    report = doctor(str(tmp_path), "--state-size", "1MB", "--workers", "2")
+    report.assert_passes()
+    assert report.findings["shared"]["level"] == "ok", "workers on one machine look for each other"
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
     assert (tmp_path / "run.json").read_text() == "theirs"
 
@@ -42,7 +35,10 @@ def test_the_files_of_a_run_are_left_as_they_are(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_made_is_found(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "another directory" in doctor(str(tmp_path / "file" / "run")).cure("directory")
-    doctor(str(tmp_path / "run")).assert_passes()
+    report = doctor(str(tmp_path / "runs" / "1"), "--state-size", "1MB")
+    report.assert_passes()
+    assert {"directory", "durable", "room", "save"} <= set(report.findings)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing stays"
 
 
 @pytest.fixture
@@ -85,26 +81,21 @@ def test_a_permission_that_a_bucket_does_not_give_is_named_alone(denied: str, do
 
 def test_a_save_that_does_not_fit_the_grace_is_found() -> None:
     with FakeGcs(bytes_per_second=20e6) as gcs:
-        asked = ("gs://bucket/run", "--state-size", "80MB", "--grace")
-        assert "more grace" in doctor(*asked, "1", env=gcs.environment()).cure("save")
+        asked = ("gs://bucket/run", "--state-size", "20MB", "--grace")
+        assert "more grace" in doctor(*asked, "0.5", env=gcs.environment()).cure("save")
         cured = doctor(*asked, "120", env=gcs.environment())
         cured.assert_passes()
         assert cured.findings["save"]["level"] == "ok"
         assert gcs.objects("bucket") == {}
 
 
-def variables_of(kind: str, workers: int, addresses: list[str] | None = None) -> list[dict[str, str]]:
+def variables_of(kind: str, workers: int) -> list[dict[str, str]]:
     """The variables by which each worker of one job knows its place among the others."""
+    addresses = [f"127.0.0.1:{port}" for port in find_free_ports(workers)]
+    configs = [tf_config_of(addresses, index) for index in range(workers)]
     if kind == "TF_CONFIG":
-        addresses = addresses or [f"127.0.0.1:{port}" for port in find_free_ports(workers)]
-        cluster = {"cluster": {"worker": addresses}}
-        return [
-            {"TF_CONFIG": json.dumps({**cluster, "task": {"type": "worker", "index": index}})}
-            for index in range(workers)
-        ]
+        return [{"TF_CONFIG": json.dumps(config)} for config in configs]
     if kind == "Keras":
-        addresses = [f"127.0.0.1:{port}" for port in find_free_ports(workers)]
-        configs = [tf_config_of(addresses, index) for index in range(workers)]
         return [{**worker_environment(config), "TF_CONFIG": ""} for config in configs]
     if kind == "Slurm":
         return [
@@ -118,32 +109,23 @@ def variables_of(kind: str, workers: int, addresses: list[str] | None = None) ->
     return [{**pod(0, index, pods=workers), **network} for index in range(workers)]
 
 
-def as_cluster(
-    directories: list[str], *more: str, kind: str = "TF_CONFIG", addresses: list[str] | None = None
-) -> list[Report]:
+def as_cluster(directories: list[str], *more: str, kind: str = "TF_CONFIG") -> list[Report]:
     """A doctor for each directory, started as the workers of one job are, each with its own."""
-    variables = variables_of(kind, len(directories), addresses)
+    variables = variables_of(kind, len(directories))
     processes = [
         start(directory, *more, env=env) for directory, env in zip(directories, variables, strict=True)
     ]
     return [report_of(process) for process in processes]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["TF_CONFIG", *(pytest.param(kind, marks=pytest.mark.chaos) for kind in ("Keras", "Slurm", "JobSet"))],
-)
-def test_a_directory_that_workers_do_not_share_is_found(kind: str, tmp_path: Path) -> None:
-    own = [str(tmp_path / name) for name in ("disk-of-0", "disk-of-1")]
-    for report in as_cluster(own, "--wait", "8", kind=kind):
-        assert "gs://bucket/prefix" in report.cure("shared")
-        assert report.problems == {"shared"}
-    for report in as_cluster([str(tmp_path / "shared")] * 2, kind=kind):
-        report.assert_passes()
-        levels = {name: report.findings.get(name, {}).get("level") for name in ("shared", "ports", "clocks")}
-        # Slurm's variables do not say where a task listens.
-        assert levels == {"shared": "ok", "ports": None if kind == "Slurm" else "ok", "clocks": "ok"}
-    assert list(tmp_path.iterdir()) == []
+REAL = [*(pytest.param(kind, marks=pytest.mark.chaos) for kind in ("Keras", "Slurm")), "TF_CONFIG", "JobSet"]
+
+
+@pytest.mark.parametrize("kind", ["TF_CONFIG", "Keras", "Slurm", "JobSet"])
+def test_a_worker_knows_its_place_by_the_variables_of_every_kind_of_job(kind: str) -> None:
+    jobs = [job_of(variables) for variables in variables_of(kind, 2)]
+    assert [job and (job.index, job.workers) for job in jobs] == [(0, 2), (1, 2)]
+    assert [job and len(job.addresses) for job in jobs] == [0 if kind == "Slurm" else 2] * 2
 
 
 @pytest.mark.parametrize(
@@ -167,7 +149,7 @@ def test_the_job_is_what_keras_distribution_initialize_would_be_told(variables: 
     assert (job and (job.index, job.workers, job.addresses)) == wanted
 
 
-@pytest.mark.parametrize("kind", ["TF_CONFIG", "Keras", "Slurm", "JobSet"])
+@pytest.mark.parametrize("kind", REAL)
 def test_the_workers_of_a_job_try_it_in_one_place(kind: str, tmp_path: Path) -> None:
     says_where = f"import os; print('place:', os.environ['{DRILL_DIRECTORY}'])"
     command = ("--", sys.executable, "-c", says_where)
@@ -177,26 +159,8 @@ def test_the_workers_of_a_job_try_it_in_one_place(kind: str, tmp_path: Path) -> 
     }
     assert len(places) == 1, places
     assert places.pop().startswith(str(tmp_path / "shared"))
-
-
-def test_a_variable_of_jobset_that_is_missing_is_wrong_usage(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("JOBSET_NAME", "digits")
-    assert main(["doctor"]) == 2
-    assert "Expected REPLICATED_JOB_NAME to be set" in capsys.readouterr().err
-
-
-def test_a_port_that_another_program_has_is_found(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        addresses = [f"127.0.0.1:{port}" for port in (taken.getsockname()[1], find_free_ports(1)[0])]
-        first, second = as_cluster([str(tmp_path / "run")] * 2, "--wait", "8", addresses=addresses)
-    assert "another program has the port" in first.cure("ports")
-    assert f"worker 0 ({addresses[0]})" in second.cure("ports")
-    assert first.problems == second.problems == {"ports"}
-
-
-def test_workers_on_one_machine_look_for_each_other(tmp_path: Path) -> None:
-    report = doctor(str(tmp_path / "run"), "--workers", "2")
-    report.assert_passes()
-    assert report.findings["shared"]["level"] == "ok"
+    for report in reports:
+        levels = {name: report.findings.get(name, {}).get("level") for name in ("shared", "ports", "clocks")}
+        # Slurm's variables do not say where a task listens.
+        assert levels == {"shared": "ok", "ports": None if kind == "Slurm" else "ok", "clocks": "ok"}
+    assert list(tmp_path.iterdir()) == []

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.cli.doctor.finding import Finding, Findings
-from keras_preempt.cli.main import main
+from keras_preempt.cli.doctor.software import check_determinism
 from keras_preempt.notices.platform import MACHINES, SCHEDULERS
-from tests.cli.doctor.doctored import doctor
+from tests.cli.doctor.doctored import BLOCK, doctor
+from tests.cli.saved_run import Run
 
 
 def test_a_problem_without_a_cure_is_a_mistake() -> None:
@@ -30,22 +31,23 @@ def test_a_problem_without_a_cure_is_a_mistake() -> None:
         ["one", "two"],
     ],
 )
-def test_wrong_usage_has_a_status_of_its_own(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["doctor", *arguments]) == 2
-    assert "Error: " in capsys.readouterr().err
+def test_wrong_usage_has_a_status_of_its_own(arguments: list[str], run: Run) -> None:
+    assert "Error: " in run("doctor", *arguments, code=2)[1]
 
 
-def test_workers_are_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_variables_of_a_job_are_wrong_usage(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    assert main(["doctor", "--workers", "2"]) == 2
+    run("doctor", "--workers", "2", code=2)  # Workers are not counted twice.
+    monkeypatch.delenv("TF_CONFIG")
+    monkeypatch.setenv("JOBSET_NAME", "digits")
+    assert "Expected REPLICATED_JOB_NAME to be set" in run("doctor", code=2)[1]
 
 
 def test_what_could_not_be_checked_is_not_called_good() -> None:
     report = doctor()
     report.assert_passes()
+    assert "are verified" in report.findings["versions"]["what"]
     assert report.findings["signal path"]["level"] == report.findings["directory"]["level"] == "not checked"
 
 
@@ -61,43 +63,29 @@ def test_a_wrong_variable_is_reported_as_training_would_report_it() -> None:
     assert "Correct that variable" in doctor(env={"KERAS_PREEMPT_PLATFORM": "moon"}).cure("platform")
 
 
+IGNORE = ["sh", "-c", 'trap "" TERM; exec "$@"', "sh"]
+
+
 def test_sigterm_that_is_ignored_or_blocked_around_the_doctor_is_found() -> None:
-    ignored = doctor(before=["sh", "-c", 'trap "" TERM; exec "$@"', "sh"])
-    assert "--default-signal=TERM" in ignored.cure("SIGTERM")
-    doctor(
-        before=["sh", "-c", 'trap "" TERM; exec "$@"', "sh", "env", "--default-signal=TERM"]
-    ).assert_passes()
-    block = (
-        "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); "
-        "os.execvp(sys.argv[1], sys.argv[1:])"
-    )
-    assert "SIG_UNBLOCK" in doctor(before=["python3", "-c", block]).cure("SIGTERM")
+    assert "--default-signal=TERM" in doctor(before=IGNORE).cure("SIGTERM")
+    doctor(before=[*IGNORE, "env", "--default-signal=TERM"]).assert_passes()
+    assert "SIG_UNBLOCK" in doctor(before=["python3", "-c", BLOCK]).cure("SIGTERM")
 
 
-@pytest.mark.parametrize(
-    ("installed", "problem"), [("3.7.0", "pip install 'keras>=3.8.0'"), ("99.0", "newest verified")]
-)
-def test_versions_outside_the_verified_range_are_reported(
-    installed: str, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from keras_preempt.cli.doctor import software
-
-    monkeypatch.setattr(software, "_version", lambda package: installed if package == "keras" else "2.20.0")
-    main(["doctor"])
-    assert problem in capsys.readouterr().out
-
-
-def test_a_gpu_without_determinism_is_reported(tmp_path: Path) -> None:
-    from keras_preempt.cli.doctor.software import check_determinism
-
+@pytest.fixture
+def gpu(tmp_path: Path) -> Path:
+    """The root of a machine with a GPU."""
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").touch()
-    findings = Findings()
-    train = tmp_path / "train.py"
+    return tmp_path
+
+
+def test_a_gpu_without_determinism_is_reported(gpu: Path) -> None:
+    findings, train = Findings(), gpu / "train.py"
     train.write_text("fit()")
-    check_determinism(findings, ["python", str(train)], tmp_path)
+    check_determinism(findings, ["python", str(train)], gpu)
     train.write_text("tf.config.experimental.enable_op_determinism()")
-    check_determinism(findings, ["python", str(train)], tmp_path)
+    check_determinism(findings, ["python", str(train)], gpu)
     assert [finding.level for finding in findings.all] == ["warning", "ok"]
 
 
@@ -111,15 +99,11 @@ def test_a_gpu_without_determinism_is_reported(tmp_path: Path) -> None:
     ],
 )
 def test_on_jax_flags_of_xla_make_a_gpu_repeatable(
-    flags: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: str, level: str, gpu: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from keras_preempt.cli.doctor.software import check_determinism
-
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev" / "nvidia0").touch()
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     monkeypatch.setenv("TF_DETERMINISTIC_OPS", "1")  # Says nothing there.
     monkeypatch.setenv("XLA_FLAGS", flags)
     findings = Findings()
-    check_determinism(findings, [], tmp_path)
+    check_determinism(findings, [], gpu)
     assert [finding.level for finding in findings.all] == [level]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from keras_preempt.cli.drill.directories import MIXES, drill_bucket
 from keras_preempt.testing import FAULT_KINDS
-from tests.cli.drill.test_command import ENVIRONMENT
+from tests.cli.drill.test_command import COMMAND, ENVIRONMENT, TRAIN
 
 _LISTING = "/storage/v1/b/drill/o?prefix="
 
@@ -56,23 +55,16 @@ def test_every_mix_consists_of_known_faults_and_the_last_has_all() -> None:
     assert set(MIXES["all"]) == {kind for kinds in MIXES.values() for kind in kinds}
 
 
-DRILL = shlex.join([sys.executable, "-m", "keras_preempt.cli.main", "drill", "--at", "step:4", "--"])
-TRAIN = shlex.join([sys.executable, str(Path(__file__).with_name("fake_training.py"))])
-
-
-@pytest.mark.parametrize("into", ["> drill.log 2>&1", "2>&1 | tee drill.log"])
+@pytest.mark.parametrize(
+    "into",
+    ["> drill.log 2>&1", pytest.param("2>&1 | tee drill.log", marks=pytest.mark.chaos)],
+)
 def test_the_output_of_the_drill_is_not_taken_for_a_file_of_the_script(into: str, tmp_path: Path) -> None:
+    line = f"{shlex.join([*COMMAND, '--at', 'step:4', '--', *TRAIN])} {into}"
     env = {**ENVIRONMENT, "FAKE_FAULT": "writes"}
-    done = subprocess.run(
-        f"{DRILL} {TRAIN} {into}",
-        shell=True,
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, env=env, capture_output=True, timeout=300)
     printed = (tmp_path / "drill.log").read_text()
     assert done.returncode == 0, printed
     assert "VERDICT: identical" in printed
     assert "the script also wrote log.csv here" in printed
+    assert (tmp_path / "log.csv").exists()

@@ -25,7 +25,7 @@ def schema() -> Any:
 
 
 def told(schema: Any, *options: str, **what: Any) -> dict[str, Any]:
-    result = drill("--json", *options, **what)
+    result = drill("--json", *options, code=None, **what)
     assert result.stdout.count("\n") == 1, result.stdout + result.stderr
     assert "drill 1 of 2" in result.stderr
     value: dict[str, Any] = json.loads(result.stdout)
@@ -74,8 +74,9 @@ def test_a_different_run_is_reported_with_its_first_step_and_its_causes(schema):
     ("options", "fault", "status", "why"),
     [
         (("--at", "step:4"), "crash", 3, "the preempted run failed (exit code 3)"),
+        (("--at", "step:4"), "deaf", 3, "expected 1 preemptions. Received: 0"),
         (("--at", "step:4"), "silent", 3, "did not report a finished fit"),
-        (("--at", "step:20"), "", 4, "--at step:20 lies beyond the end"),
+        (("--at", "step:20"), "", 4, "--at step:20 lies beyond the end: the run has 20 training steps"),
     ],
 )
 def test_a_drill_without_a_verdict_says_why(schema, options, fault, status, why):

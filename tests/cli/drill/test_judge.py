@@ -67,23 +67,21 @@ def test_a_preemption_that_did_not_come_is_no_verdict(tmp_path: Path) -> None:
         judge.check(report(ended(-9), FINISHED))
 
 
-def test_training_that_ends_within_the_grace_period_is_no_verdict_and_says_why(tmp_path: Path) -> None:
-    judge = Judge([NOTICE], str(tmp_path), {}, {0}, grace=5.0)
+@pytest.mark.parametrize(
+    ("grace", "why"),
+    [
+        ({"grace": 5.0}, r"grace period that began with w0 at step 5.*Shorten the grace period"),
+        ({}, r"SIGUSR1 came so late that training finished.*w0 at step 5"),
+    ],
+)
+def test_training_that_finishes_all_the_same_is_no_verdict_and_says_why(
+    grace: dict[str, float], why: str, tmp_path: Path
+) -> None:
+    judge = Judge([NOTICE], str(tmp_path), {}, {0}, **grace)
     judge.check(report(ended(75, outcome=Outcome.PREEMPTED), FINISHED))
-    with pytest.raises(
-        NoVerdict, match=r"grace period that began with w0 at step 5.*Shorten the grace period"
-    ):
+    with pytest.raises(NoVerdict, match=why) as caught:
         judge.check(report(FINISHED))
-
-
-def test_a_signal_that_comes_when_training_is_all_but_over_is_no_verdict_and_says_so(tmp_path: Path) -> None:
-    judge = Judge([NOTICE], str(tmp_path), {}, {0})
-    judge.check(report(ended(75, outcome=Outcome.PREEMPTED), FINISHED))
-    with pytest.raises(
-        NoVerdict, match=r"SIGUSR1 came so late that training finished.*w0 at step 5"
-    ) as caught:
-        judge.check(report(FINISHED))
-    assert "grace" not in caught.value.message
+    assert ("grace" in caught.value.message) == bool(grace)
 
 
 def test_a_preemption_of_the_undisturbed_run_is_no_verdict(tmp_path: Path) -> None:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.drill.test_command import ENVIRONMENT
-
-SCRIPT = Path(__file__).with_name("fake_training.py")
+from tests.cli.drill.test_command import COMMAND, ENVIRONMENT, TRAIN
 
 
 def start(tmp: Path, *options: str, before: str = 'exec "$@"', fault: str = "") -> subprocess.Popen[str]:
     """Starts a drill; `before` is a shell command that becomes it."""
-    command = [sys.executable, "-m", "keras_preempt.cli.main", "drill", *options, "--at", "step:4"]
     return subprocess.Popen(
-        ["sh", "-c", before, "sh", *command, "--", sys.executable, str(SCRIPT)],
+        ["sh", "-c", before, "sh", *COMMAND, *options, "--at", "step:4", "--", *TRAIN],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -47,17 +43,20 @@ def test_a_drill_whose_output_is_closed_goes_on_to_its_verdict(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_drill_whose_terminal_is_closed_ends_its_workers_and_has_no_verdict(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_drill_that_is_told_to_stop_ends_its_workers_and_has_no_verdict(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     process = start(tmp_path, fault="waits")
     assert process.stdout is not None
     try:
         assert any("starting again" in line for line in process.stdout)
-        process.send_signal(signal.SIGHUP)
+        process.send_signal(number)
         output, error = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 3, output + error
-    assert "stopped by SIGHUP" in output + error
+    assert f"stopped by {number.name}" in output + error
     assert "VERDICT" not in output
     assert list(tmp_path.iterdir()) == []
 
@@ -78,5 +77,6 @@ def test_a_verdict_in_json_that_cannot_be_written_is_an_error(tmp_path: Path) ->
     process = start(tmp_path, "--json", before='exec "$@" >/dev/full')
     _, error = process.communicate(timeout=120)
     assert process.returncode == 1, error
-    assert "Expected to write to standard output. Received: No space left on device." in error
+    says = "Expected to write to standard output. Received: No space left on device."
+    assert error.splitlines()[-1] == f"Error: {says}"
     assert list(tmp_path.iterdir()) == []

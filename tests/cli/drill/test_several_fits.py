@@ -5,22 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.cli.drill.test_command import drill
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_each_fit_is_preempted_and_compared_in_directories_of_its_own(workers, tmp_path):
-    # Several stand-ins agree on steps and on nothing else.
-    moment, where = ("validation:5", "in the validation after") if workers == "1" else ("step:25", "at")
-    options = ("--at", "step:7", "--at", moment, "--at", "step:40", "--keep", str(tmp_path / "kept"))
-    result = drill("--workers", workers, *options, env={"FAKE_FITS": "pre,runs/fine,pre"})
-    assert result.returncode == 0, result.stdout + result.stderr
+def test_each_fit_is_preempted_and_compared_in_directories_of_its_own(tmp_path):
+    options = ("--at", "step:7", "--at", "validation:5", "--at", "step:40", "--keep", str(tmp_path / "kept"))
+    result = drill("--workers", "1", *options, env={"FAKE_FITS": "pre,runs/fine,pre"})
     last = result.stdout.splitlines()[-1]
     assert "tensors and all other state of 3 fits; 3 preemptions: w" in last
     assert re.search(r"w\d at step 7 \(fit 1, step 7 of its model\)", last)
-    assert re.search(rf"w\d {where} step 25 \(fit 2, step 5 of its model\)", last)
+    assert re.search(r"w\d in the validation after step 25 \(fit 2, step 5 of its model\)", last)
     assert re.search(r"w\d at step 40 \(fit 3, step 0 of its model\)", last)
     assert "0 steps lost" in last
     for run in ("undisturbed", "preempted"):
@@ -30,28 +24,23 @@ def test_each_fit_is_preempted_and_compared_in_directories_of_its_own(workers, t
 
 
 def test_a_difference_in_a_later_fit_is_found_and_named_with_it():
-    result = drill("--at", "step:26", fault="weights", env={"FAKE_FITS": "pre,fine"})
-    assert result.returncode == 1, result.stdout + result.stderr
-    assert "different: fit 2 (fine): weights: 1 of 6 values" in result.stdout
-    assert "fit 1 (pre): weights" not in result.stdout
-    assert "From step 6 on (fit 2 of 2, epoch 0, w0) the runs differ: weights." in result.stdout
-    assert "right where it continued, at step 6, restart 1 of 1" in result.stdout
+    told = drill("--at", "step:26", code=1, fault="weights", env={"FAKE_FITS": "pre,fine"}).stdout
+    assert "different: fit 2 (fine): weights: 1 of 6 values" in told
+    assert "fit 1 (pre): weights" not in told
+    assert "From step 6 on (fit 2 of 2, epoch 0, w0) the runs differ: weights." in told
+    assert "right where it continued, at step 6, restart 1 of 1" in told
 
 
 def test_a_killed_worker_continues_from_the_checkpoint_of_its_fit():
     options = ("--kill", "--save-every", "5", "--at", "step:33")
-    result = drill(*options, env={"FAKE_FITS": "pre,fine"})
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "the newest checkpoint of fit 2 is of step 10: starting again" in result.stdout
-    assert (
-        "w0 killed, 13 steps done in fit 2; training continued from step 10: 3 steps run again."
-        in result.stdout
-    )
-    assert "; 3 steps run again," in result.stdout.splitlines()[-1]
+    told = drill(*options, env={"FAKE_FITS": "pre,fine"}).stdout
+    assert "the newest checkpoint of fit 2 is of step 10: starting again" in told
+    continued = "training continued from step 10: 3 steps run again."
+    assert f"w0 killed, 13 steps done in fit 2; {continued}" in told
+    assert "; 3 steps run again," in told.splitlines()[-1]
 
 
 def test_a_directory_that_changes_with_each_start_is_reported_with_the_cure(tmp_path: Path):
-    result = drill("--at", "step:4", env={"FAKE_FITS": "run-TIME"}, tmp=tmp_path)
-    assert result.returncode == 3, result.stdout + result.stderr
-    assert "gives its PreemptionCallback another directory in each start: 'run-" in result.stderr
+    told = drill("--at", "step:4", code=3, env={"FAKE_FITS": "run-TIME"}, tmp=tmp_path).stderr
+    assert "gives its PreemptionCallback another directory in each start: 'run-" in told
     assert list(tmp_path.iterdir()) == []

@@ -86,76 +86,93 @@ def test_steps_with_digests_in_only_one_run_are_skipped() -> None:
     assert "Between step 3, which was equal, and step 6" in describe_parting(parting, [])
 
 
-def causes(parting: Parting | None, record: RunRecord = UNDISTURBED, repeatable: bool | None = None) -> str:
+def causes(
+    *incarnations: Lines, record: RunRecord | Lines = UNDISTURBED, repeatable: bool | None = None
+) -> str:
+    """The causes that are named of a run with these incarnations; without any, no step differs."""
+    parting = find_parting(UNDISTURBED, run(*incarnations)) if incarnations else None
+    record = run(record) if isinstance(record, list) else record
     return "\n".join(likely_causes(parting, record, repeatable))
 
 
-def part(*incarnations: Lines) -> Parting | None:
-    return find_parting(UNDISTURBED, run(*incarnations))
+#: A run that differs from a while after its restart on.
+DRIFTS = (lines(0, 4), lines(4, 10, wrong_from=6))
+
+
+def with_begin(**fields: Any) -> Lines:
+    begin, *rest = lines(0, 10)
+    return [{**begin, **fields}, *rest]
 
 
 def test_a_difference_before_the_first_preemption_is_the_scripts_own() -> None:
-    told = causes(part(lines(0, 4, wrong_from=3), lines(4, 10, wrong_from=4)))
+    told = causes(lines(0, 4, wrong_from=3), lines(4, 10, wrong_from=4))
     assert "The script does not repeat itself" in told
     assert "enable_op_determinism" in told
     assert "--twice" not in told
 
 
 def test_a_difference_at_the_very_beginning_is_a_missing_seed_and_nothing_else() -> None:
-    told = causes(part(lines(0, 4, wrong_from=0)), run(lines(0, 10, exact=False, why="1 shuffle")))
+    doubted = lines(0, 10, exact=False, why="1 shuffle")
+    told = causes(lines(0, 4, wrong_from=0), record=doubted)
     assert "The initial state differs already" in told
     assert "keras.utils.set_random_seed" in told
     assert "shuffle" not in told
 
 
-def test_a_difference_at_the_restart_is_a_state_that_was_not_restored() -> None:
-    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=4)))
+def test_a_difference_at_the_restart_is_a_state_that_was_not_restored_or_a_missing_seed() -> None:
+    told = causes(lines(0, 4), lines(4, 10, wrong_from=4))
     assert "something was not saved or not restored" in told
-
-
-def test_a_run_that_starts_over_and_differs_at_once_has_no_seed() -> None:
-    told = causes(part(lines(0, 4), lines(0, 10, wrong_from=0)))
-    assert "something was not saved" not in told
-
-
-def test_what_the_input_analysis_doubts_is_the_likely_cause() -> None:
-    record = run(lines(0, 10, exact=False, why="1 shuffle(s) have no seed"))
-    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), record)
-    assert told.startswith("Likely cause: the input. 1 shuffle(s) have no seed.")
-    assert "Python variable in a layer" not in told
+    assert "something was not saved" not in causes(lines(0, 4), lines(0, 10, wrong_from=0))
 
 
 @pytest.mark.parametrize(
-    ("source", "cure"),
+    ("record", "likely", "also"),
     [
-        ("Python code (tf.py_function) in an input pipeline (f)", "If it uses random numbers or keeps state"),
         (
-            "the stateful random operation RandomUniform in the training step (f)",
-            "use a keras.random.SeedGenerator",
+            lines(0, 10, exact=False, why="1 shuffle(s) have no seed"),
+            "the input. 1 shuffle(s) have no seed.",
+            "",
+        ),
+        (
+            with_begin(shared=["both come from one shuffle"]),
+            "both come from one shuffle.",
+            "Shuffle after the split",
+        ),
+        (with_begin(unsaved=["Warm"]), "callbacks whose state is not kept: Warm.", "Give them get_state()"),
+        *(
+            ([*lines(0, 10), {"what": "sources", "found": [source]}], source, cure)
+            for source, cure in (
+                (
+                    "Python code (tf.py_function) in an input pipeline (f)",
+                    "If it uses random numbers or keeps state",
+                ),
+                (
+                    "the stateful random operation RandomUniform in the training step (f)",
+                    "use a keras.random.SeedGenerator",
+                ),
+            )
         ),
     ],
 )
-def test_operations_with_hidden_state_are_named_with_the_cure(source: str, cure: str) -> None:
-    record = run([*lines(0, 10), {"what": "sources", "found": [source]}])
-    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), record)
-    assert told.startswith(f"Likely cause: {source}")
-    assert cure in told
+def test_what_was_recorded_of_the_script_is_the_likely_cause_with_its_cure(
+    record: Lines, likely: str, also: str
+) -> None:
+    told = causes(*DRIFTS, record=record)
+    assert told.startswith(f"Likely cause: {likely}")
+    assert also in told
+    assert "Python variable in a layer" not in told
 
 
-def test_callbacks_whose_state_is_not_kept_are_named() -> None:
-    begin, *rest = lines(0, 10)
-    record = run([{**begin, "unsaved": ["Warm"]}, *rest])
-    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), record)
-    assert told.startswith("Likely cause: callbacks whose state is not kept: Warm. Give them get_state()")
-    assert "Warm" not in causes(part(lines(0, 4, wrong_from=2)), record)
+def test_callbacks_whose_state_is_not_kept_do_not_explain_a_difference_before_the_restart() -> None:
+    assert "Warm" not in causes(lines(0, 4, wrong_from=2), record=with_begin(unsaved=["Warm"]))
 
 
 def test_without_a_trace_of_a_cause_the_usual_ones_are_named_with_the_next_step() -> None:
-    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)))
+    told = causes(*DRIFTS)
     assert "such as a Python variable in a layer" in told
     assert "add --twice to find out" in told
-    assert "the script repeats itself until it is preempted" in causes(None, repeatable=True)
-    assert "The script does not repeat itself" in causes(None, repeatable=False)
+    assert "the script repeats itself until it is preempted" in causes(repeatable=True)
+    assert "The script does not repeat itself" in causes(repeatable=False)
 
 
 def test_files_that_the_first_run_left_for_the_second_are_named_first_where_no_step_differs() -> None:
@@ -165,14 +182,14 @@ def test_files_that_the_first_run_left_for_the_second_are_named_first_where_no_s
     )
     assert "Add --isolate" in told[0]
     doubted = run(lines(0, 10, exact=False, why="1 shuffle"))
-    told = likely_causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), doubted, None, written="log.csv")
+    told = likely_causes(find_parting(UNDISTURBED, run(*DRIFTS)), doubted, None, written="log.csv")
     assert told[0].startswith("Likely cause: the input.")
     assert told[1].startswith("Other possible cause: files that the second run found")
 
 
 def test_a_worker_that_was_killed_while_it_saved_is_the_cause() -> None:
     (told,) = likely_causes(
-        part(lines(0, 4), lines(4, 10, wrong_from=4)),
+        find_parting(UNDISTURBED, run(lines(0, 4), lines(4, 10, wrong_from=4))),
         UNDISTURBED,
         None,
         ["w0 continued from the part of w1 in x"],
@@ -240,13 +257,6 @@ def test_steps_are_lost_only_if_they_were_run_and_run_again() -> None:
     assert again.steps_run_again() == 2 + 2
 
 
-def test_a_shared_shuffle_is_a_likely_cause() -> None:
-    begin, *rest = lines(0, 10)
-    record = run([{**begin, "shared": ["both come from one shuffle"]}, *rest])
-    told = causes(part(lines(0, 4), lines(4, 10, wrong_from=6)), record)
-    assert told.startswith("Likely cause: both come from one shuffle. Shuffle after the split")
-
-
 def test_what_identical_does_not_cover_is_named_and_nothing_else() -> None:
     assert uncovered(UNDISTURBED, 1) == []
     begin, *rest = lines(0, 10, exact=False, why="1 shuffle")
@@ -258,14 +268,6 @@ def test_what_identical_does_not_cover_is_named_and_nothing_else() -> None:
 
 
 def test_a_fit_without_an_epoch_left_counts_for_nothing() -> None:
-    begin = {
-        "what": "begin",
-        "step": 6,
-        "restored": "",
-        "exact": True,
-        "why": "",
-        "fit": "b",
-        "directory": "b",
-    }
+    begin = {**of_fit("b", lines(0, 0))[0], "step": 6}
     record = RunRecord([[[*of_fit("a", lines(0, 6)), begin, *of_fit("c", lines(0, 3))]]])
     assert [fit.name for fit in record.trained()] == ["a", "c"]

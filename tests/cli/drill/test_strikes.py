@@ -16,6 +16,20 @@ from keras_preempt.cli.drill.strikes import Lost, strikes
 STARTED, TRAINING = os.getpid(), 200  # The first one lives.
 
 
+class Send:
+    """Stands in for the launcher: notes which signals it is to send, each with the worker; says to which process."""
+
+    def __init__(self, pid: int = STARTED) -> None:
+        self.sent: list[tuple[int, int]] = []
+        self.asked = threading.Event()
+        self.pid = pid
+
+    def __call__(self, member: int, number: int) -> int:
+        self.sent.append((member, number))
+        self.asked.set()
+        return self.pid
+
+
 def tell(path: str, **what: object) -> None:
     with Path(path).open("w") as pipe:
         pipe.write(json.dumps({"pid": TRAINING, **what}) + "\n")
@@ -25,47 +39,35 @@ def strike(path: str, name: str, **what: object) -> None:
     tell(path, **{"signal": name, "time": time.time(), **what})
 
 
+def nothing(line: str) -> None:
+    """Nobody looks at what is said."""
+
+
 def test_a_worker_is_killed_when_its_grace_is_over_unless_it_is_gone() -> None:
     said: list[str] = []
-    for still_there in (True, False):
-        asked = threading.Event()
-
-        def send(member: int, number: int, asked: threading.Event = asked, there: bool = still_there) -> int:
-            assert number == signal.SIGKILL
-            asked.set()
-            return STARTED if there else 0
-
+    for send in (Send(), Send(pid=0)):
         with strikes(0.01, said.append) as listening:
             listening.expect(3, 1, send)
             strike(listening.path, "SIGTERM")
-            assert asked.wait(60)
-        assert listening.killed == ({3: 1} if still_there else {})
+            assert send.asked.wait(60)
+        assert send.sent == [(1, signal.SIGKILL)]
+        assert listening.killed == ({3: 1} if send.pid else {})
     assert [line for line in said if "gets" in line] == ["w1 gets SIGTERM now, by its own hand"] * 2
     assert [line for line in said if "its 0.01 s of grace were over: killed" in line]
 
 
 def test_a_grace_period_does_not_follow_a_wall_clock_that_is_set_back() -> None:
-    asked = threading.Event()
-
-    def send(member: int, number: int) -> int:
-        asked.set()
-        return STARTED
-
-    with strikes(0.01, lambda line: None) as listening:
+    send = Send()
+    with strikes(0.01, nothing) as listening:
         listening.expect(0, 0, send)
         strike(listening.path, "SIGTERM", time=time.time() + 3600)
-        assert asked.wait(20)
+        assert send.asked.wait(20)
 
 
 @pytest.mark.parametrize("struck_too", [True, False])
 def test_the_next_incarnation_does_not_die_of_the_grace_of_the_last_one(struck_too: bool) -> None:
-    asked: list[int] = []
-
-    def send(member: int, number: int) -> int:
-        asked.append(member)
-        return 0
-
-    with strikes(600.0, lambda line: None) as listening:
+    send = Send(pid=0)
+    with strikes(600.0, nothing) as listening:
         listening.expect(0, 0, send)
         strike(listening.path, "SIGTERM")
         listening.settle()
@@ -77,13 +79,13 @@ def test_the_next_incarnation_does_not_die_of_the_grace_of_the_last_one(struck_t
         for timer in [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]:
             timer.join(60)
             assert not timer.is_alive()
-    assert asked == []
+    assert send.sent == []
 
 
 def test_lines_that_are_no_report_are_skipped_and_a_kill_needs_no_grace() -> None:
     said: list[str] = []
     with strikes(0.01, said.append) as listening:
-        listening.expect(0, 0, lambda member, number: STARTED)
+        listening.expect(0, 0, Send())
         with Path(listening.path).open("w") as pipe:
             pipe.write("nonsense\n[]\n{}\n")
         strike(listening.path, "SIGKILL")
@@ -93,17 +95,12 @@ def test_lines_that_are_no_report_are_skipped_and_a_kill_needs_no_grace() -> Non
 
 
 def test_a_signal_that_a_worker_waits_for_is_sent_and_counts_as_lost_until_it_has_arrived() -> None:
-    sent: list[tuple[int, int]] = []
-
-    def send(member: int, number: int) -> int:
-        sent.append((member, number))
-        return STARTED
-
-    with strikes(None, lambda line: None) as listening:
+    send = Send()
+    with strikes(None, nothing) as listening:
         listening.expect(2, 1, send)
         strike(listening.path, "SIGTERM", wanted=True)
         listening.settle()
-        assert sent == [(1, signal.SIGTERM)]
+        assert send.sent == [(1, signal.SIGTERM)]
         assert listening.lost == {2: Lost(1, "SIGTERM", STARTED, TRAINING)}
         tell(listening.path, arrived="SIGTERM")
         listening.settle()
@@ -111,33 +108,25 @@ def test_a_signal_that_a_worker_waits_for_is_sent_and_counts_as_lost_until_it_ha
         listening.expect(3, 0, send)
         strike(listening.path, "SIGKILL", wanted=True)
         listening.settle()
-    assert sent[1:] == [(0, signal.SIGKILL)]
+    assert send.sent[1:] == [(0, signal.SIGKILL)]
     assert listening.lost == {}, "nobody can say that SIGKILL has arrived"
 
 
-def test_a_signal_that_ends_the_wrapper_is_lost_although_it_arrives() -> None:
-    """As in `sh -c 'python train.py; true'`: only the launcher of the drill hands it on to the orphan."""
+@pytest.mark.parametrize("how", ["arrived", "lost"])
+def test_a_signal_that_was_not_heard_is_lost(how: str) -> None:
+    """It arrives, and ends the wrapper in `sh -c 'python train.py; true'`, or the worker says that it has not come.
+
+    Only the launcher of the drill hands it on to the orphan of a wrapper. A worker that has not heard it is ended.
+    """
     with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
         pass
-    with strikes(None, lambda line: None) as listening:
-        listening.expect(0, 0, lambda member, number: ended.pid)
-        strike(listening.path, "SIGTERM", wanted=True)
-        tell(listening.path, arrived="SIGTERM")
-        listening.settle()
-    assert listening.lost == {0: Lost(0, "SIGTERM", ended.pid, TRAINING)}
-
-
-def test_a_worker_that_has_not_heard_its_signal_is_ended() -> None:
-    sent: list[int] = []
-
-    def send(member: int, number: int) -> int:
-        sent.append(number)
-        return STARTED
-
-    with strikes(None, lambda line: None) as listening:
+    send = Send(ended.pid if how == "arrived" else STARTED)
+    with strikes(None, nothing) as listening:
         listening.expect(0, 0, send)
         strike(listening.path, "SIGTERM", wanted=True)
-        tell(listening.path, lost="SIGTERM")
+        tell(listening.path, **{how: "SIGTERM"})
         listening.settle()
-    assert sent == [signal.SIGTERM, signal.SIGKILL]
-    assert listening.lost == {0: Lost(0, "SIGTERM", STARTED, TRAINING)}
+    killed = [] if how == "arrived" else [(0, signal.SIGKILL)]
+    assert send.sent == [(0, signal.SIGTERM), *killed]
+    pid = ended.pid if how == "arrived" else STARTED
+    assert listening.lost == {0: Lost(0, "SIGTERM", pid, TRAINING)}

@@ -1,15 +1,19 @@
 """Two workers put TensorFlow's coordination service through what a `Coordinator` promises.
 
-Usage: ``coordination.py``. Each worker writes one line, ``result <JSON>``, with what it found.
+Usage: ``coordination.py``. Each worker writes one line, ``result <JSON>``, with what it found. In between worker 1
+freezes worker 0, which hosts the service, and asks the service while it cannot answer. It writes ``pending <call>``
+when its main thread runs while the call waits for its answer, and ``answered <call>`` when it comes back.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -30,18 +34,43 @@ def meet(name: str) -> None:
     coordinator.wait_for(f"meet/{name}/{1 - member}", WAIT)
 
 
+def frozen(process: int) -> bool:
+    """Whether each of its threads has stopped."""
+    threads = Path(f"/proc/{process}/task").iterdir()
+    return {(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads} == {"T"}
+
+
+def ask_frozen(name: str, call: Callable[[], object]) -> None:
+    """Makes the call while the leader is frozen, for less time than makes it count as lost."""
+    asking = threading.Thread(target=call)
+    os.kill(leader, signal.SIGSTOP)
+    try:
+        while not frozen(leader):
+            time.sleep(0.01)  # A stop cannot be waited for by somebody who is no parent.
+        asking.start()
+        asking.join(0.5)  # Returns only if the call lets other threads run.
+        print("pending" if asking.is_alive() else "not asked", name, flush=True)
+    finally:
+        os.kill(leader, signal.SIGCONT)
+    asking.join(WAIT)
+    print("stuck" if asking.is_alive() else "answered", name, flush=True)
+
+
+if member == 0:
+    coordinator.put_if_absent("leader", str(os.getpid()))
+leader = int(coordinator.wait_for("leader", WAIT))
 meet("begin")
 
-# The first insert wins, for both: 200 races.
+# The first insert wins, for both: 100 races.
 # From opposite ends, so that the one without a network in between does not win them all.
-order = range(200) if member == 0 else reversed(range(200))
+order = range(100) if member == 0 else reversed(range(100))
 found["won"] = []
 for index in order:
     if coordinator.put_if_absent(f"race/{index}", str(member)):
         found["won"].append(index)
     threading.Event().wait(0.001)
 meet("raced")
-found["values"] = "".join(coordinator.wait_for(f"race/{index}", WAIT) for index in range(200))
+found["values"] = "".join(coordinator.wait_for(f"race/{index}", WAIT) for index in range(100))
 
 # A wait in a thread returns when the other inserts; meanwhile the main thread runs Python.
 values: list[str] = []
@@ -87,8 +116,9 @@ meet("inserted again")
 value = strategy.reduce("SUM", strategy.run(lambda: tf.constant(member + 1.0)), axis=None)
 found["sum"] = float(value)
 if member == 1:
-    coordinator.report_error("worker 1 gives up")
-    found["reported"] = True
+    ask_frozen("gone", coordinator.gone)
+    ask_frozen("put_if_absent", lambda: coordinator.put_if_absent("over", "1"))
+    ask_frozen("report_error", lambda: coordinator.report_error("worker 1 gives up"))
 else:
     began = time.monotonic()
     try:

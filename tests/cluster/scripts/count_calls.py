@@ -29,6 +29,7 @@ from keras_preempt.backend.tensorflow.coordination import CoordinationKeys, Serv
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report.events import EventLog
 from keras_preempt.training.snapshot_schedule import SnapshotSchedule
+from tests.fits import Doing
 
 FEW, MANY = 20, 200
 
@@ -74,7 +75,7 @@ class Counts:
         return counted
 
 
-class Window(keras.callbacks.Callback):  # type: ignore[misc]
+class Window(Doing):
     """Counts from the second training boundary to the last; stands after the PreemptionCallback."""
 
     def __init__(self, counts: Counts, steps: int) -> None:
@@ -88,12 +89,6 @@ class Window(keras.callbacks.Callback):  # type: ignore[misc]
             self.counts.open()
         elif batch == self.steps - 1:
             self.found = self.counts.close()
-
-    def get_state(self) -> dict[str, Any]:
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        pass
 
 
 def watch_operations(counts: Counts) -> None:

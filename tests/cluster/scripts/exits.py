@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import PreemptionCallback, TerminationConfig
+from tests.fits import Doing
 
 DIRECTORY, WAY = sys.argv[1:]
 STEPS, STRIKE = 8, 5
@@ -39,7 +40,7 @@ def loss(y, prediction):
     return tf.reduce_mean((y - prediction) ** 2)
 
 
-class Strike(keras.callbacks.Callback):
+class Strike(Doing):
     def on_train_batch_begin(self, batch, logs=None):
         if batch == STRIKE and WAY == "preempted":
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -48,12 +49,6 @@ class Strike(keras.callbacks.Callback):
         if batch == STRIKE and WAY == "gce":
             print("STRIKE", flush=True)
             await_notice()
-
-    def get_state(self):
-        return {}
-
-    def set_state(self, state):
-        pass
 
 
 def await_notice():

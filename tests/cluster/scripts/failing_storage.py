@@ -23,16 +23,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-import keras
-
 from keras_preempt import TerminationConfig
 from tests.cluster.small_fit import STEPS, fit
+from tests.fits import Doing
 
 PATIENCE = 60.0  # seconds
 STRUCK_STEP = 0.5
@@ -40,94 +39,73 @@ STRUCK_STEP = 0.5
 EPOCHS = 4
 
 
-class Failure:
-    """A way to fail, and how it is undone."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def begin(self) -> None:
-        raise NotImplementedError
-
-    def end(self) -> None:
-        raise NotImplementedError
-
-
-class Full(Failure):
+@contextlib.contextmanager
+def full(directory: Path) -> Iterator[None]:
     """The file system is full. FOLDER/KIND is one of its own, and a small one."""
-
-    def begin(self) -> None:
-        with open(self.directory.parent / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(4096))
-
-    def end(self) -> None:
-        (self.directory.parent / "filler").unlink()
+    filler = directory.parent / "filler"
+    with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    yield
+    filler.unlink()
 
 
-class FileSize(Failure):
+@contextlib.contextmanager
+def file_size(directory: Path) -> Iterator[None]:
     """No file may grow: what a quota does, and nobody needs to be root for it."""
-
-    def begin(self) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-
-    def end(self) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-class Permission(Failure):
+@contextlib.contextmanager
+def permission(directory: Path) -> Iterator[None]:
     """Nobody may write to the directory any more."""
 
-    def begin(self) -> None:
-        self._set(0o555)
-
-    def end(self) -> None:
-        self._set(0o755)
-
-    def _set(self, mode: int) -> None:
-        for folder in [self.directory, *self.directory.rglob("*")]:
+    def allow(mode: int) -> None:
+        for folder in [directory, *directory.rglob("*")]:
             if folder.is_dir():
                 folder.chmod(mode)
 
+    allow(0o555)
+    yield
+    allow(0o755)
 
-class ReadOnly(Failure):
+
+@contextlib.contextmanager
+def read_only(directory: Path) -> Iterator[None]:
     """The file system can only be read, as after an error of the disk."""
-
-    def begin(self) -> None:
-        subprocess.run(["mount", "--bind", self.directory, self.directory], check=True)
-        subprocess.run(["mount", "-o", "remount,bind,ro", self.directory], check=True)
-
-    def end(self) -> None:
-        subprocess.run(["umount", "--lazy", self.directory], check=True)
+    subprocess.run(["mount", "--bind", directory, directory], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", directory], check=True)
+    yield
+    subprocess.run(["umount", "--lazy", directory], check=True)
 
 
-class Removed(Failure):
+@contextlib.contextmanager
+def removed(directory: Path) -> Iterator[None]:
     """The directory is gone."""
-
-    def begin(self) -> None:
-        self.directory.rename(self.directory.with_name("gone"))
-
-    def end(self) -> None:
-        if self.directory.exists():
-            shutil.rmtree(self.directory)
-        self.directory.with_name("gone").rename(self.directory)
+    directory.rename(directory.with_name("gone"))
+    yield
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.with_name("gone").rename(directory)
 
 
-class Emptied(Removed):
+@contextlib.contextmanager
+def emptied(directory: Path) -> Iterator[None]:
     """Another directory is in its place, as where a network's file system was unmounted."""
+    with removed(directory):
+        directory.mkdir()
+        yield
 
-    def begin(self) -> None:
-        super().begin()
-        self.directory.mkdir()
 
-
-KINDS: dict[str, type[Failure]] = {
-    "full": Full,
-    "file size": FileSize,
-    "permission": Permission,
-    "read-only": ReadOnly,
-    "removed": Removed,
-    "emptied": Emptied,
+KINDS: dict[str, Callable[[Path], contextlib.AbstractContextManager[None]]] = {
+    "full": full,
+    "file size": file_size,
+    "permission": permission,
+    "read-only": read_only,
+    "removed": removed,
+    "emptied": emptied,
 }
 
 
@@ -141,12 +119,14 @@ class Failures(logging.Filter):
         return True
 
 
-class Fails(keras.callbacks.Callback):
-    """Lets the storage fail and be well at the steps in the table above."""
+class Fails(Doing):
+    """Lets the storage of a directory fail and be well at the steps in the table above."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, kind: str, directory: Path) -> None:
         super().__init__()
-        self._failure = failure
+        self._kind = kind
+        self._directory = directory
+        self.failing = contextlib.ExitStack()
         self._steps = 0
         self._said = Failures()
         logging.getLogger("keras_preempt").addFilter(self._said)
@@ -155,14 +135,14 @@ class Fails(keras.callbacks.Callback):
         if self._steps == 5:
             # A committer looks at the parts once more after the manifest, and tells the commit then.
             self._wait(lambda: self._committed() == [2, 4] and self._told() == 2)
-            self._failure.begin()
+            self._fail()
         elif self._steps == 8:
             self._wait(lambda: self._said.count == 2)
-            self._failure.end()
+            self.failing.close()
         elif self._steps == 13:
             # Of an older checkpoint the manifest goes first: the room of its other files must not come back later.
             self._wait(lambda: self._committed() == [10, 12] and not self._left_of(2, 4))
-            self._failure.begin()
+            self._fail()
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(STRUCK_STEP)
 
@@ -170,17 +150,18 @@ class Fails(keras.callbacks.Callback):
         self._steps += 1
         print(f"RAN {self._steps}", flush=True)
 
+    def _fail(self) -> None:
+        self.failing.enter_context(KINDS[self._kind](self._directory))
+
     def _committed(self) -> list[int]:
         """Steps of the checkpoints, of which the older ones go when the newer ones are there."""
-        return sorted(
-            int(path.parts[-3][5:]) for path in self._failure.directory.glob("step-*/*/MANIFEST.json")
-        )
+        return sorted(int(path.parts[-3][5:]) for path in self._directory.glob("step-*/*/MANIFEST.json"))
 
     def _left_of(self, *steps: int) -> list[Path]:
-        return [path for step in steps for path in self._failure.directory.glob(f"step-{step:08d}/*/*")]
+        return [path for step in steps for path in self._directory.glob(f"step-{step:08d}/*/*")]
 
     def _told(self) -> int:
-        logs = self._failure.directory.glob("events/*.jsonl")
+        logs = self._directory.glob("events/*.jsonl")
         return sum(path.read_text().count('"event":"commit"') for path in logs)
 
     def _wait(self, there: Callable[[], bool]) -> None:
@@ -189,29 +170,18 @@ class Fails(keras.callbacks.Callback):
             assert time.monotonic() < limit, "the saves before are not over"
             time.sleep(0.01)  # It is written by a thread of the package, of which nothing is told.
 
-    def get_state(self) -> dict[str, int]:
-        return {}
-
-    def set_state(self, state: dict[str, int]) -> None:
-        pass
-
 
 def main() -> None:
     folder, kinds = Path(sys.argv[1]), sys.argv[2:]
     for kind in kinds:
-        failure = KINDS[kind](folder / kind / "run")
+        directory = folder / kind / "run"
+        fails = Fails(kind, directory)
         print(f"BEGINS {kind}", flush=True)
         try:
-            fit(
-                failure.directory,
-                epochs=EPOCHS,
-                more=[Fails(failure)],
-                save_every=2,
-                termination=TerminationConfig(),
-            )
+            fit(directory, epochs=EPOCHS, more=[fails], save_every=2, termination=TerminationConfig())
             print(f"ENDS {kind}: not preempted", flush=True)
         except SystemExit as left:
-            failure.end()
+            fails.failing.close()
             print(f"ENDS {kind}: {left.code}", flush=True)
             if kind == kinds[-1]:
                 raise

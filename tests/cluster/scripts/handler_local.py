@@ -1,16 +1,14 @@
 """What can happen to a custom loop of one process, one loop after the other, under either class of handler.
 
-Usage: ``handler_local.py FOLDER ours|tensorflow CASE...``. Writes ``FOLDER/0.json``: for each case what came of its
-loops, and what the case noted.
+Usage: ``handler_local.py FOLDER ours|tensorflow [but] CASE...``. Writes ``FOLDER/0.json``: for each case, or for all
+but those, what came of its loops, and what the case noted.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -21,17 +19,11 @@ from typing import Any
 import tensorflow as tf
 
 from keras_preempt.testing import FakeMetadata
-from tests.cluster.handled_loop import STEPS, Loop, sigterm
-from tests.cluster.left_behind import is_given_back
+from tests.cluster.handled_loop import STEPS, Cases, Loop, sigterm
 
 FOLDER, KIND, NAMES = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 RETURNS = {"exit_fn": lambda: sys.exit(9)}
-CASES: dict[str, Callable[[Loop, dict[str, Any]], None]] = {}
-
-
-def case(function: Callable[[Loop, dict[str, Any]], None]) -> Any:
-    CASES[function.__name__] = function
-    return function
+case = Cases()
 
 
 def saved_step(loop: Loop) -> int | None:
@@ -235,7 +227,7 @@ def an_earlier_deadline_in_the_countdown(loop: Loop, notes: dict[str, Any]) -> N
     with on_azure() as fake:
         actions = {
             3: sigterm,
-            20: lambda: fake.azure.schedule("Preempt", not_before=time.time() + 10),
+            20: lambda: fake.azure.schedule("Preempt", not_before=time.time() + 7),
         }
         config = {"grace_period": 3600.0, **RETURNS}
         loop.train(actions, steps=2000, config=config, step_seconds=0.02)
@@ -257,18 +249,4 @@ def a_notice_that_is_withdrawn(loop: Loop, notes: dict[str, Any]) -> None:
     notes["saved"] = saved_step(loop)
 
 
-def main() -> None:
-    found: dict[str, Any] = {}
-    for name in NAMES:
-        handler, threads = signal.getsignal(signal.SIGTERM), set(threading.enumerate())
-        loop, notes, began = Loop(FOLDER / name / "run", KIND), {}, time.time()
-        CASES[name](loop, notes)
-        left = {thread.name for thread in set(threading.enumerate()) - threads}
-        notes["threads"] = sorted(name for name in left if name.startswith("keras_preempt"))
-        notes["handler"] = is_given_back(signal.SIGTERM, handler)
-        found[name] = {"loops": loop.outcomes, "notes": notes}
-        print(f"CASE {name}: {time.time() - began:.1f} s", flush=True)
-    (FOLDER / "0.json").write_text(json.dumps(found, default=int))
-
-
-main()
+case.run(FOLDER, KIND, NAMES)

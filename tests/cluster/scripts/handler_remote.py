@@ -1,7 +1,9 @@
-"""A coordinator as of a TPU whose custom loop computes on a remote worker, under our handler.
+"""A coordinator as of a TPU whose custom loop computes on a remote worker, under our handler or with a watcher.
 
-Run as: handler_remote.py FOLDER. The addresses of the n-th set of workers are in FOLDER/workers-n.json. In step 5 on
-the first set it prints ``HOLDS`` and waits for the notice; at the end, ``END <value> <runs> <steps of each set>``.
+Run as: handler_remote.py FOLDER handled|watched. The addresses of the n-th set of workers are in FOLDER/workers-n.json.
+In step 5 on the first set the handled loop prints ``HOLDS`` and waits for the notice; at the end, ``END <value> <runs>
+<steps of each set>``. The watched one asks a `PreemptionWatcher` before each step, and nothing else. It prints
+``STEPS`` after the first one, and how it ends: ``PREEMPTED <task> <error>``.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -19,7 +22,7 @@ from remote_cluster import Notice, connect_to_workers
 
 from keras_preempt import Preempted, PreemptionCheckpointHandler, PreemptionWatcher, TerminationConfig
 
-FOLDER, STEPS, HOLD = Path(sys.argv[1]), 12, 5
+FOLDER, WATCHED, STEPS, HOLD = Path(sys.argv[1]), sys.argv[2] == "watched", 12, 5
 ran: list[list[int]] = []
 notice = Notice()
 
@@ -53,8 +56,31 @@ def train(resolver, strategy):
     print("END", float(state.numpy()).hex(), handler.total_run_calls, json.dumps(ran), flush=True)
 
 
+def watch(strategy):
+    with strategy.scope():
+        state = tf.Variable(0.0)
+
+    @tf.function
+    def update():
+        strategy.run(lambda: state.assign_add(1.0))
+
+    limit = time.monotonic() + 60
+    with PreemptionWatcher() as watcher:
+        try:
+            while time.monotonic() < limit:
+                watcher.check()
+                update()
+                if float(state.numpy()) == 1.0:
+                    print("STEPS", flush=True)
+        except tf.errors.AbortedError as error:
+            print("PREEMPTED", watcher.preemption_message, error.message, flush=True)
+
+
 while True:
     resolver, strategy = connect()
+    if WATCHED:
+        watch(strategy)
+        break
     try:
         train(resolver, strategy)
         break

@@ -1,7 +1,8 @@
-"""A custom loop of several workers that is struck at its first starts, under whatever starts it again.
+"""A custom loop of any number of workers, which is struck at its first starts under the launcher.
 
-Usage: ``handler_run.py DIRECTORY``. At its first start worker 1 gets SIGTERM in a step, at its second one worker 0 gets
-SIGKILL in a later one. Prints ``RAN <json>`` when it leaves, ``VALUE <number>`` at the end of training.
+Usage: ``handler_run.py DIRECTORY STEPS``. At its first start by the launcher worker 1 gets SIGTERM in a step, at its
+second one worker 0 gets SIGKILL in a later one. Prints ``STEP <n>`` in each step, ``RAN <json>`` when it leaves, and
+``VALUE <number>`` at the end of training.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -19,11 +21,10 @@ STRATEGY = tf.distribute.MultiWorkerMirroredStrategy()
 
 from keras_preempt import PreemptionCheckpointHandler  # noqa: E402  the strategy comes first
 
-DIRECTORY = sys.argv[1]
-STEPS = 12
-STRIKES = {0: (1, 4, signal.SIGTERM), 1: (0, 8, signal.SIGKILL)}
-MEMBER = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-INCARNATION = int(os.environ["KERAS_PREEMPT_LAUNCHER_INCARNATION"])
+DIRECTORY, STEPS = sys.argv[1], int(sys.argv[2])
+STRIKES = {"0": (1, 4, signal.SIGTERM), "1": (0, 8, signal.SIGKILL)}
+MEMBER = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))["task"]["index"]
+STRIKE = STRIKES.get(os.environ.get("KERAS_PREEMPT_LAUNCHER_INCARNATION", ""))
 
 with STRATEGY.scope():
     step = tf.Variable(0, dtype=tf.int64)
@@ -43,8 +44,10 @@ def update():
 
 
 def one():
-    if STRIKES.get(INCARNATION, ())[:2] == (MEMBER, step.numpy()):
-        os.kill(os.getpid(), STRIKES[INCARNATION][2])
+    print("STEP", int(step.numpy()), flush=True)
+    if STRIKE and STRIKE[:2] == (MEMBER, step.numpy()):
+        os.kill(os.getpid(), STRIKE[2])
+    time.sleep(0.02)
     update()
     ran.append(int(step.numpy()))
     step.assign_add(1)

@@ -14,12 +14,13 @@ import keras
 import numpy as np
 
 from keras_preempt import PreemptionCallback
+from tests.fits import Doing
 
 how, directory, strike = sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else -1
 FITS, STEPS = 5, 4
 
 
-class Strike(keras.callbacks.Callback):  # type: ignore[misc]
+class Strike(Doing):
     """Sends this process SIGTERM before a step, counted over all fits."""
 
     steps = 0
@@ -31,12 +32,6 @@ class Strike(keras.callbacks.Callback):  # type: ignore[misc]
         os.write(
             1, b"RAN\n"
         )  # At once: another thread may write of the notice between a word and its line's end.
-
-    def get_state(self) -> dict[str, Any]:
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        pass
 
 
 keras.utils.set_random_seed(1)

@@ -16,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+from strategies import make_strategy
 
 SAMPLES = 48
 
@@ -25,18 +26,7 @@ PARSER.add_argument("directory")
 PARSER.add_argument("--strategy", default="one", choices=["one", "mirrored", "mwms"])
 PARSER.add_argument("--batch", type=int, default=8, help="of all replicas together")
 PARSER.add_argument("--policy", default="AUTO", help="a name of tf.data.experimental.AutoShardPolicy")
-PARSER.add_argument("--epochs", type=int, default=5)
 ARGS = PARSER.parse_args()
-
-
-def make_strategy(name: str) -> tf.distribute.Strategy:
-    if name == "mwms":
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    if name == "mirrored":
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-        return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    return tf.distribute.get_strategy()
 
 
 STRATEGY = make_strategy(ARGS.strategy)
@@ -45,6 +35,7 @@ import keras  # noqa: E402  the strategy comes first
 from marks import MEMBER, Marks  # noqa: E402
 
 import keras_preempt  # noqa: E402
+from tests.fits import Doing  # noqa: E402
 
 
 class Seen(keras.metrics.Metric):
@@ -62,7 +53,7 @@ class Seen(keras.metrics.Metric):
         return tf.identity(self.sum)
 
 
-class Snapshot(keras.callbacks.Callback):
+class Snapshot(Doing):
     """Keeps the values of all variables on the replicas here: before the first step, and after the latest."""
 
     def __init__(self) -> None:
@@ -86,12 +77,6 @@ class Snapshot(keras.callbacks.Callback):
                 values = np.stack([np.asarray(part) for part in parts])
                 arrays[f"{group} {number} {variable.path}"] = values
         np.savez(f"{ARGS.output}.{moment}.{MEMBER}.npz", **arrays)
-
-    def get_state(self):
-        return {}
-
-    def set_state(self, state):
-        pass
 
 
 def make_data() -> tf.data.Dataset:
@@ -137,9 +122,7 @@ def main() -> None:
         )
     preemption = keras_preempt.PreemptionCallback(ARGS.directory)
     marks = Marks(ARGS.directory, True, 0.0)
-    history = model.fit(
-        data, epochs=ARGS.epochs, callbacks=[marks, preemption, Snapshot()], shuffle=False, verbose=0
-    )
+    history = model.fit(data, epochs=5, callbacks=[marks, preemption, Snapshot()], shuffle=False, verbose=0)
     with open(f"{ARGS.output}.{MEMBER}.json", "w") as stream:
         json.dump(history.history, stream, sort_keys=True)
 

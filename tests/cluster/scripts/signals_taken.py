@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import PreemptionCallback, PreemptionCheckpointHandler
+from tests.fits import Doing
 
 DIRECTORY, WAY = sys.argv[1:]
 LOOP_WAY = "no descriptor, in a custom loop"
@@ -62,7 +63,7 @@ WAYS = {
 }
 
 
-class Other(keras.callbacks.Callback):
+class Other(Doing):
     def on_train_batch_begin(self, batch, logs=None):
         if batch == 3:
             WAYS[WAY]()
@@ -71,12 +72,6 @@ class Other(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         say("RAN", batch)
-
-    def get_state(self):
-        return {}
-
-    def set_state(self, state):
-        pass
 
 
 def loop():

@@ -7,6 +7,7 @@ Prints the classes of the variables, and whether the resumed run ended as the un
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -16,15 +17,15 @@ from collections import Counter
 import keras
 import numpy as np
 import tensorflow as tf
+from strategies import make_strategy
 from tensorflow.python.distribute import tpu_strategy
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
+from tests.fits import Doing
 
 DIRECTORY, POLICY = sys.argv[1:]
 
-(cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+strategy = make_strategy("mirrored")
 extended, of_tpu = strategy.extended, tpu_strategy.TPUExtended
 type(extended)._create_variable = of_tpu._create_variable
 type(extended).lazy_variable_tracker = of_tpu.lazy_variable_tracker
@@ -33,19 +34,6 @@ extended._logical_device_stack = [0]
 extended._using_custom_device = extended._use_spmd_for_xla_partitioning = False
 extended._use_var_policy = POLICY != "no policy"
 tpu_strategy._EXPERIMENTAL_TPU_BATCH_VARIABLE_INITIALIZATION = POLICY == "lazy"
-
-
-class Strike(keras.callbacks.Callback):
-    """Sends SIGTERM in the second epoch."""
-
-    epoch = -1
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_begin(self, batch, logs=None):
-        if (self.epoch, batch) == (1, 1):
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def train(directory, *callbacks):
@@ -72,7 +60,11 @@ def replicas(model):
 
 undisturbed, reference = train(f"{DIRECTORY}/undisturbed")
 bits = replicas(reference)
-preempted, _ = train(f"{DIRECTORY}/run", Strike())
+steps = itertools.count()
+strike = Doing(
+    on_train_batch_begin=lambda *_, **__: next(steps) == 7 and os.kill(os.getpid(), signal.SIGTERM)
+)
+preempted, _ = train(f"{DIRECTORY}/run", strike)
 resumed, model = train(f"{DIRECTORY}/run")
 found = Counter(type(v.value).__name__ for v in [*model.variables, *model.metrics_variables])
 differing = sum(len(set(parts)) > 1 for parts in bits)

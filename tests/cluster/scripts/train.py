@@ -16,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+from strategies import make_strategy
 
 EPOCHS, STEPS, BATCH = 4, 6, 8
 
@@ -28,7 +29,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", default="finite", choices=["finite", "repeat", "unknown"])
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--spe", type=int, default=1)
-    parser.add_argument("--width", type=int, default=4)
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--no-validation", action="store_true")
     parser.add_argument("--stop-early", action="store_true")
@@ -44,16 +44,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-snapshots", action="store_true", help="as a release that knows none")
     parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
     return parser.parse_args()
-
-
-def make_strategy(name: str) -> tf.distribute.Strategy:
-    if name == "mwms":
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    if name == "mirrored":
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-        return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    return tf.distribute.get_strategy()
 
 
 ARGS = arguments()
@@ -95,7 +85,7 @@ def make_model() -> keras.Model:
     layers = keras.layers
     inputs = keras.Input((8, 8, 1))
     h = layers.RandomTranslation(0.1, 0.1, seed=3)(inputs)
-    h = layers.Conv2D(ARGS.width, 3)(h)
+    h = layers.Conv2D(4, 3)(h)
     h = layers.BatchNormalization()(h)
     h = layers.Flatten()(layers.ReLU()(h))
     h = layers.Dropout(0.3)(h)

@@ -32,6 +32,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from keras_preempt import PreemptionCallback
+from tests.fits import Doing
 
 OUTPUT, DIRECTORY, KIND, *OPTIONS = sys.argv[1:]
 ROWS, BATCH, EPOCHS = 144, 24, 3
@@ -74,7 +75,7 @@ class Built(keras.layers.Layer):
         return x
 
 
-class Places(keras.callbacks.Callback):
+class Places(Doing):
     """Strikes; keeps what the first step of this incarnation begins with."""
 
     epoch = 0
@@ -94,12 +95,6 @@ class Places(keras.callbacks.Callback):
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         strike(f"test {self.epoch} {batch}")
-
-    def get_state(self) -> dict[str, Any]:
-        return {}
-
-    def set_state(self, state: Any) -> None:
-        pass
 
 
 def values(model: Any) -> dict[str, Any]:
@@ -156,7 +151,6 @@ def main() -> None:
     model.compile("adam", "mse", metrics=["mae"])
     strike("before fit")
     callbacks = [Places(), PreemptionCallback(DIRECTORY)]
-    assert "tf" in OPTIONS or "tensorflow" not in sys.modules
     fit = model.fit(**fitted, **validated, epochs=EPOCHS, verbose=0, callbacks=callbacks)
     np.savez(f"{OUTPUT}.{ME}.npz", drawn=np.random.rand(3), **values(model))
     record = {

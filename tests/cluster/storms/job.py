@@ -31,12 +31,9 @@ LONGEST = 400.0
 class Workers:
     """Workers that somebody starts on machines, without the launcher; somebody also ends what a loss leaves over."""
 
-    launcher: int | None = None
-
     def __init__(self, workers: int, args: Sequence[str], env: Mapping[str, str | None]) -> None:
         self.workers = workers
         self._running: RunningCluster = start_cluster(SCRIPT, workers, args=args, env=env)
-        self.started = time.monotonic()
         self.exits: list[WorkerExit] = []
         self._pids = self._running.cluster.pids
 
@@ -75,7 +72,6 @@ class Launch:
         self.workers = workers
         environment = {**os.environ, **QUIET_CPU, **{k: v for k, v in env.items() if v is not None}}
         path = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
-        self.started = time.monotonic()
         self._mark = mark
         self._process = subprocess.Popen(
             [

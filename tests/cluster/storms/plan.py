@@ -50,15 +50,9 @@ _KINDS: dict[str, tuple[list[tuple[signal.Signals, float, float]], int]] = {
 
 @dataclass(frozen=True)
 class Blow:
-    """Signals to one worker, to all of them, or to the launcher, at a moment.
+    """Signals, each with the seconds after the one before, to a worker, `EVERYONE` or the `LAUNCHER`.
 
-    Attributes:
-        kind: Their name.
-        moment: A key of `MOMENTS`.
-        count: At which occurrence of it since the blow before, from 0.
-        delay: Seconds after it.
-        target: The number of a worker, `LAUNCHER` or `EVERYONE`.
-        signals: Each with the seconds after the one before.
+    They come `delay` seconds after a moment of `MOMENTS`: its occurrence of the number `count` since the blow before.
     """
 
     kind: str
@@ -76,15 +70,7 @@ class Blow:
 
 @dataclass(frozen=True)
 class Storm:
-    """One job and what happens to it.
-
-    Attributes:
-        seed: It follows from that.
-        workers: 1 to 4.
-        launched: Whether `keras-preempt run` starts the workers.
-        args: Options of the training script that change no result.
-        blows: In order; one that comes too late, since training is over, does not come.
-    """
+    """One job, its options that change no result, and what happens to it unless training is over before."""
 
     seed: int
     workers: int
@@ -99,13 +85,7 @@ class Storm:
 
 
 def storm(seed: int, *, workers: int | None = None, launched: bool | None = None) -> Storm:
-    """Draws a storm.
-
-    Args:
-        seed: What it follows from.
-        workers: Their number, if it is not to be drawn.
-        launched: Whether there is a launcher, if that is not to be drawn.
-    """
+    """Draws a storm, and what is not given: how many workers, and whether `keras-preempt run` starts them."""
     rng = random.Random(seed)
     drawn_workers, drawn_launched = rng.choice([1, 1, 2, 2, 2, 3, 4]), rng.random() < 0.4
     workers = drawn_workers if workers is None else workers

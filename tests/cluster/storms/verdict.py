@@ -11,7 +11,7 @@ from typing import Any
 from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED
 from tests.cluster.outcome import differences
-from tests.cluster.storms.plan import INT, KILL
+from tests.cluster.storms.plan import HUP, INT, KILL, TERM
 from tests.cluster.storms.weather import Start, Weather, killed
 
 PREEMPTED, NOT_SAVED, LOST = 75, 74, 69
@@ -69,36 +69,35 @@ def _statuses(start: Start, workers: int) -> list[str]:
         # Before the callback listens, and after the fit, a signal does what it does to any program.
         listens = "Watching over" in output or "AT epoch" in output
         trains = listens and "AT epoch_end 3" not in output and not start.hit(INT)
-        allowed = {0, PREEMPTED}
-        if lost:
-            allowed |= {LOST, NOT_SAVED}
-            if not listens:  # TensorFlow's own error about a worker that never came.
-                allowed |= {1, -signal.SIGABRT}
-        if start.hit(
-            INT
-        ):  # Before the fit it is an error, of which the other workers are told; twice, an exit at once.
-            allowed |= {1, EXIT_INTERRUPTED}
-        for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT):
-            # SIGTERM is heard while the fit runs; the others are no notices.
-            if start.hit(number) and (number != signal.SIGTERM or not trains):
-                allowed.add(-number)
+        allowed = _allowed(start, lost, trains, TERM)
+        if lost and not listens:  # TensorFlow's own error about a worker that never came.
+            allowed |= {1, -signal.SIGABRT}
         if code not in allowed:
             found.append(f"w{worker} ended with {code}, expected one of {sorted(allowed)}:\n{_tail(output)}")
     return found
 
 
+def _allowed(start: Start, lost: bool, trains: bool, *notices: int) -> set[int]:
+    """Statuses of a worker; SIGTERM, which those signals are handed on as, is heard while the fit runs."""
+    allowed = {0, PREEMPTED}
+    if lost:
+        allowed |= {LOST, NOT_SAVED}
+    if start.hit(INT):
+        # Before the fit it is an error, of which the other workers are told; twice, an exit at once.
+        allowed |= {1, EXIT_INTERRUPTED}
+    if start.hit(*notices) and not trains:
+        allowed.add(-TERM)
+    return allowed | {-number for number in (KILL, HUP, INT) if start.hit(number)}
+
+
 def _of_the_launcher(start: Start) -> list[str]:
     status = start.status
     allowed = {0}
-    told = {
-        blow_signal
-        for blow, came in start.struck
-        if came and blow.target < 0
-        for blow_signal, _ in blow.signals
-    }
-    allowed |= {-number for number in (KILL,) if number in told}
-    if told & {signal.SIGTERM, signal.SIGHUP}:
-        allowed |= {PREEMPTED, NOT_SAVED, LOST, 128 + signal.SIGTERM, 128 + signal.SIGHUP}
+    struck = [blow for blow, came in start.struck if came and blow.target < 0]
+    told = {number for blow in struck for number, _ in blow.signals}
+    allowed |= {-KILL} & {-number for number in told}
+    if told & {TERM, HUP}:
+        allowed |= {PREEMPTED, NOT_SAVED, LOST, 128 + TERM, 128 + HUP}
         if start.hit(KILL):
             allowed.add(128 + KILL)
     if INT in told:
@@ -121,17 +120,8 @@ def of_the_workers(start: Start) -> list[str]:
     ended = {int(index) for index in re.findall(r"w(\d+) was ended by the launcher", start.said)}
     lost = start.hit(KILL, INT) or bool(ended)
     for gone in start.gone:
-        allowed = {0, PREEMPTED}
-        if lost:
-            allowed |= {LOST, NOT_SAVED}
-        if start.hit(INT):
-            allowed |= {1, EXIT_INTERRUPTED}
         trains = "ready" in gone.told and not gone.told & {"finish", "exit", "end"} and not start.hit(INT)
-        for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT):
-            # The launcher hands SIGHUP on as SIGTERM, which is heard while the fit runs; the others are no notices.
-            sent = start.hit(number) or (number == signal.SIGTERM and start.hit(signal.SIGHUP))
-            if sent and (number != signal.SIGTERM or not trains):
-                allowed.add(-number)
+        allowed = _allowed(start, lost, trains, TERM, HUP)  # The launcher hands SIGHUP on as SIGTERM.
         if gone.worker in ended:
             allowed |= {-signal.SIGTERM, -signal.SIGKILL}
         where = f"w{gone.worker} in incarnation {gone.incarnation}"

@@ -23,14 +23,7 @@ WITHIN = 240.0
 
 @dataclass(frozen=True)
 class Gone:
-    """The end of one worker under the launcher, in one of its incarnations; only of workers that had begun a fit.
-
-    Attributes:
-        incarnation: From 1.
-        worker: Its number.
-        code: Its status.
-        told: The kinds of events that it has told in that incarnation.
-    """
+    """The end of a worker under the launcher that had begun a fit, and the kinds of events that it has told in it."""
 
     incarnation: int
     worker: int
@@ -76,15 +69,9 @@ class Start:
 
 
 class Weather:
-    """A job in a folder of its own, and a storm.
+    """A job in an empty folder of its own, and a storm."""
 
-    Args:
-        folder: An empty folder.
-        storm: What happens.
-        args: More options of the training script.
-    """
-
-    def __init__(self, folder: Path, storm: Storm, args: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, storm: Storm) -> None:
         self.storm = storm
         self.output = folder / "output"
         self.directory = folder / "run"
@@ -92,7 +79,6 @@ class Weather:
         self.temporary.mkdir()
         self.starts: list[Start] = []
         self._folder = folder
-        self._args = (*storm.args, *args)
         self._seen: dict[int, int] = {}
         self._recorded: set[str] = set()  # Logs of launchers that were read already.
 
@@ -122,7 +108,7 @@ class Weather:
             environment.DRILL_RECORD: str(start.records),
             "KERAS_PREEMPT_PLATFORM": "generic",
         }
-        args = [str(self.output), str(self.directory), "--marks", *self._args]
+        args = [str(self.output), str(self.directory), "--marks", *self.storm.args]
         args += ["--strategy", "mwms"] if self.storm.workers > 1 else []
         if self.storm.launched:
             return Launch(self.storm.workers, args, env, f"{os.getpid()}-{self._folder.name}-{start.number}")

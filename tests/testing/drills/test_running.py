@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import fields
@@ -19,7 +18,7 @@ import pytest
 
 from keras_preempt.process import environment
 from keras_preempt.testing import DrillPreemption, DrillVerdict, drill
-from keras_preempt.testing.drills import called, running
+from keras_preempt.testing.drills import running
 from tests.cli.drill.test_json import schema
 from tests.cluster.harness import is_running
 from tests.testing.drills import trained
@@ -40,10 +39,10 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_script_that_resumes_exactly_is_identical(scratch: Path) -> None:
-    verdict = drill(FAKE, workers=2, at=["step:4", "step:9"], seed=7)
+    verdict = drill(FAKE, workers=2, at="step:4", seed=7)
     assert verdict.identical, verdict
     assert (verdict.verdict, verdict.exit_status, verdict.workers, verdict.seed) == ("identical", 0, 2, 7)
-    assert [(each.step, each.moment) for each in verdict.preemptions] == [(4, "step"), (9, "step")]
+    assert [(each.step, each.moment) for each in verdict.preemptions] == [(4, "step")]
     assert verdict.steps_lost == 0
     assert verdict.steps == 20
     assert "drill 2 of 2: preempted" in verdict.output
@@ -66,10 +65,6 @@ def test_a_function_is_drilled_by_its_name_and_a_difference_is_told(tmp_path: Pa
     assert repr(verdict).startswith("<DrillVerdict different: 1 of 2 tensors (weights)")
 
 
-def test_a_static_method_is_found_by_its_name() -> None:
-    assert called.described(trained.Trainer.run)["name"] == "Trainer.run"
-
-
 def test_a_run_that_fails_gives_no_verdict_and_shows_why() -> None:
     verdict = drill(trained.needs_what_is_missing)
     assert (verdict.verdict, verdict.identical, verdict.exit_status) == ("none", False, 3)
@@ -79,9 +74,11 @@ def test_a_run_that_fails_gives_no_verdict_and_shows_why() -> None:
 
 def test_a_command_may_be_given_in_words(tmp_path: Path) -> None:
     told = tmp_path / "told"
-    verdict = drill(["bash", "-c", f'echo "$0" >> {told}; exec {sys.executable} {FAKE}'], 5, at="step:3")
+    line = f'echo "$0" >> {told}; exec {sys.executable} {FAKE}'
+    verdict = drill(["bash", "-c", line], 5, at=["step:3", "step:9"])
     assert verdict.identical, verdict
-    assert told.read_text().split() == ["5"] * 3
+    assert [each.step for each in verdict.preemptions] == [3, 9]
+    assert told.read_text().split() == ["5"] * 4
 
 
 def made_inside() -> Callable[..., None]:
@@ -91,40 +88,31 @@ def made_inside() -> Callable[..., None]:
     return inside
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        (lambda: None, "Expected a function at the top level of a module. Received: <function <lambda>"),
-        (made_inside(), "Expected a function at the top level of a module"),
-        (functools.partial(trained.train, "weights"), "Expected a function at the top level of a module"),
-        (trained.Trainer().run_of_an_object, "method of an object"),
-        (3, "Expected the path of a script, a command as a list of words, or a function. Received: 3"),
-        ([], "Expected the path of a script"),
-        ("no/such/script.py", "which does not exist in"),
-    ],
-)
-def test_what_no_worker_could_run_is_refused_at_once(target: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        drill(target)
+TOP_LEVEL = "Expected a function at the top level of a module"
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("call", "message"),
     [
-        ({"kill": True, "grace": 5}, "Expected --kill or --grace"),
-        ({"workers": 0}, "Expected --workers of at least 1"),
-        ({"at": "somewhere"}, "somewhere"),
-        ({"log": "no/such/folder/log"}, "Expected log to be a file that can be written"),
+        (lambda: drill(lambda: None), f"{TOP_LEVEL}. Received: <function <lambda>"),
+        (lambda: drill(made_inside()), TOP_LEVEL),
+        (lambda: drill(functools.partial(trained.train, "weights")), TOP_LEVEL),
+        (lambda: drill(trained.Trainer().run_of_an_object), "method of an object"),
+        (lambda: drill(3), "the path of a script, a command as a list of words, or a function. Received: 3"),
+        (lambda: drill([]), "Expected the path of a script"),
+        (lambda: drill("no/such/script.py"), "which does not exist in"),
+        (lambda: drill(trained.train, object()), "Expected arguments for the function that JSON can hold"),
+        (lambda: drill(FAKE, kill=True, grace=5), "Expected --kill or --grace"),
+        (lambda: drill(FAKE, workers=0), "Expected --workers of at least 1"),
+        (lambda: drill(FAKE, at="somewhere"), "somewhere"),
+        (lambda: drill(FAKE, log="no/such/folder/log"), "Expected log to be a file that can be written"),
     ],
 )
-def test_bad_arguments_are_the_error_of_the_command(options: dict[str, Any], message: str) -> None:
+def test_what_no_worker_could_run_and_bad_arguments_are_refused_at_once(
+    call: Callable[[], Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        drill(FAKE, **options)
-
-
-def test_arguments_that_cannot_travel_are_refused() -> None:
-    with pytest.raises(ValueError, match="Expected arguments for the function that JSON can hold"):
-        drill(trained.train, object())
+        call()
 
 
 def test_a_worker_does_not_drill_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,9 +141,8 @@ def test_a_drill_that_does_not_end_is_ended(
     real = subprocess.Popen.wait
 
     def wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
-        if timeout == 3 * (
-            100.0 + running._BETWEEN
-        ):  # Of the whole drill: it trains twice, and goes on once.
+        whole = 3 * (100.0 + running._BETWEEN)  # It trains twice, and goes on once.
+        if timeout == whole:
             wait_until(told.exists, "the worker has begun")
             raise subprocess.TimeoutExpired(process.args, timeout)
         return real(process, timeout)
@@ -186,58 +173,47 @@ def test_workers_end_with_the_process_that_has_called(number: int, tmp_path: Pat
     wait_until(lambda: list(scratch.iterdir()) == [], "temporary files are removed")
 
 
-def test_a_function_of_a_script_is_drilled(tmp_path: Path) -> None:
-    script = tmp_path / "own.py"
-    script.write_text(
-        textwrap.dedent(
-            f"""
-            import runpy
-            from keras_preempt.testing import drill
-
-            def train():
-                runpy.run_path({str(FAKE)!r}, run_name="__main__")
-
-            if __name__ == "__main__":
-                print(drill(train, at="step:3").verdict)
-            """
-        )
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENT, env=with_package()
-    )
-    assert (done.stdout, done.stderr) == ("identical\n", "")
-
-
-def with_package() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-OWN_TESTS = f"""
-import runpy
+DRILLED = f"""
+import os, runpy
+from keras_preempt.testing import drill
 
 def train(fault):
-    import os
     os.environ["FAKE_FAULT"] = fault
     runpy.run_path({str(FAKE)!r}, run_name="__main__")
 
-def test_it_loses_nothing(preemption_drill):
-    assert preemption_drill(train, "", at="step:3").identical
-
 def test_it_is_noticed(preemption_drill):
     assert preemption_drill(train, "weights", at="step:3").identical
+
+if __name__ == "__main__":
+    print(drill(train, "", at="step:3").verdict)
 """
 
 
-def test_the_fixture_keeps_the_log_and_shows_the_verdict_of_a_test_that_fails(tmp_path: Path) -> None:
-    folder = tmp_path / "their tests"
-    folder.mkdir()
-    (folder / "test_training.py").write_text(OWN_TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--import-mode=importlib"]
-    command += ["--basetemp", str(tmp_path / "base"), str(folder)]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=PATIENT, env=with_package()
-    )
-    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A script of a user, which is also a test."""
+    path = tmp_path / "their tests" / "test_training.py"
+    path.parent.mkdir()
+    path.write_text(DRILLED)
+    return path
+
+
+def python(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    how = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "cwd": folder, "timeout": PATIENT}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, **how)
+
+
+def test_a_function_of_a_script_is_drilled(own: Path) -> None:
+    done = python(str(own), folder=own.parent)
+    assert (done.stdout, done.stderr) == ("identical\n", "")
+
+
+def test_the_fixture_keeps_the_log_and_shows_the_verdict_of_a_test_that_fails(
+    own: Path, tmp_path: Path
+) -> None:
+    options = ["-p", "no:cacheprovider", "--import-mode=importlib", "--basetemp", str(tmp_path / "base")]
+    done = python("-m", "pytest", *options, str(own), folder=own.parent)
+    assert "1 failed" in done.stdout, done.stdout + done.stderr
     assert "drill 1: different: 1 of 2 tensors (weights)" in done.stdout
     assert "<DrillVerdict different" in done.stdout
     log = tmp_path / "base" / "test_it_is_noticed0" / "drill-1.log"
@@ -252,21 +228,12 @@ def test_pytest_finds_the_fixture_where_the_package_is_installed() -> None:
     )
 
 
-def test_it_needs_no_tensorflow_in_the_test_itself() -> None:
-    program = (
-        "import sys, keras_preempt.testing.pytest_plugin; print({'tensorflow', 'keras'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "set()\n", done.stderr
-
-
 def test_a_json_of_a_later_version_is_read() -> None:
     told: dict[str, Any] = {each.name: None for each in fields(DrillVerdict)}
     preemption = {"worker": 1, "step": 2, "fit": 1, "moment": "step", "sent": "", "killed_after_grace": False}
     told |= {"verdict": "identical", "preemptions": [{**preemption, "weather": "fine"}], "weather": "fine"}
     told |= {"fits": [], "tensors_different": [], "uncovered": ["callbacks"]}
-    for name in ("output", "log", "kept"):
-        del told[name]
+    told = {name: value for name, value in told.items() if name not in ("output", "log", "kept")}
     verdict = running.from_json(told, "said", None, None)
     assert verdict.identical
     assert verdict.preemptions == (DrillPreemption(1, 2, 1, "step", "", False),)

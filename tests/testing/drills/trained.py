@@ -11,11 +11,9 @@ from pathlib import Path
 FAKE = Path(__file__).parents[2] / "cli" / "drill" / "fake_training.py"
 
 
-def train(fault: str = "", told: str | None = None, **unused: object) -> None:
+def train(fault: str = "") -> None:
     """A stand-in for a training, which resumes wrongly or not at all with a fault."""
     os.environ["FAKE_FAULT"] = fault
-    if told is not None:
-        Path(told).write_text(f"{os.getpid()} {os.getppid()}")
     runpy.run_path(str(FAKE), run_name="__main__")
 
 
@@ -34,12 +32,5 @@ def needs_what_is_missing() -> None:
 
 
 class Trainer:
-    """A class with functions of both kinds."""
-
-    @staticmethod
-    def run() -> None:
-        """Can be imported."""
-        train()
-
     def run_of_an_object(self) -> None:
-        """Cannot."""
+        """Cannot be imported."""

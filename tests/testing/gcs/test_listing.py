@@ -18,16 +18,11 @@ def full(gcs, bucket):
     return bucket
 
 
-def test_a_listing_is_sorted_and_complete_whatever_the_size_of_its_pages(full):
-    for size in (1, 2, 3, 7, 8, 9, None):
+def test_a_listing_is_sorted_and_complete_and_makes_one_request_a_page(gcs, full):
+    for size, pages in ((1, 8), (2, 4), (3, 3), (7, 2), (8, 1), (9, 1), (None, 1)):
+        gcs.forget_requests()
         assert [blob.name for blob in full.list_blobs(page_size=size)] == NAMES
-
-
-def test_a_listing_makes_one_request_a_page(gcs, full):
-    list(full.list_blobs(page_size=3))
-    assert (
-        len([request for request in gcs.requests if request.path.startswith("/storage/v1/b/bucket/o?")]) == 3
-    )
+        assert sum(request.path.startswith("/storage/v1/b/bucket/o?") for request in gcs.requests) == pages
 
 
 @pytest.mark.parametrize("size", [1, 2, None])

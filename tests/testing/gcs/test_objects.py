@@ -14,8 +14,6 @@ import requests
 from google.api_core import exceptions
 from google.cloud.exceptions import NotFound
 
-from keras_preempt.testing import FakeGcs
-
 
 def crc32c(content):
     return base64.b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode()
@@ -27,24 +25,22 @@ def upload(bucket, name, content=b"content", **conditions):
     return blob
 
 
+#: As between the parts of an upload.
+BOUNDARY = b"\r\n--===============0==\r\n\r\n--\r\n\r\n" * 3 + b"\r\n--"
+
+
 @pytest.mark.parametrize("name", ["plain", "a/b/c", "sp ace ü ☃ ?#&%25+", "a//b", "x" * 1024])
 def test_an_object_comes_back_whole_under_any_name(gcs, bucket, name):
-    blob = bucket.blob(name)
+    blob, size = bucket.blob(name), len(BOUNDARY)
     blob.metadata = {"token": "7"}
-    blob.upload_from_string(b"hello", content_type="text/plain", checksum="crc32c", if_generation_match=0)
+    blob.upload_from_string(BOUNDARY, content_type="text/plain", checksum="crc32c", if_generation_match=0)
     again = bucket.get_blob(name)
-    assert (again.name, again.size, again.crc32c) == (name, 5, crc32c(b"hello"))
+    assert (again.name, again.size, again.crc32c) == (name, size, crc32c(BOUNDARY))
     assert (again.metadata, again.content_type) == ({"token": "7"}, "text/plain")
     assert (again.generation, again.metageneration) == (blob.generation, 1)
-    assert again.download_as_bytes(checksum="crc32c") == b"hello"
-    assert gcs.objects("bucket") == {name: (blob.generation, 5, crc32c(b"hello"), {"token": "7"})}
-    assert gcs.content("bucket", name) == b"hello"
-
-
-def test_content_that_looks_like_a_multipart_boundary_is_kept_as_it_is(gcs, bucket):
-    content = b"\r\n--===============0==\r\n\r\n--\r\n\r\n" * 3 + b"\r\n--"
-    upload(bucket, "a", content)
-    assert gcs.content("bucket", "a") == content
+    assert again.download_as_bytes(checksum="crc32c") == BOUNDARY
+    assert gcs.objects("bucket") == {name: (blob.generation, size, crc32c(BOUNDARY), {"token": "7"})}
+    assert gcs.content("bucket", name) == BOUNDARY
 
 
 def test_generations_rise_over_replacement_and_deletion(bucket):
@@ -175,12 +171,6 @@ def test_a_range_beyond_the_end_cannot_be_had(bucket):
         bucket.blob("a").download_as_bytes(start=10)
 
 
-def test_an_empty_object_is_an_object(gcs, bucket):
-    upload(bucket, "a", b"")
-    assert bucket.blob("a").download_as_bytes(checksum="crc32c") == b""
-    assert gcs.objects("bucket")["a"].size == 0
-
-
 def test_a_missing_bucket_is_told_from_a_missing_object(gcs):
     missing = gcs.client().bucket("missing")
     for call in (
@@ -222,17 +212,13 @@ def test_what_is_not_imitated_is_refused_rather_than_ignored(bucket):
             call()
 
 
-def test_what_is_asked_by_a_method_that_is_not_imitated_is_refused_and_noted(gcs, bucket):
+def test_what_is_asked_by_a_method_that_is_not_imitated_is_refused_noted_and_harms_no_connection(gcs, bucket):
     upload(bucket, "a")
     for method in ("HEAD", "OPTIONS"):
         answer = requests.request(method, f"{gcs.endpoint}/storage/v1/b/bucket/o/a", timeout=10)
         assert answer.status_code == 501
         assert (gcs.requests[-1].method, gcs.requests[-1].status) == (method, 501)
     assert b"does not imitate" in answer.content
-
-
-def test_one_request_after_a_head_on_the_same_connection_is_answered(gcs, bucket):
-    upload(bucket, "a")
     with requests.Session() as session:
         session.head(f"{gcs.endpoint}/storage/v1/b/bucket/o/a", timeout=10)
         assert session.get(f"{gcs.endpoint}/storage/v1/b/bucket/o/a", timeout=10).json()["size"] == "7"
@@ -243,12 +229,8 @@ def test_a_copy_is_an_object_of_its_own_with_what_its_source_had(gcs, bucket):
     source.metadata = {"token": "7"}
     source.upload_from_string(b"content", content_type="text/plain")
     copy = bucket.copy_blob(source, bucket, "folder/b", if_generation_match=0)
-    assert (copy.name, copy.size, copy.content_type, copy.metadata) == (
-        "folder/b",
-        7,
-        "text/plain",
-        {"token": "7"},
-    )
+    assert (copy.name, copy.size) == ("folder/b", 7)
+    assert (copy.content_type, copy.metadata) == ("text/plain", {"token": "7"})
     assert copy.generation > source.generation
     assert gcs.content("bucket", "folder/b") == b"content"
     assert [request.path for request in gcs.requests if "/copyTo/" in request.path]
@@ -261,11 +243,12 @@ def test_a_copy_is_an_object_of_its_own_with_what_its_source_had(gcs, bucket):
 @pytest.mark.parametrize("way", ["copy", "rewrite"])
 def test_a_copy_keeps_the_preconditions_on_its_source(gcs, bucket, way):
     source = upload(bucket, "a")
+    there = gcs.client().create_bucket("there")
 
     def copy(**conditions):
         if way == "copy":
-            return bucket.copy_blob(source, bucket, "b", retry=None, **conditions)
-        return bucket.blob("b").rewrite(source, retry=None, **conditions)
+            return bucket.copy_blob(source, there, "é", retry=None, **conditions)
+        return there.blob("é").rewrite(source, retry=None, **conditions)
 
     live = source.generation
     for wrong in (
@@ -276,13 +259,14 @@ def test_a_copy_keeps_the_preconditions_on_its_source(gcs, bucket, way):
     ):
         with pytest.raises(exceptions.PreconditionFailed):
             copy(**wrong)
-    assert "b" not in gcs.objects("bucket")
-    copy(if_source_generation_match=live, if_source_metageneration_match=1)
-    assert gcs.content("bucket", "b") == b"content"
+    assert gcs.objects("there") == {}
+    copied = copy(if_source_generation_match=live, if_source_metageneration_match=1)
+    assert way == "copy" or copied == (None, 7, 7)
+    assert gcs.content("there", "é") == b"content"
 
 
-def zipped(bucket, name="a", **fields):
-    blob = bucket.blob(name)
+def zipped(bucket, **fields):
+    blob = bucket.blob("a")
     blob.content_encoding = "gzip"
     for field, value in fields.items():
         setattr(blob, field, value)
@@ -290,43 +274,40 @@ def zipped(bucket, name="a", **fields):
     return blob
 
 
+def media(gcs, accepted, **headers):
+    """Downloads the object as a client that accepts some encodings."""
+    place = f"{gcs.endpoint}/download/storage/v1/b/bucket/o/a?alt=media"
+    return requests.get(place, headers={"Accept-Encoding": accepted, **headers}, stream=True, timeout=10)
+
+
 def test_the_client_gets_a_compressed_object_either_way(gcs, bucket):
-    stored = gzip.compress(b"content" * 1000)
     blob = zipped(bucket)
     assert (blob.size, blob.content_encoding) == (len(gcs.content("bucket", "a")), "gzip")
     assert blob.download_as_bytes(checksum="crc32c") == b"content" * 1000
     raw = blob.download_as_bytes(raw_download=True, checksum="crc32c")
-    assert gzip.decompress(raw) == gzip.decompress(stored)
+    assert gzip.decompress(raw) == b"content" * 1000
 
 
 def test_who_does_not_take_gzip_gets_a_compressed_object_unpacked_and_whole(gcs, bucket):
     zipped(bucket)
-    place = f"{gcs.endpoint}/download/storage/v1/b/bucket/o/a?alt=media"
     for accepted in ("identity", "deflate, gzip;q=0"):
-        answer = requests.get(place, headers={"Accept-Encoding": accepted, "Range": "bytes=2-5"}, timeout=10)
+        answer = media(gcs, accepted, Range="bytes=2-5")
         assert (answer.status_code, answer.content) == (200, b"content" * 1000)
         assert "Content-Encoding" not in answer.headers
         assert "gunzipped" in answer.headers["Warning"]
         assert answer.headers["x-goog-stored-content-encoding"] == "gzip"
-    packed = requests.get(
-        place, headers={"Accept-Encoding": "gzip", "Range": "bytes=0-1"}, stream=True, timeout=10
-    )
+    packed = media(gcs, "gzip", Range="bytes=0-1")
     assert (packed.status_code, packed.raw.read(decode_content=False)) == (206, b"\x1f\x8b")
 
 
-def test_a_compressed_object_that_must_not_be_transformed_is_not(gcs, bucket):
+def test_what_must_not_be_transformed_or_is_not_compressed_is_answered_as_it_is(gcs, bucket):
     zipped(bucket, cache_control="no-transform")
-    place = f"{gcs.endpoint}/download/storage/v1/b/bucket/o/a?alt=media"
-    answer = requests.get(place, headers={"Accept-Encoding": "identity"}, stream=True, timeout=10)
-    assert answer.raw.read(decode_content=False) == gcs.content("bucket", "a")
-
-
-def test_what_is_only_said_to_be_compressed_is_answered_as_it_is(gcs, bucket):
+    stored = gcs.content("bucket", "a")
+    assert media(gcs, "identity").raw.read(decode_content=False) == stored
     blob = bucket.blob("a")
     blob.content_encoding = "gzip"
     blob.upload_from_string(b"plain")
-    place = f"{gcs.endpoint}/download/storage/v1/b/bucket/o/a?alt=media"
-    assert requests.get(place, headers={"Accept-Encoding": "identity"}, timeout=10).content == b"plain"
+    assert media(gcs, "identity").content == b"plain"
 
 
 def test_things_can_change_behind_the_client(gcs, bucket):
@@ -338,17 +319,3 @@ def test_things_can_change_behind_the_client(gcs, bucket):
     gcs.remove_bucket("bucket")
     with pytest.raises(NotFound, match="bucket"):
         upload(bucket, "a")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"deny": ("read",)},
-        {"bytes_per_second": 0},
-        {"machine_bytes_per_second": (1, 0)},
-        {"bucket_bytes_per_second": -1},
-    ],
-)
-def test_nonsense_is_refused(arguments):
-    with pytest.raises(ValueError, match=r"Expected .* Received: .* Correct"):
-        FakeGcs(**arguments)

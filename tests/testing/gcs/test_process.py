@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 import requests
@@ -20,31 +20,29 @@ from keras_preempt.testing.gcs.fake import main
 SERVE = [sys.executable, "-W", "error", "-m", "keras_preempt.testing.gcs.fake"]
 
 
-def test_a_server_process_serves_until_it_is_told_to_end():
-    with subprocess.Popen(
-        [*SERVE, "--bucket", "b1", "--bucket", "b2"], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            endpoint = process.stdout.readline().strip()
-            for name in ("b1", "b2"):
-                assert requests.get(f"{endpoint}/storage/v1/b/{name}", timeout=10).status_code == 200
-            assert requests.get(f"{endpoint}/storage/v1/b/bucket", timeout=10).status_code == 404
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(10) == 0
-        finally:
-            process.kill()
-
-
-def test_a_server_process_puts_faults_in_the_way():
-    options = ["--fault-rate", "1", "--kinds", "503", "--seed", "1", "--bytes-per-second", "1e9"]
+@contextmanager
+def serving(*options):
+    """A server process; gives it and its address."""
     with subprocess.Popen([*SERVE, *options], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            endpoint = process.stdout.readline().strip()
-            assert requests.get(f"{endpoint}/storage/v1/b/bucket/o", timeout=10).status_code == 503
+            yield process, process.stdout.readline().strip()
         finally:
             process.kill()
+
+
+def test_a_server_process_serves_until_it_is_told_to_end():
+    with serving("--bucket", "b1", "--bucket", "b2") as (process, endpoint):
+        for name, status in (("b1", 200), ("b2", 200), ("bucket", 404)):
+            assert requests.get(f"{endpoint}/storage/v1/b/{name}", timeout=10).status_code == status
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_a_server_process_puts_faults_in_the_way():
+    faults = ("--fault-rate", "1", "--kinds", "503", "--seed", "1", "--bytes-per-second", "1e9")
+    with serving(*faults) as (_, endpoint):
+        assert requests.get(f"{endpoint}/storage/v1/b/bucket/o", timeout=10).status_code == 503
 
 
 @pytest.mark.parametrize(
@@ -61,32 +59,6 @@ def test_nonsense_on_the_command_line_is_refused(arguments, capsys):
         main(arguments)
     assert error.value.code == 2
     assert "Expected" in capsys.readouterr().err
-
-
-def test_a_child_process_finds_the_server_by_its_environment(gcs):
-    program = (
-        "from google.cloud import storage\n"
-        "blob = storage.Client().bucket('bucket').blob('a')\n"
-        "blob.upload_from_string(b'from a child', if_generation_match=0)\n"
-    )
-    subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **gcs.environment()}, check=True, timeout=60
-    )
-    assert gcs.content("bucket", "a") == b"from a child"
-    assert len(gcs.requests) == 1
-
-
-def test_neither_tensorflow_nor_the_client_is_imported_to_serve():
-    program = (
-        "import sys\n"
-        "from keras_preempt.testing import FakeGcs\n"
-        "with FakeGcs(): pass\n"
-        "print([name for name in ('tensorflow', 'keras', 'google.cloud.storage') if name in sys.modules])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.strip() == "[]"
 
 
 def test_no_thread_and_no_open_port_is_left_whatever_clients_do():

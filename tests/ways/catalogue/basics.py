@@ -2,65 +2,75 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Way
-
-if TYPE_CHECKING:
-    from tests.ways.run import Run
+from tests.ways.late import keras, np, tf
+from tests.ways.way import Run, Way
 
 STEPS, BATCH = 6, 8
 
 
 def samples(count: int = STEPS * BATCH) -> tuple[Any, Any]:
     """Returns `count` samples of 4 numbers and their labels, 0 to 2; the same every time."""
-    import numpy as np
-
     rng = np.random.default_rng(7)
     return rng.normal(size=(count, 4)).astype("float32"), rng.integers(0, 3, size=count).astype("int32")
 
 
-def dataset(batch: int = BATCH) -> Any:
+def slices(*more: Any) -> Any:
+    """Returns the samples as tf.data, one by one, in order, each with its part of `more`."""
+    return tf.data.Dataset.from_tensor_slices((*samples(), *more))
+
+
+def dataset(*more: Any) -> Any:
     """Returns the samples as a finite tf.data with one seeded shuffle, `STEPS` batches."""
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_tensor_slices(samples()).shuffle(64, seed=5).batch(batch, drop_remainder=True)
+    return slices(*more).shuffle(64, seed=5).batch(BATCH, drop_remainder=True)
 
 
-def model(run: Run, **options: Any) -> Any:
-    """Returns a small compiled classifier with dropout and BatchNormalization.
+def cross_entropy() -> Any:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def compiled(run: Run, make: Callable[[], Any], **options: Any) -> Any:
+    """Returns a compiled classifier.
 
     Args:
         run: Gives the strategy's scope.
+        make: Makes it.
         **options: Of ``compile``, on top of Adam, cross-entropy and accuracy.
     """
-    import keras
-
-    layers = keras.layers
     with run.scope():
-        made = keras.Sequential(
-            [
-                keras.Input((4,)),
-                layers.Dense(5, activation="relu"),
-                layers.BatchNormalization(),
-                layers.Dropout(0.3),
-                layers.Dense(3),
-            ]
-        )
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        made.compile(**{"optimizer": "adam", "loss": loss, "metrics": ["accuracy"], **options})
+        made = make()
+        made.compile(**{"optimizer": "adam", "loss": cross_entropy(), "metrics": ["accuracy"], **options})
     return made
 
 
-def _plain(run: Run) -> None:
-    run.fit(model(run), dataset(), validation_data=dataset())
+def _classifier() -> Any:
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            layers.Dense(5, activation="relu"),
+            layers.BatchNormalization(),
+            layers.Dropout(0.3),
+            layers.Dense(3),
+        ]
+    )
 
 
-WAYS = (
-    Way(
-        "plain",
-        "finite tf.data, one seeded shuffle",
-        _plain,
-        {ONE: Exact(), MIRRORED: Exact(), WORKERS: Exact()},
-    ),
-)
+def model(run: Run, **options: Any) -> Any:
+    """Returns a small one with dropout and BatchNormalization, compiled with these options."""
+    return compiled(run, _classifier, **options)
+
+
+def fit(run: Run, made: Any, data: Any = None, **arguments: Any) -> None:
+    """Fits a model to data, that of `dataset` unless it is given, with a validation."""
+    run.fit(made, dataset() if data is None else data, validation_data=dataset(), **arguments)
+
+
+def fitted(make: Callable[[], Any], **arguments: Any) -> Callable[[Run], None]:
+    """Returns a job that fits the small model to what `make` returns, without a validation."""
+    return lambda run: run.fit(model(run), make(), **arguments)
+
+
+WAYS = (Way("plain", "finite tf.data, one seeded shuffle", lambda run: fit(run, model(run))),)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.ways.catalogue.basics import dataset, model
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Refused, Verdict, Warned, Way
+from tests.ways.catalogue import basics
+from tests.ways.late import Late, keras, np, tf
+from tests.ways.way import ONE, Exact, Refused, Run, Warned, Way, everywhere
 
-if TYPE_CHECKING:
-    from tests.ways.run import Run
-
-EVERYWHERE: dict[str, Verdict] = {ONE: Exact(), MIRRORED: Exact(), WORKERS: Exact()}
+recorder = Late("tests.ways.recorder")
 
 #: In the second epoch; in its validation, whose epoch is begun again; between two epochs.
 PLACES = ("batch 9", "test_batch 3", "epoch 1")
 
 
-def _fit(run: Run, *callbacks: Any, compiled: dict[str, Any] | None = None, **arguments: Any) -> Any:
-    made = model(run, **(compiled or {}))
-    arguments = {"epochs": 4, "validation_data": dataset(), **arguments}
-    return run.fit(made, dataset(), callbacks=callbacks, **arguments)
+def _fit(run: Run, *callbacks: Any, compiled: dict[str, Any] | None = None, **arguments: Any) -> None:
+    made = basics.model(run, **(compiled or {}))
+    basics.fit(run, made, callbacks=callbacks, **{"epochs": 4, **arguments})
 
 
 def own_path(run: Run, name: str) -> Path:
@@ -32,8 +29,6 @@ def own_path(run: Run, name: str) -> Path:
 
 
 def _early_stopping(run: Run) -> None:
-    import keras
-
     # Nothing improves by so much: it stops after the third epoch, and the best weights are the first epoch's.
     early = keras.callbacks.EarlyStopping(patience=2, min_delta=5.0, restore_best_weights=True)
     _fit(run, early, epochs=6)
@@ -42,23 +37,17 @@ def _early_stopping(run: Run) -> None:
 
 
 def _reduce_on_plateau(run: Run) -> None:
-    import keras
-
     plateau = keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.5, min_delta=5.0, cooldown=1)
     _fit(run, plateau, epochs=6)
     run.keep_attributes(plateau, ["wait", "best", "cooldown_counter"])
 
 
 def _schedule(run: Run) -> None:
-    import keras
-
     # From the rate before, not from the epoch alone: called twice for an epoch, it would count twice.
     _fit(run, keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9))
 
 
 def _model_checkpoint(run: Run, **options: Any) -> None:
-    import keras
-
     path = own_path(run, options.pop("name"))
     checkpoint = keras.callbacks.ModelCheckpoint(str(path), save_weights_only=True, **options)
     _fit(run, checkpoint)
@@ -69,7 +58,6 @@ def _model_checkpoint(run: Run, **options: Any) -> None:
 
 def _h5(path: Path) -> dict[str, Any]:
     import h5py
-    import numpy as np
 
     found: dict[str, Any] = {}
     with h5py.File(path) as file:
@@ -82,16 +70,12 @@ def _h5(path: Path) -> dict[str, Any]:
 
 
 def _csv(run: Run, *, append: bool) -> None:
-    import keras
-
     path = own_path(run, "log.csv")
     _fit(run, keras.callbacks.CSVLogger(str(path), append=append), validation_freq=2)
     run.keep(csv=path.read_text())
 
 
 def _csv_on_another_machine(run: Run) -> None:
-    import keras
-
     # Its disk is empty, as that of a new machine.
     path = own_path(run, f"log-{'first' if run.first else 'second'}.csv")
     _fit(run, keras.callbacks.CSVLogger(str(path), append=True))
@@ -99,8 +83,6 @@ def _csv_on_another_machine(run: Run) -> None:
 
 
 def _tensorboard(run: Run, update_freq: Any) -> None:
-    import keras
-
     folder = own_path(run, "tensorboard")
     board = keras.callbacks.TensorBoard(str(folder), update_freq=update_freq)
     _fit(run, board)
@@ -115,8 +97,6 @@ def _tensorboard(run: Run, update_freq: Any) -> None:
 
 def points(folder: Path, *, of_keras: bool = True) -> list[Any]:
     """Every scalar that TensorBoard shows of Keras, or of this package, duplicates too: [part, tag, step, value]."""
-    import tensorflow as tf
-
     found = []
     for path in sorted(folder.rglob("events.out.tfevents.*")):
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
@@ -131,8 +111,6 @@ def points(folder: Path, *, of_keras: bool = True) -> list[Any]:
 
 
 def _swap(run: Run, *, on_epoch: bool) -> None:
-    import keras
-
     with run.scope():
         optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.8)
     swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)
@@ -140,9 +118,6 @@ def _swap(run: Run, *, on_epoch: bool) -> None:
 
 
 def _own_swap(run: Run, *, says_so: bool) -> None:
-    import keras
-    import numpy as np
-
     class Unsaid(keras.callbacks.Callback):
         def on_test_begin(self, logs: Any = None) -> None:
             self.kept = self.model.get_weights()
@@ -151,41 +126,25 @@ def _own_swap(run: Run, *, says_so: bool) -> None:
         def on_test_end(self, logs: Any = None) -> None:
             self.model.set_weights(self.kept)
 
-    class Said(Unsaid):
+    class Said(recorder.Stateless, Unsaid):
         changes_weights_in_validation = True
-
-        def get_state(self) -> dict[str, Any]:
-            return {}
-
-        def set_state(self, state: dict[str, Any]) -> None:
-            pass
 
     _fit(run, Said() if says_so else Unsaid())
 
 
 def _terminate_on_nan(run: Run) -> None:
-    import keras
-    import numpy as np
-
-    class Break(keras.callbacks.Callback):
+    class Break(recorder.Stateless):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if epoch == 2:
                 self.model.set_weights([weight * np.float32("nan") for weight in self.model.get_weights()])
-
-        def get_state(self) -> dict[str, Any]:
-            return {}
-
-        def set_state(self, state: dict[str, Any]) -> None:
-            pass
 
     _fit(run, Break(), keras.callbacks.TerminateOnNaN())
 
 
 def _remote_monitor(run: Run) -> None:
-    import threading
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from http.server import BaseHTTPRequestHandler
 
-    import keras
+    from tests.docs.built_site import listening
 
     path = own_path(run, "posted")
 
@@ -200,20 +159,12 @@ def _remote_monitor(run: Run) -> None:
         def log_message(self, *arguments: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Posts)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monitor = keras.callbacks.RemoteMonitor(f"http://127.0.0.1:{server.server_port}", send_as_json=True)
-    try:
-        _fit(run, monitor)
-    finally:
-        server.shutdown()
-        server.server_close()
+    with listening(Posts) as address:
+        _fit(run, keras.callbacks.RemoteMonitor(f"http://{address}", send_as_json=True))
     run.keep(posted=[json.loads(line) for line in path.read_text().splitlines()])
 
 
 def _history(run: Run) -> None:
-    import keras
-
     history = keras.callbacks.History()
     _fit(run, history)
     run.keep(own_history=history.history, own_epochs=history.epoch)
@@ -221,8 +172,6 @@ def _history(run: Run) -> None:
 
 def smoothed() -> Any:
     """Returns a callback of the user's: a running mean of the loss, which sets the learning rate."""
-    import keras
-    import numpy as np
 
     class Smoothed(keras.callbacks.Callback):
         def __init__(self) -> None:
@@ -251,8 +200,6 @@ def _users(run: Run) -> None:
 
 
 def _users_without_state(run: Run) -> None:
-    import keras
-
     class Counts(keras.callbacks.Callback):
         seen = 0
 
@@ -263,81 +210,60 @@ def _users_without_state(run: Run) -> None:
 
 
 def _backup(run: Run) -> None:
-    import keras
-
     _fit(run, keras.callbacks.BackupAndRestore(str(own_path(run, "backup"))))
 
 
 WAYS = (
-    Way("early-stopping", "EarlyStopping, with restore_best_weights", _early_stopping, EVERYWHERE),
-    Way("plateau", "ReduceLROnPlateau", _reduce_on_plateau, EVERYWHERE),
-    Way("scheduler", "LearningRateScheduler, also from the rate before", _schedule, EVERYWHERE),
+    Way("early-stopping", "EarlyStopping, with restore_best_weights", _early_stopping),
+    Way("plateau", "ReduceLROnPlateau", _reduce_on_plateau),
+    Way("scheduler", "LearningRateScheduler, also from the rate before", _schedule),
     Way(
         "checkpoint-best",
         "ModelCheckpoint(save_best_only=True)",
         lambda run: _model_checkpoint(
             run, name="best.weights.h5", save_best_only=True, monitor="val_accuracy", mode="max"
         ),
-        EVERYWHERE,
     ),
     Way(
         "checkpoint-steps",
         "ModelCheckpoint(save_freq=steps)",
         lambda run: _model_checkpoint(run, name="{epoch}-{batch}.weights.h5", save_freq=4),
-        EVERYWHERE,
     ),
-    Way("csv", "CSVLogger(append=True)", lambda run: _csv(run, append=True), EVERYWHERE),
-    Way("csv-overwrite", "CSVLogger(append=False)", lambda run: _csv(run, append=False), EVERYWHERE),
-    Way(
-        "csv-elsewhere",
-        "CSVLogger, started again on a machine without its file",
-        _csv_on_another_machine,
-        EVERYWHERE,
-    ),
-    Way("tensorboard", "TensorBoard", lambda run: _tensorboard(run, "epoch"), EVERYWHERE),
-    Way(
-        "tensorboard-batches",
-        'TensorBoard(update_freq="batch")',
-        lambda run: _tensorboard(run, "batch"),
-        EVERYWHERE,
-    ),
-    Way("swap-ema", "SwapEMAWeights", lambda run: _swap(run, on_epoch=False), EVERYWHERE),
-    Way(
-        "swap-ema-epoch",
-        "SwapEMAWeights(swap_on_epoch=True)",
-        lambda run: _swap(run, on_epoch=True),
-        EVERYWHERE,
-    ),
-    Way("terminate-on-nan", "TerminateOnNaN", _terminate_on_nan, EVERYWHERE),
-    Way("history", "History", _history, EVERYWHERE),
+    Way("csv", "CSVLogger(append=True)", lambda run: _csv(run, append=True)),
+    Way("csv-overwrite", "CSVLogger(append=False)", lambda run: _csv(run, append=False)),
+    Way("csv-elsewhere", "CSVLogger, started again on a machine without its file", _csv_on_another_machine),
+    Way("tensorboard", "TensorBoard", lambda run: _tensorboard(run, "epoch")),
+    Way("tensorboard-batches", 'TensorBoard(update_freq="batch")', lambda run: _tensorboard(run, "batch")),
+    Way("swap-ema", "SwapEMAWeights", lambda run: _swap(run, on_epoch=False)),
+    Way("swap-ema-epoch", "SwapEMAWeights(swap_on_epoch=True)", lambda run: _swap(run, on_epoch=True)),
+    Way("terminate-on-nan", "TerminateOnNaN", _terminate_on_nan),
+    Way("history", "History", _history),
     Way("remote-monitor", "RemoteMonitor", _remote_monitor, {ONE: Exact()}, needs=("requests",)),
-    Way("own", "your own callback with get_state and set_state", _users, EVERYWHERE),
+    Way("own", "your own callback with get_state and set_state", _users),
     Way(
         "own-silent",
         "your own callback without them",
         _users_without_state,
-        dict.fromkeys(EVERYWHERE, Warned("it starts from scratch", r"not kept over a restart: .*Counts")),
+        everywhere(Warned("it starts from scratch", r"not kept over a restart: .*Counts")),
     ),
     Way(
         "own-swap",
         "your own callback that changes the weights for the validation",
         lambda run: _own_swap(run, says_so=True),
-        dict.fromkeys(EVERYWHERE, Exact("it says changes_weights_in_validation = True")),
+        everywhere(Exact("it says changes_weights_in_validation = True")),
         strikes=("test_batch 3",),
     ),
     Way(
         "own-swap-unsaid",
         "the same without that attribute, preempted in the first validation",
         lambda run: _own_swap(run, says_so=False),
-        dict.fromkeys(
-            EVERYWHERE, Warned("what it changed is saved as the weights", r"changes_weights_in_validation")
-        ),
+        everywhere(Warned("what it changed is saved as the weights", r"changes_weights_in_validation")),
         strikes=("test_batch 3",),
     ),
     Way(
         "backup-and-restore",
         "Keras' BackupAndRestore",
         _backup,
-        dict.fromkeys(EVERYWHERE, Refused("both would restore, one over the other", r"BackupAndRestore")),
+        everywhere(Refused("both would restore, one over the other", r"BackupAndRestore")),
     ),
 )

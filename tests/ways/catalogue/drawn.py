@@ -5,16 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.ways.catalogue.basics import BATCH, STEPS, samples
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Way
-
-if TYPE_CHECKING:
-    from tests.ways.run import Run
-
-COUNT = 2000
-"""How many there are to choose from."""
+from tests.ways.catalogue.basics import BATCH, STEPS, cross_entropy, samples
+from tests.ways.catalogue.callbacks import own_path, points, smoothed
+from tests.ways.late import keras, np, tf
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Run, Way
 
 MODELS = ("dense", "convolution", "recurrent", "subclass", "two outputs")
 OPTIMIZERS = ("adam", "momentum", "averaged", "accumulating", "scaled")
@@ -82,8 +78,6 @@ def draw(seed: int) -> Draw:
 
 
 def _model(kind: str) -> Any:
-    import keras
-
     layers = keras.layers
     inputs = keras.Input((4,))
     if kind == "subclass":
@@ -112,8 +106,6 @@ def _model(kind: str) -> Any:
 
 
 def _optimizer(kind: str) -> Any:
-    import keras
-
     made = {
         "adam": lambda: keras.optimizers.Adam(0.01),
         "momentum": lambda: keras.optimizers.SGD(0.01, momentum=0.9, clipnorm=1.0),
@@ -133,10 +125,6 @@ def _arrays(model: str) -> tuple[Any, Any]:
 
 def _data(kind: str, model: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments of ``fit`` that are the input."""
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
     arrays = _arrays(model)
     x, y = arrays
     slices = tf.data.Dataset.from_tensor_slices(arrays)
@@ -182,10 +170,6 @@ def _data(kind: str, model: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _callbacks(run: Run, names: tuple[str, ...]) -> list[Any]:
-    import keras
-
-    from tests.ways.catalogue.callbacks import own_path, smoothed
-
     make = {
         "early": lambda: keras.callbacks.EarlyStopping("loss", patience=1, restore_best_weights=True),
         "plateau": lambda: keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=5.0),
@@ -202,17 +186,14 @@ def _callbacks(run: Run, names: tuple[str, ...]) -> list[Any]:
 
 
 def _job(seed: int, run: Run) -> None:
-    import keras
-
-    from tests.ways.catalogue.callbacks import own_path, points
-
     drawn = draw(seed)
     killed = any("SIGKILL" in strike for strike in drawn.strikes)
     run.options["save_every"] = drawn.save_every
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with run.scope():
         model = _model(drawn.model)
-        model.compile(_optimizer(drawn.optimizer), loss, steps_per_execution=drawn.steps_per_execution)
+        model.compile(
+            _optimizer(drawn.optimizer), cross_entropy(), steps_per_execution=drawn.steps_per_execution
+        )
     data, arguments = _data(drawn.input, drawn.model)
     if drawn.validation:
         validation, _ = _data("finite", drawn.model)
@@ -228,7 +209,7 @@ def _job(seed: int, run: Run) -> None:
         run.keep(points=points(own_path(run, "board")))
 
 
-WAYS = tuple(
-    Way(f"seed-{seed}", repr(draw(seed)), partial(_job, seed), {draw(seed).strategy: Exact()})
-    for seed in range(COUNT)
-)
+def way(seed: int) -> Way:
+    """Returns the job of that number."""
+    drawn = draw(seed)
+    return Way(f"seed-{seed}", repr(drawn), partial(_job, seed), {drawn.strategy: Exact()})

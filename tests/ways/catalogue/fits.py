@@ -4,50 +4,33 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.ways.catalogue.basics import BATCH, dataset, model, samples
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Warned, Way
-
-if TYPE_CHECKING:
-    from tests.ways.run import Run
-
-EVERYWHERE = {ONE: Exact(), MIRRORED: Exact(), WORKERS: Exact()}
+from tests.ways.catalogue.basics import BATCH, dataset, fit, model, samples
+from tests.ways.late import np
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Run, Warned, Way
 
 
 def _compiled(**options: Any) -> Callable[[Run], None]:
-    def job(run: Run) -> None:
-        run.fit(model(run, **options), dataset(), validation_data=dataset())
-
-    job.__module__ = __name__
-    return job
+    return lambda run: fit(run, model(run, **options))
 
 
 def _fitted(**arguments: Any) -> Callable[[Run], None]:
-    def job(run: Run) -> None:
-        run.fit(model(run), dataset(), validation_data=dataset(), **arguments)
-
-    return job
+    return lambda run: fit(run, model(run), **arguments)
 
 
-def _weighted_data() -> Any:
-    import numpy as np
-    import tensorflow as tf
-
-    weights = np.linspace(0.1, 2.0, len(samples()[0]), dtype="float32")
-    return tf.data.Dataset.from_tensor_slices((*samples(), weights)).shuffle(64, seed=5).batch(BATCH)
+def _weights() -> Any:
+    return np.linspace(0.1, 2.0, len(samples()[0]), dtype="float32")
 
 
 def _sample_weights(run: Run) -> None:
-    data = _weighted_data()
-    run.fit(model(run, weighted_metrics=["accuracy"]), data, validation_data=_weighted_data())
+    made = model(run, weighted_metrics=["accuracy"])
+    run.fit(made, dataset(_weights()), validation_data=dataset(_weights()))
 
 
 def _sample_weight_array(run: Run) -> None:
-    import numpy as np
-
-    weights = np.linspace(0.1, 2.0, len(samples()[0]), dtype="float32")
-    run.fit(model(run, weighted_metrics=["accuracy"]), *samples(), batch_size=BATCH, sample_weight=weights)
+    made = model(run, weighted_metrics=["accuracy"])
+    run.fit(made, *samples(), batch_size=BATCH, sample_weight=_weights())
 
 
 def _class_weights(run: Run) -> None:
@@ -69,17 +52,16 @@ def _validation_generator(run: Run) -> None:
 
 
 WAYS = (
-    Way("sample-weights", "sample weights in the dataset", _sample_weights, EVERYWHERE),
-    Way("sample-weight-array", "`sample_weight` for NumPy data", _sample_weight_array, EVERYWHERE),
-    Way("class-weights", "`class_weight`", _class_weights, EVERYWHERE),
+    Way("sample-weights", "sample weights in the dataset", _sample_weights),
+    Way("sample-weight-array", "`sample_weight` for NumPy data", _sample_weight_array),
+    Way("class-weights", "`class_weight`", _class_weights),
     Way(
         "steps-per-execution",
         "`steps_per_execution` that does not divide the steps of an epoch",
         _compiled(steps_per_execution=4),
-        EVERYWHERE,
         strikes=("batch 3",),
     ),
-    Way("run-eagerly", "`run_eagerly=True`", _compiled(run_eagerly=True), EVERYWHERE),
+    Way("run-eagerly", "`run_eagerly=True`", _compiled(run_eagerly=True)),
     Way(
         "jit-compile",
         "`jit_compile=True`",
@@ -98,22 +80,14 @@ WAYS = (
         "validation-freq",
         "`validation_freq` as a number",
         _fitted(epochs=4, validation_freq=2),
-        EVERYWHERE,
         strikes=("test 0",),
     ),
-    Way("validation-freq-list", "`validation_freq` as a list", _fitted(validation_freq=[1, 3]), EVERYWHERE),
-    Way(
-        "validation-split",
-        "`validation_split`",
-        _validation_split,
-        EVERYWHERE,
-        strikes=("test_batch 1", "batch 3"),
-    ),
+    Way("validation-freq-list", "`validation_freq` as a list", _fitted(validation_freq=[1, 3])),
+    Way("validation-split", "`validation_split`", _validation_split, strikes=("test_batch 1", "batch 3")),
     Way(
         "validation-steps",
         "`validation_steps` on data that continues from one validation to the next",
         lambda run: run.fit(model(run), dataset(), validation_data=dataset().repeat(), validation_steps=8),
-        EVERYWHERE,
         strikes=("test_batch 10", "batch 3"),
     ),
     Way(
@@ -127,5 +101,5 @@ WAYS = (
             )
         },
     ),
-    Way("initial-epoch", "`initial_epoch`", _fitted(initial_epoch=2, epochs=5), EVERYWHERE),
+    Way("initial-epoch", "`initial_epoch`", _fitted(initial_epoch=2, epochs=5)),
 )

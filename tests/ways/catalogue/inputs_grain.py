@@ -6,40 +6,24 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.ways.catalogue import basics
-from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME, LENGTH, on_all
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Way
+from tests.ways.catalogue.basics import BATCH, STEPS, fitted, model, samples
+from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME, LENGTH
+from tests.ways.late import Late
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Run, Way, everywhere
 
-if TYPE_CHECKING:
-    from tests.ways.run import Run
-
-STEPS, BATCH = basics.STEPS, basics.BATCH
+grain = Late("grain")
 
 
 def _rows() -> Any:
-    import grain
-
-    x, y = basics.samples()
+    x, y = samples()
     return grain.MapDataset.source(range(len(x))).shuffle(seed=3).map(lambda i: (x[i], y[i]))
 
 
-def _grain(run: Run) -> None:
-    run.fit(basics.model(run), _rows().batch(BATCH))
-
-
-def _grain_in_steps(run: Run) -> None:
-    run.fit(basics.model(run), _rows().repeat().batch(BATCH), steps_per_epoch=STEPS)
-
-
-def _grain_iter(run: Run) -> None:
-    import grain
-
-    data = grain.experimental.WindowShuffleIterDataset(
-        _rows().repeat().to_iter_dataset(), window_size=20, seed=5
-    )
-    run.fit(basics.model(run), data.batch(BATCH), steps_per_epoch=STEPS)
+def _windows() -> Any:
+    rows = _rows().repeat().to_iter_dataset()
+    return grain.experimental.WindowShuffleIterDataset(rows, window_size=20, seed=5).batch(BATCH)
 
 
 def _parse_flags() -> None:
@@ -50,11 +34,9 @@ def _parse_flags() -> None:
 
 
 def _grain_processes(run: Run) -> None:
-    import grain
-
     _parse_flags()
     rows = grain.MapDataset.source(Rows()).shuffle(seed=3).batch(BATCH).to_iter_dataset()
-    run.fit(basics.model(run), rows.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=2)))
+    run.fit(model(run), rows.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=2)))
 
 
 class Rows:
@@ -64,7 +46,7 @@ class Rows:
         return STEPS * BATCH
 
     def __getitem__(self, index: Any) -> Any:
-        x, y = basics.samples()
+        x, y = samples()
         return x[int(index)], y[int(index)]
 
     def __repr__(self) -> str:
@@ -73,8 +55,6 @@ class Rows:
 
 def grain_loader(epochs: int | None = 1, workers: int = 0, **fit: Any) -> Callable[[Run], None]:
     def train(run: Run) -> None:
-        import grain
-
         if workers:
             _parse_flags()
         sampler = grain.samplers.IndexSampler(STEPS * BATCH, shuffle=True, seed=3, num_epochs=epochs)
@@ -83,7 +63,7 @@ def grain_loader(epochs: int | None = 1, workers: int = 0, **fit: Any) -> Callab
             data_source=Rows(), sampler=sampler, operations=operations, worker_count=workers
         )
         try:
-            run.fit(basics.model(run), loader, **fit)
+            run.fit(model(run), loader, **fit)
         except Exception:
             traceback.print_exc()
             os._exit(1)  # Otherwise processes of Grain may keep this one from ending.
@@ -95,7 +75,7 @@ WAYS = (
     Way(
         "grain",
         "Grain `MapDataset`",
-        _grain,
+        fitted(lambda: _rows().batch(BATCH)),
         {ONE: Exact(GIVES_THE_SAME), MIRRORED: LENGTH, WORKERS: LENGTH},
         strikes=("batch 14",),
         drawn=1,
@@ -103,16 +83,16 @@ WAYS = (
     Way(
         "grain-steps",
         "Grain `MapDataset`, `.repeat()` and `steps_per_epoch`",
-        _grain_in_steps,
-        on_all(Exact(GIVES_THE_SAME)),
+        fitted(lambda: _rows().repeat().batch(BATCH), steps_per_epoch=STEPS),
+        everywhere(Exact(GIVES_THE_SAME)),
         strikes=("batch 9", "batch 2"),
         drawn=1,
     ),
     Way(
         "grain-iter",
         "Grain `IterDataset`, shuffled in windows, `.repeat()` and `steps_per_epoch`",
-        _grain_iter,
-        on_all(Exact(GIVES_THE_SAME)),
+        fitted(_windows, steps_per_epoch=STEPS),
+        everywhere(Exact(GIVES_THE_SAME)),
         strikes=("batch 9", "batch 2"),
         drawn=1,
     ),
@@ -127,7 +107,7 @@ WAYS = (
         "grain-loader-steps",
         "Grain `DataLoader` with `steps_per_epoch`",
         grain_loader(epochs=None, steps_per_epoch=STEPS),
-        on_all(Exact(GIVES_THE_SAME)),
+        everywhere(Exact(GIVES_THE_SAME)),
         drawn=1,
     ),
     Way(

@@ -3,60 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.ways.catalogue import basics, inputs_grain
-from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME, forget_seeds, on_all
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Warned, Way
-
-if TYPE_CHECKING:
-    from tests.ways.run import Run
-
-STEPS, BATCH = basics.STEPS, basics.BATCH
+from tests.ways.catalogue import inputs_grain
+from tests.ways.catalogue.basics import BATCH, STEPS, fitted, model, samples
+from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME, forget_seeds
+from tests.ways.late import keras, np, tf
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Run, Warned, Way, everywhere
 
 
-def arrays(**options: Any) -> Callable[[Run], None]:
+def arrays(*, executions: int = 1, seeded: bool = True, **options: Any) -> Callable[[Run], None]:
     def train(run: Run) -> None:
-        run.fit(basics.model(run), *basics.samples(45), **{"batch_size": BATCH, **options})
+        if not seeded:
+            forget_seeds()
+        made = model(run, steps_per_execution=executions)
+        run.fit(made, *samples(45), **{"batch_size": BATCH, **options})
 
     return train
 
 
 def _weighted(run: Run) -> None:
-    import numpy as np
-
     arrays(sample_weight=np.linspace(0.5, 2.0, 45))(run)
 
 
-def _in_executions(run: Run) -> None:
-    run.fit(basics.model(run, steps_per_execution=4), *basics.samples(45), batch_size=BATCH)
-
-
-def _arrays_unseeded(run: Run) -> None:
-    forget_seeds()
-    arrays()(run)
-
-
 def _tensors(run: Run) -> None:
-    import tensorflow as tf
-
-    x, y = map(tf.constant, basics.samples())
-    run.fit(basics.model(run), x, y, batch_size=BATCH)
+    x, y = map(tf.constant, samples())
+    run.fit(model(run), x, y, batch_size=BATCH)
 
 
 def _pandas(run: Run) -> None:
     import pandas as pd
 
-    x, y = basics.samples()
+    x, y = samples()
     frame = pd.DataFrame(x, columns=list("abcd"))
-    run.fit(basics.model(run), frame, pd.Series(y), batch_size=BATCH)
+    run.fit(model(run), frame, pd.Series(y), batch_size=BATCH)
 
 
 def batches(**options: Any) -> Any:
     """Returns a PyDataset of the samples."""
-    import keras
-
-    x, y = basics.samples()
+    x, y = samples()
 
     class Batches(keras.utils.PyDataset):
         def __len__(self) -> int:
@@ -69,21 +54,11 @@ def batches(**options: Any) -> Any:
     return Batches(**options)
 
 
-def py_dataset(make: Callable[[], Any], **fit: Any) -> Callable[[Run], None]:
-    def train(run: Run) -> None:
-        run.fit(basics.model(run), make(), **fit)
-
-    return train
-
-
 def _reshuffled(*, keeps: bool) -> Any:
-    import numpy as np
-
-    made = batches()
-    x, y = basics.samples()
+    x, y = samples()
     order = np.arange(len(x))
 
-    class Reshuffled(type(made)):  # type: ignore[misc]
+    class Reshuffled(type(batches())):  # type: ignore[misc]
         def __getitem__(self, index: int) -> Any:
             rows = order[index * BATCH : (index + 1) * BATCH]
             return x[rows], y[rows]
@@ -102,53 +77,28 @@ def _reshuffled(*, keeps: bool) -> Any:
 
 
 def _noisy() -> Any:
-    import numpy as np
-
-    made = batches()
-
-    class Noisy(type(made)):  # type: ignore[misc]
+    class Noisy(type(batches())):  # type: ignore[misc]
         def __getitem__(self, index: int) -> Any:
-            x, y = made[index]
+            x, y = super().__getitem__(index)
             return x + np.random.normal(size=x.shape), y
 
     return Noisy()
 
 
-def _generator(seed: int) -> Any:
-    import numpy as np
-
-    x, y = basics.samples()
-    rng = np.random.default_rng(seed)
+def _generator(seed: int | None = None) -> Any:
+    x, y = samples()
+    draw = np.random.randint if seed is None else np.random.default_rng(seed).integers
     while True:
-        rows = rng.integers(0, len(x), BATCH)
+        rows = draw(0, len(x), BATCH)
         yield x[rows], y[rows]
 
 
-def _generator_globally() -> Any:
-    import numpy as np
+def _torch(run: Run) -> None:
+    import torch
 
-    x, y = basics.samples()
-    while True:
-        rows = np.random.randint(0, len(x), BATCH)
-        yield x[rows], y[rows]
-
-
-def generator(make: Callable[[], Any], **fit: Any) -> Callable[[Run], None]:
-    def train(run: Run) -> None:
-        run.fit(basics.model(run), make(), **fit)
-
-    return train
-
-
-def torch_loader(**options: Any) -> Callable[[Run], None]:
-    def train(run: Run) -> None:
-        import torch
-
-        torch.manual_seed(3)
-        data = torch.utils.data.TensorDataset(*map(torch.from_numpy, basics.samples()))
-        run.fit(basics.model(run), torch.utils.data.DataLoader(data, batch_size=BATCH, **options))
-
-    return train
+    torch.manual_seed(3)
+    data = torch.utils.data.TensorDataset(*map(torch.from_numpy, samples()))
+    run.fit(model(run), torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True))
 
 
 THIRD_EPOCH = ("batch 14",)
@@ -163,31 +113,27 @@ WAYS = (
         "arrays",
         "NumPy arrays, shuffled, after `keras.utils.set_random_seed`",
         arrays(),
-        on_all(Exact()),
         strikes=THIRD_EPOCH,
         drawn=1,
     ),
-    Way("arrays-in-order", "NumPy arrays, `shuffle=False`", arrays(shuffle=False), on_all(Exact()), drawn=1),
+    Way("arrays-in-order", "NumPy arrays, `shuffle=False`", arrays(shuffle=False), drawn=1),
     Way(
         "arrays-by-batch",
         'NumPy arrays, `shuffle="batch"`, after `keras.utils.set_random_seed`',
         arrays(shuffle="batch"),
-        on_all(Exact()),
         drawn=1,
     ),
     Way(
         "arrays-class-weight",
         "NumPy arrays with `class_weight`",
         arrays(class_weight={0: 1.0, 1: 2.0, 2: 0.5}),
-        on_all(Exact()),
         drawn=1,
     ),
-    Way("arrays-sample-weight", "NumPy arrays with `sample_weight`", _weighted, on_all(Exact()), drawn=1),
+    Way("arrays-sample-weight", "NumPy arrays with `sample_weight`", _weighted, drawn=1),
     Way(
         "arrays-steps",
         "NumPy arrays with `steps_per_epoch`, which continue in the next epoch",
         arrays(steps_per_epoch=2, epochs=5),
-        on_all(Exact()),
         strikes=("batch 3", "batch 4"),
         drawn=1,
     ),
@@ -195,50 +141,48 @@ WAYS = (
         "arrays-split",
         "NumPy arrays with `validation_split`",
         arrays(validation_split=0.2),
-        on_all(Exact()),
         strikes=("batch 6", "test 0"),
         drawn=4,
     ),
     Way(
         "arrays-executions",
         "NumPy arrays with `steps_per_execution`, which does not divide the steps of an epoch",
-        _in_executions,
-        on_all(Exact()),
+        arrays(executions=4),
         strikes=("batch 3",),
         drawn=1,
     ),
     Way(
         "arrays-unseeded",
         "NumPy arrays, shuffled, without a seed",
-        _arrays_unseeded,
-        on_all(
+        arrays(seeded=False),
+        everywhere(
             Warned(
                 "they are shuffled in a different order after a restart. Call `keras.utils.set_random_seed` first",
                 "NOT exact.*have no seed",
             )
         ),
     ),
-    Way("tensors", "tensors", _tensors, on_all(Exact())),
-    Way("pandas", "pandas data frames", _pandas, on_all(Exact()), drawn=1),
+    Way("tensors", "tensors", _tensors),
+    Way("pandas", "pandas data frames", _pandas, drawn=1),
     Way(
         "py-dataset",
         "`PyDataset`",
-        py_dataset(batches),
-        on_all(Exact(GIVES_THE_SAME)),
+        fitted(batches),
+        everywhere(Exact(GIVES_THE_SAME)),
         strikes=THIRD_EPOCH,
         drawn=1,
     ),
     Way(
         "py-dataset-threads",
         "`PyDataset`, several threads",
-        py_dataset(lambda: batches(workers=3)),
-        on_all(Exact(GIVES_THE_SAME)),
+        fitted(lambda: batches(workers=3)),
+        everywhere(Exact(GIVES_THE_SAME)),
         drawn=1,
     ),
     Way(
         "py-dataset-threads-steps",
         "the same with `steps_per_epoch`",
-        py_dataset(lambda: batches(workers=3), steps_per_epoch=4),
+        fitted(lambda: batches(workers=3), steps_per_epoch=4),
         {
             ONE: Warned(
                 "Keras starts its threads again in each epoch, and trains on what they have fetched by then. Leave it "
@@ -251,22 +195,22 @@ WAYS = (
     Way(
         "py-dataset-processes",
         "`PyDataset`, several processes",
-        py_dataset(lambda: batches(workers=2, use_multiprocessing=True)),
+        fitted(lambda: batches(workers=2, use_multiprocessing=True)),
         {ONE: Exact(GIVES_THE_SAME), MIRRORED: Exact(GIVES_THE_SAME)},
         drawn=1,
     ),
     Way(
         "py-dataset-kept",
         "`PyDataset` with `on_epoch_end`, and with `get_state` and `set_state`",
-        py_dataset(lambda: _reshuffled(keeps=True), shuffle=False),
-        on_all(Exact("these two hold all that it changes")),
+        fitted(lambda: _reshuffled(keeps=True), shuffle=False),
+        everywhere(Exact("these two hold all that it changes")),
         strikes=THIRD_EPOCH,
         drawn=1,
     ),
     Way(
         "py-dataset-reshuffled",
         "`PyDataset` with `on_epoch_end`, without `get_state`",
-        py_dataset(lambda: _reshuffled(keeps=False), shuffle=False),
+        fitted(lambda: _reshuffled(keeps=False), shuffle=False),
         {
             ONE: Warned(
                 "what it changes between epochs is lost. Give it `get_state` and `set_state`",
@@ -277,7 +221,7 @@ WAYS = (
     Way(
         "py-dataset-noisy",
         "`PyDataset` that draws random numbers in `__getitem__`",
-        py_dataset(_noisy),
+        fitted(_noisy),
         {
             ONE: Warned(
                 "it gives other data when it is asked again. Seed the numbers with the index and the epoch",
@@ -288,14 +232,14 @@ WAYS = (
     Way(
         "generator",
         "a Python generator, with `steps_per_epoch`",
-        generator(lambda: _generator(3), steps_per_epoch=STEPS),
+        fitted(lambda: _generator(3), steps_per_epoch=STEPS),
         {ONE: Exact("it yields the same after each start, for example with its own seeded random generator")}
         | dict.fromkeys((MIRRORED, WORKERS), _SHARED),
     ),
     Way(
         "generator-global",
         "a Python generator that draws from `np.random`",
-        generator(_generator_globally, steps_per_epoch=STEPS),
+        fitted(_generator, steps_per_epoch=STEPS),
         {
             ONE: Warned(
                 "it draws ahead of training, and the restart says so. Give it `np.random.default_rng(seed)`",
@@ -308,8 +252,8 @@ WAYS = (
     Way(
         "torch",
         "PyTorch `DataLoader`, shuffled, after `torch.manual_seed`",
-        torch_loader(shuffle=True),
-        on_all(Exact("nothing else draws from PyTorch's global random state")),
+        _torch,
+        everywhere(Exact("nothing else draws from PyTorch's global random state")),
         needs=("torch",),
     ),
 )

@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.ways.catalogue import basics
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Verdict, Warned, Way
-
-if TYPE_CHECKING:
-    from tests.ways.run import Run
-
-STEPS, BATCH = basics.STEPS, basics.BATCH
-EVERYWHERE = (ONE, MIRRORED, WORKERS)
+from tests.ways.catalogue.basics import BATCH, STEPS, fit, model, samples, slices
+from tests.ways.late import tf
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Run, Warned, Way, everywhere
 
 GIVES_THE_SAME = "its Python code gives the same data whenever it is called"
 
 
-def slices() -> Any:
-    """Returns the samples, one by one, in order."""
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_tensor_slices(basics.samples())
-
-
-def job(make: Callable[[], Any], **fit: Any) -> Callable[[Run], None]:
+def job(make: Callable[[], Any], **fit_with: Any) -> Callable[[Run], None]:
     """Returns a job that fits the small model to what `make` returns, with validation."""
-
-    def train(run: Run) -> None:
-        run.fit(basics.model(run), make(), validation_data=basics.dataset(), **fit)
-
-    train.__module__ = make.__module__  # Where the way is found by its process.
-    return train
+    return lambda run: fit(run, model(run), make(), **fit_with)
 
 
 def forget_seeds() -> None:
     """Makes TensorFlow as it is in a script that sets no seed."""
-    import tensorflow as tf
-
     tf.random.set_seed(None)
-
-
-def on_all(verdict: Verdict) -> dict[str, Verdict]:
-    return dict.fromkeys(EVERYWHERE, verdict)
 
 
 def _several_shuffles() -> Any:
@@ -71,67 +48,45 @@ def _unknown_length() -> Any:
 
 
 def _known_by_word() -> Any:
-    import tensorflow as tf
-
-    kept = int((basics.samples()[1] > 0).sum())
+    kept = int((samples()[1] > 0).sum())
     return _unknown_length().apply(tf.data.experimental.assert_cardinality(-(-kept // 4)))
 
 
+def _shard(number: Any) -> Any:
+    return slices().shard(4, number)
+
+
 def _parallel() -> Any:
-    import tensorflow as tf
-
-    def shard(number: Any) -> Any:
-        return slices().shard(4, number)
-
     shards = tf.data.Dataset.range(4).shuffle(4, seed=3)
-    read = shards.interleave(shard, cycle_length=2, num_parallel_calls=2)
+    read = shards.interleave(_shard, cycle_length=2, num_parallel_calls=2)
     shuffled = read.shuffle(16, seed=4).map(lambda x, y: (x + 1, y), num_parallel_calls=2).batch(BATCH)
     return shuffled.apply(tf.data.experimental.assert_cardinality(STEPS)).prefetch(2)
 
 
 def _shuffle_inside() -> Any:
-    import tensorflow as tf
-
-    def shard(number: Any) -> Any:
-        return slices().shard(4, number).shuffle(16, seed=9)
-
-    read = tf.data.Dataset.range(4).interleave(shard, cycle_length=2).batch(BATCH)
+    shards = tf.data.Dataset.range(4)
+    read = shards.interleave(lambda n: _shard(n).shuffle(16, seed=9), cycle_length=2).batch(BATCH)
     return read.apply(tf.data.experimental.assert_cardinality(STEPS))
 
 
 def _unseeded_inside() -> Any:
-    import tensorflow as tf
-
     forget_seeds()
-
-    def shard(number: Any) -> Any:
-        return slices().shard(4, number).shuffle(16)
-
-    return tf.data.Dataset.range(4).interleave(shard, cycle_length=2).batch(BATCH)
+    shards = tf.data.Dataset.range(4)
+    return shards.interleave(lambda n: _shard(n).shuffle(16), cycle_length=2).batch(BATCH)
 
 
 def _any_order() -> Any:
-    import tensorflow as tf
-
-    def shard(number: Any) -> Any:
-        return slices().shard(4, number)
-
-    read = tf.data.Dataset.range(4).interleave(
-        shard, cycle_length=2, num_parallel_calls=2, deterministic=False
-    )
+    shards = tf.data.Dataset.range(4)
+    read = shards.interleave(_shard, cycle_length=2, num_parallel_calls=2, deterministic=False)
     return read.batch(BATCH)
 
 
 def _mixed() -> Any:
-    import tensorflow as tf
-
     parts = [slices().shuffle(32, seed=seed).repeat() for seed in (1, 2)]
     return tf.data.Dataset.sample_from_datasets(parts, [0.7, 0.3], seed=6).batch(BATCH)
 
 
 def _python_function() -> Any:
-    import tensorflow as tf
-
     def double(x: Any, y: Any) -> Any:
         (doubled,) = tf.py_function(lambda values: [values * 2], [x], [tf.float32])
         doubled.set_shape((4,))
@@ -141,13 +96,11 @@ def _python_function() -> Any:
 
 
 def _from_generator() -> Any:
-    import tensorflow as tf
-
-    def samples() -> Any:
-        yield from zip(*basics.samples(), strict=True)
+    def each() -> Any:
+        yield from zip(*samples(), strict=True)
 
     signature = (tf.TensorSpec((4,), tf.float32), tf.TensorSpec((), tf.int32))
-    data = tf.data.Dataset.from_generator(samples, output_signature=signature)
+    data = tf.data.Dataset.from_generator(each, output_signature=signature)
     return data.shuffle(64, seed=5).batch(BATCH)
 
 
@@ -159,7 +112,7 @@ def _from_function(run: Run, **fit: Any) -> None:
         data = data.repeat() if fit else data
         return data.batch(context.get_per_replica_batch_size(BATCH), drop_remainder=True)
 
-    run.fit(basics.model(run), strategy.distribute_datasets_from_function(per_worker), **fit)
+    run.fit(model(run), strategy.distribute_datasets_from_function(per_worker), **fit)
 
 
 _SHUFFLES_UNSEEDED = Warned(
@@ -175,28 +128,22 @@ LENGTH = Warned(
 _TOLD = Exact("its length is set, by `assert_cardinality` or `steps_per_epoch`")
 
 WAYS = (
-    Way("several-shuffles", "tf.data, several seeded shuffles", job(_several_shuffles), on_all(Exact())),
+    Way("several-shuffles", "tf.data, several seeded shuffles", job(_several_shuffles)),
     Way(
         "own-seed",
         "tf.data, `shuffle` without `seed=`, after `keras.utils.set_random_seed`",
         job(_own_seed),
-        on_all(Exact()),
     ),
-    Way("unseeded", "tf.data, `shuffle` without any seed", job(_unseeded), on_all(_SHUFFLES_UNSEEDED)),
-    Way(
-        "endless",
-        "tf.data, `.repeat()` and `steps_per_epoch`",
-        job(_endless, steps_per_epoch=STEPS),
-        on_all(Exact()),
-    ),
-    Way("partial-batch", "tf.data, a last batch that is smaller", job(_partial_batch), on_all(Exact())),
+    Way("unseeded", "tf.data, `shuffle` without any seed", job(_unseeded), everywhere(_SHUFFLES_UNSEEDED)),
+    Way("endless", "tf.data, `.repeat()` and `steps_per_epoch`", job(_endless, steps_per_epoch=STEPS)),
+    Way("partial-batch", "tf.data, a last batch that is smaller", job(_partial_batch)),
     Way(
         "unknown-length",
         "tf.data of unknown length (`filter`)",
         job(_unknown_length),
         {ONE: Exact(), MIRRORED: LENGTH, WORKERS: LENGTH},
     ),
-    Way("known-by-word", "tf.data, `filter` and `assert_cardinality`", job(_known_by_word), on_all(Exact())),
+    Way("known-by-word", "tf.data, `filter` and `assert_cardinality`", job(_known_by_word)),
     Way(
         "parallel",
         "tf.data, `interleave`, parallel `map`, `prefetch`",
@@ -213,27 +160,20 @@ WAYS = (
         "unseeded-inside",
         "tf.data, an unseeded shuffle inside `interleave`",
         job(_unseeded_inside),
-        on_all(_SHUFFLES_UNSEEDED),
+        everywhere(_SHUFFLES_UNSEEDED),
     ),
     Way(
         "any-order",
         "tf.data, `deterministic=False`",
         job(_any_order),
-        on_all(
-            Warned("the order differs each time. Leave it out", "NOT exact.*deterministic=False"),
-        ),
+        everywhere(Warned("the order differs each time. Leave it out", "NOT exact.*deterministic=False")),
     ),
-    Way(
-        "mixed",
-        "tf.data, `sample_from_datasets(seed=...)`",
-        job(_mixed, steps_per_epoch=STEPS),
-        on_all(Exact()),
-    ),
+    Way("mixed", "tf.data, `sample_from_datasets(seed=...)`", job(_mixed, steps_per_epoch=STEPS)),
     Way(
         "python-function",
         "tf.data, `tf.py_function`",
         job(_python_function),
-        on_all(Exact(GIVES_THE_SAME)),
+        everywhere(Exact(GIVES_THE_SAME)),
     ),
     Way(
         "from-generator",

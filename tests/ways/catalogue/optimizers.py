@@ -2,65 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from tests.ways.catalogue.basics import dataset, model
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Verdict, Way
-
-if TYPE_CHECKING:
-    from tests.ways.run import Run
-
-EVERYWHERE: Mapping[str, Verdict] = {ONE: Exact(), MIRRORED: Exact(), WORKERS: Exact()}
+from tests.ways.catalogue.basics import fit, model
+from tests.ways.late import keras
+from tests.ways.way import Run, Way
 
 
-def _with(make: Callable[[Any], Any]) -> Callable[[Run], None]:
+def _with(make: Callable[[], Any], policy: str = "") -> Callable[[Run], None]:
+    """Returns a job with that optimizer, and with a policy for the types of its numbers."""
+
     def job(run: Run) -> None:
-        import keras
-
+        if policy:
+            keras.mixed_precision.set_global_policy(policy)
         with run.scope():
-            optimizer = make(keras)
-        run.fit(model(run, optimizer=optimizer), dataset(), validation_data=dataset())
+            optimizer = make()
+        fit(run, model(run, optimizer=optimizer))
 
     return job
 
 
-def _loss_scaling(run: Run) -> None:
+def _scaled() -> Any:
     """Grows every other step, and falls when float16 overflows: both happen within the run."""
-    import keras
-
-    keras.mixed_precision.set_global_policy("mixed_float16")
-    with run.scope():
-        optimizer = keras.optimizers.LossScaleOptimizer(
-            keras.optimizers.Adam(0.01), initial_scale=2.0**17, dynamic_growth_steps=2
-        )
-    run.fit(model(run, optimizer=optimizer), dataset(), validation_data=dataset())
+    inner = keras.optimizers.Adam(0.01)
+    return keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**17, dynamic_growth_steps=2)
 
 
-def _accumulated_and_overwritten(run: Run) -> None:
-    import keras
-
-    with run.scope():
-        inner = keras.optimizers.AdamW(
-            weight_decay=0.01,
-            clipnorm=0.5,
-            gradient_accumulation_steps=4,
-            use_ema=True,
-            ema_momentum=0.9,
-            ema_overwrite_frequency=2,
-        )
-        optimizer = keras.optimizers.LossScaleOptimizer(inner, dynamic_growth_steps=3)
-    run.fit(model(run, optimizer=optimizer), dataset(), validation_data=dataset())
+def _accumulated_and_overwritten() -> Any:
+    inner = keras.optimizers.AdamW(
+        weight_decay=0.01,
+        clipnorm=0.5,
+        gradient_accumulation_steps=4,
+        use_ema=True,
+        ema_momentum=0.9,
+        ema_overwrite_frequency=2,
+    )
+    return keras.optimizers.LossScaleOptimizer(inner, dynamic_growth_steps=3)
 
 
-def _bfloat16(run: Run) -> None:
-    import keras
-
-    keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    run.fit(model(run), dataset(), validation_data=dataset())
-
-
-def _schedule(keras: Any) -> Any:
+def _schedule() -> Any:
     return keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 12), momentum=0.9, nesterov=True)
 
 
@@ -68,47 +49,36 @@ WAYS = (
     Way(
         "loss-scaling",
         "mixed precision: `mixed_float16` with dynamic loss scaling",
-        _loss_scaling,
-        EVERYWHERE,
+        _with(_scaled, "mixed_float16"),
     ),
-    Way("bfloat16", "mixed precision: `mixed_bfloat16`", _bfloat16, EVERYWHERE),
+    Way("bfloat16", "mixed precision: `mixed_bfloat16`", _with(lambda: "adam", "mixed_bfloat16")),
     Way(
         "gradient-accumulation",
         "`gradient_accumulation_steps`, which do not divide the steps of an epoch",
-        _with(lambda keras: keras.optimizers.Adam(gradient_accumulation_steps=4)),
-        EVERYWHERE,
+        _with(lambda: keras.optimizers.Adam(gradient_accumulation_steps=4)),
     ),
     Way(
         "moving-average",
         "`use_ema`, which overwrites the weights when training ends",
-        _with(lambda keras: keras.optimizers.Adam(use_ema=True, ema_momentum=0.9)),
-        EVERYWHERE,
+        _with(lambda: keras.optimizers.Adam(use_ema=True, ema_momentum=0.9)),
         strikes=("batch 9", "test 1"),
     ),
     Way(
         "moving-average-overwrite",
         "`use_ema` with `ema_overwrite_frequency`",
-        _with(lambda keras: keras.optimizers.Adam(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=4)),
-        EVERYWHERE,
+        _with(lambda: keras.optimizers.Adam(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=4)),
     ),
     Way(
         "accumulation-overwrite",
         "both, with weight decay, in a loss scale, and preempted between two updates each time",
-        _accumulated_and_overwritten,
-        EVERYWHERE,
+        _with(_accumulated_and_overwritten),
         strikes=("batch 2", "batch 5", "test 0"),
     ),
-    Way(
-        "learning-rate-schedule",
-        "a learning rate schedule, momentum, `nesterov`",
-        _with(_schedule),
-        EVERYWHERE,
-    ),
+    Way("learning-rate-schedule", "a learning rate schedule, momentum, `nesterov`", _with(_schedule)),
     Way(
         "clipping",
         "`global_clipnorm`, weight decay, AMSGrad",
-        _with(lambda keras: keras.optimizers.AdamW(amsgrad=True, weight_decay=0.01, global_clipnorm=0.5)),
-        EVERYWHERE,
+        _with(lambda: keras.optimizers.AdamW(amsgrad=True, weight_decay=0.01, global_clipnorm=0.5)),
     ),
-    Way("muon", "Muon", _with(lambda keras: keras.optimizers.Muon()), EVERYWHERE),
+    Way("muon", "Muon", _with(lambda: keras.optimizers.Muon())),
 )

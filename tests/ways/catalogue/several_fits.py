@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import Any
 
-from tests.ways.catalogue.basics import BATCH, STEPS, dataset, model, samples
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, Refused, Way
-
-if TYPE_CHECKING:
-    from tests.ways.run import Run
-
-EVERYWHERE = {ONE: Exact(), MIRRORED: Exact(), WORKERS: Exact()}
+from tests.ways.catalogue.basics import BATCH, STEPS, compiled, dataset, fit, model, samples
+from tests.ways.late import keras, np, tf
+from tests.ways.way import ONE, Exact, Refused, Run, Way
 
 
 def _same_callback(run: Run) -> None:
@@ -27,19 +24,19 @@ def _same_callback(run: Run) -> None:
 
 def _pretrain(run: Run) -> Any:
     made = model(run)
-    run.fit(made, dataset(), validation_data=dataset(), epochs=2)
+    fit(run, made, epochs=2)
     return made
 
 
 def _fine_tune(run: Run, made: Any, directory: str | None) -> None:
     """Freezes the first layer, and puts a new head on the rest, drawn from the random state of that moment."""
-    import keras
-
     made.layers[0].trainable = False
+
+    def make() -> Any:
+        return keras.Sequential([*made.layers[:-1], keras.layers.Dense(3, name="new_head")])
+
     with run.scope():
-        tuned = keras.Sequential([*made.layers[:-1], keras.layers.Dense(3, name="new_head")])
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        tuned.compile(keras.optimizers.Adam(1e-3), loss=loss, metrics=["accuracy"])
+        tuned = compiled(run, make, optimizer=keras.optimizers.Adam(1e-3))
     history = tuned.fit(
         dataset(),
         validation_data=dataset(),
@@ -61,8 +58,6 @@ def _two_directories(run: Run) -> None:
 
 def _averaged_then_tuned(run: Run) -> None:
     """What the second fit begins with is what the first one has left when it has ended: averages of the weights."""
-    import keras
-
     with run.scope():
         made = model(run, optimizer=keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9))
     run.fit(made, dataset(), epochs=2)
@@ -72,8 +67,6 @@ def _averaged_then_tuned(run: Run) -> None:
 
 
 def _folds(run: Run) -> None:
-    import numpy as np
-
     x, y = samples()
     for fold in range(3):
         left_out = np.arange(len(x)) % 3 == fold
@@ -89,10 +82,6 @@ def _folds(run: Run) -> None:
 
 def _train_on_batch(run: Run) -> None:
     """The recipe of docs/custom-loops.md."""
-    import json
-
-    import tensorflow as tf
-
     from keras_preempt import PreemptionCheckpointHandler
 
     made, (x, y), recorder = model(run), samples(), run.recorder()
@@ -119,8 +108,6 @@ def _train_on_batch(run: Run) -> None:
 
 
 def _callbacks_by_hand(run: Run) -> None:
-    import keras
-
     made = model(run)
     callbacks = keras.callbacks.CallbackList(run.callbacks(), model=made)
     callbacks.on_train_begin()
@@ -131,37 +118,22 @@ WAYS = (
         "same-callback",
         "a second `fit` of a model with the same callback",
         _same_callback,
-        EVERYWHERE,
         strikes=("batch 15", "batch 3"),
     ),
     Way(
         "pretrain-fine-tune",
         "two fits in one script and one directory: pretraining, then fine-tuning with a frozen layer and a new head",
         _one_directory,
-        EVERYWHERE,
         strikes=("batch 9", "batch 1", "batch 5", "test 0"),
     ),
-    Way(
-        "two-directories",
-        "the same with a directory for each fit",
-        _two_directories,
-        EVERYWHERE,
-        strikes=("batch 15",),
-    ),
+    Way("two-directories", "the same with a directory for each fit", _two_directories, strikes=("batch 15",)),
     Way(
         "averaged-then-tuned",
         "a second `fit` on the averages of weights (`use_ema`) that the first has left",
         _averaged_then_tuned,
-        EVERYWHERE,
         strikes=("batch 15",),
     ),
-    Way(
-        "folds",
-        "cross-validation: a new model and `fit` for every fold",
-        _folds,
-        EVERYWHERE,
-        strikes=("batch 6",),
-    ),
+    Way("folds", "cross-validation: a new model and `fit` for every fold", _folds, strikes=("batch 6",)),
     Way(
         "train-on-batch",
         "a loop around `train_on_batch`, with `PreemptionCheckpointHandler`",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.ways.catalogue.basics import BATCH, STEPS, dataset, samples
-from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Verdict, Way
+from tests.ways.catalogue.basics import BATCH, STEPS, compiled, cross_entropy, dataset, fit, samples
+from tests.ways.late import Late, keras, tf
+from tests.ways.way import MIRRORED, ONE, WORKERS, Exact, KerasFails, Run, Verdict, Way
 
-if TYPE_CHECKING:
-    from tests.ways.run import Run
+classes, recorder = Late("tests.ways.structure_classes"), Late("tests.ways.recorder")
 
 ALONE = {ONE: Exact()}
 _NO_CALL = KerasFails(
@@ -17,31 +17,25 @@ _NO_CALL = KerasFails(
 )
 
 
-def _kept(run: Run, model: Any, optimizers: Any = ()) -> None:
-    if not model.run_eagerly:  # There, each step is Python's.
-        run.keep(traces=model.traces[0])
-    for optimizer in optimizers:
-        run.keep(**{f"{optimizer.name} {n}": v.numpy() for n, v in enumerate(optimizer.variables)})
-
-
 def _unlabelled() -> Any:
     return dataset().map(lambda x, y: x)
 
 
-def _vae(**options: Any) -> Callable[[Run], None]:
-    def job(run: Run) -> None:
-        from tests.ways.structure_classes import Autoencoder
+def _trained(
+    run: Run, make: Callable[[], Any], data: Any, *arguments: Any, fit: Any = None, **options: Any
+) -> Any:
+    """Compiles a model with what its own `compile` takes, fits it, and keeps how often its step was traced."""
+    with run.scope():
+        model = make()
+        model.compile(*arguments, **options)
+    run.fit(model, data, **(fit or {}))
+    if not model.run_eagerly:  # There, each step is Python's.
+        run.keep(traces=model.traces[0])
+    return model
 
-        data, arguments = options.get("data", _unlabelled)(), options.get("fit", {})
-        with run.scope():
-            model = Autoencoder()
-            model.compile(
-                "adam", **{name: value for name, value in options.items() if name not in ("data", "fit")}
-            )
-        run.fit(model, data, **arguments)
-        _kept(run, model)
 
-    return job
+def _vae(data: Callable[[], Any] = _unlabelled, **options: Any) -> Callable[[Run], None]:
+    return lambda run: _trained(run, lambda: classes.Autoencoder(), data(), "adam", **options)
 
 
 def _arrays() -> Any:
@@ -60,8 +54,6 @@ def _of_unknown_length() -> Any:
 
 
 def _py_dataset() -> Any:
-    import keras
-
     class Batches(keras.utils.PyDataset):
         def __len__(self) -> int:
             return STEPS
@@ -72,144 +64,85 @@ def _py_dataset() -> Any:
     return Batches()
 
 
-def _gan(penalty: bool, eager: bool = False) -> Callable[[Run], None]:
+def _gan(*, penalty: bool = False, **options: Any) -> Callable[[Run], None]:
     def job(run: Run) -> None:
-        import keras
-
-        from tests.ways.structure_classes import Rivals
-
         with run.scope():
-            model = Rivals(penalty=penalty)
             parts = {name: keras.optimizers.Adam(0.01, name=f"{name}_adam") for name in ("judge", "maker")}
-            model.compile(parts)
-            model.run_eagerly = eager
-        run.fit(model, _unlabelled())
-        _kept(run, model, parts.values())
+        _trained(run, lambda: classes.Rivals(penalty=penalty), _unlabelled(), parts, **options)
+        run.keep_optimizers(*parts.values())
 
     return job
 
 
 def _diffusion(run: Run) -> None:
-    from tests.ways.structure_classes import Diffusion
-
-    with run.scope():
-        model = Diffusion()
+    def make() -> Any:
+        model = classes.Diffusion()
         model.normalizer.adapt(samples()[0])
-        model.compile("adam")
-    run.fit(model, _unlabelled(), validation_data=_unlabelled())
-    _kept(run, model)
+        return model
+
+    _trained(run, make, _unlabelled(), "adam", fit={"validation_data": _unlabelled()})
 
 
 def _contrastive(run: Run) -> None:
-    import keras
-    import tensorflow as tf
-
-    from tests.ways.structure_classes import Contrastive
-
     with run.scope():
-        model = Contrastive()
         optimizers = [keras.optimizers.Adam(name=name) for name in ("contrast", "probe")]
-        model.compile(*optimizers)
-    run.fit(model, tf.data.Dataset.zip((_unlabelled(), dataset())))
-    _kept(run, model, optimizers)
+    pairs = tf.data.Dataset.zip((_unlabelled(), dataset()))
+    _trained(run, lambda: classes.Contrastive(), pairs, *optimizers)
+    run.keep_optimizers(*optimizers)
 
 
 def _triplets(run: Run) -> None:
-    import tensorflow as tf
-
-    from tests.ways.structure_classes import Triplets
-
-    with run.scope():
-        model = Triplets()
-        model.compile("adam")
-    run.fit(model, tf.data.Dataset.zip((_unlabelled(), _unlabelled(), _unlabelled())))
-    _kept(run, model)
+    parts = tf.data.Dataset.zip((_unlabelled(), _unlabelled(), _unlabelled()))
+    _trained(run, lambda: classes.Triplets(), parts, "adam")
 
 
 def _metric_learning(run: Run) -> None:
-    import keras
-    import tensorflow as tf
-
-    from tests.ways.structure_classes import Metric
-
-    with run.scope():
+    def make() -> Any:
         inputs = keras.Input((4,))
-        model = Metric(inputs, keras.layers.Dense(3)(inputs))
-        model.compile("adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return classes.Metric(inputs, keras.layers.Dense(3)(inputs))
+
     pairs = tf.data.Dataset.zip((_unlabelled(), _unlabelled())).map(lambda a, b: tf.stack([a, b + 0.1]))
-    run.fit(model, pairs)
-    _kept(run, model)
+    _trained(run, make, pairs, "adam", loss=cross_entropy())
 
 
 def _nested_logs(by_metric: bool) -> Callable[[Run], None]:
     def job(run: Run) -> None:
-        import keras
-
-        from tests.ways.structure_classes import NestedLogs
-
-        with run.scope():
-            model = NestedLogs(by_metric=by_metric)
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            model.compile("adam", loss=loss, metrics=["accuracy"])
-        run.fit(model, dataset(), validation_data=dataset())
-        _kept(run, model)
+        made = compiled(run, lambda: classes.NestedLogs(by_metric=by_metric))
+        fit(run, made)
+        run.keep(traces=made.traces[0])
 
     return job
 
 
 def _eager(run: Run) -> None:
-    import keras
-
     from tests.ways.model_classes import Subclassed
 
-    with run.scope():
-        model = Subclassed()
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile("adam", loss=loss, metrics=["accuracy"], run_eagerly=True)
-    run.fit(model, dataset(), validation_data=dataset())
+    fit(run, compiled(run, Subclassed, run_eagerly=True))
 
 
 def _optimizer_elsewhere(run: Run) -> None:
-    import keras
-    import tensorflow as tf
-
-    from tests.ways.structure_classes import Autoencoder
-
     optimizer, noise = keras.optimizers.Adam(0.01), tf.random.Generator.from_seed(5)
 
-    class Borrowing(Autoencoder):
+    class Borrowing(classes.Autoencoder):
         def apply(self, unused: Any, tape: Any, loss: Any, variables: Any) -> None:
             super().apply(optimizer, tape, loss, variables)
             self.decoder.weights[-1].assign_add(0.01 * noise.normal((4,)))
 
-    with run.scope():
-        model = Borrowing()
-        model.compile()
-    run.fit(model, _unlabelled())
-    _kept(run, model, [optimizer])
+    _trained(run, Borrowing, _unlabelled())
+    run.keep_optimizers(optimizer)
     run.keep(drawn=noise.state.numpy())
 
 
 def _value_set_by_a_callback(run: Run) -> None:
-    import keras
-
-    from tests.ways.structure_classes import Autoencoder
-
-    class Annealed(Autoencoder):
+    class Annealed(classes.Autoencoder):
         weight = 0.0
 
         def train_step(self, data: Any) -> Any:
             return {**super().train_step(data * (1.0 + self.weight)), "weight": self.weight}
 
-    class Set(keras.callbacks.Callback):
+    class Set(recorder.Stateless):
         def on_train_begin(self, logs: Any = None) -> None:
             self.model.weight = 0.5
-
-        def get_state(self) -> Any:
-            return {}
-
-        def set_state(self, state: Any) -> None:
-            pass
 
     with run.scope():
         model = Annealed()
@@ -237,19 +170,14 @@ WAYS = (
         strikes=("batch 5",),
     ),
     Way("vae-jit", "the same with `jit_compile=True`", _vae(jit_compile=True), ALONE),
-    Way("vae-arrays", "the same on arrays", _vae(data=_arrays, fit={"batch_size": BATCH}), ALONE),
-    Way("vae-py-dataset", "the same on a `PyDataset`", _vae(data=_py_dataset), ALONE),
-    Way(
-        "vae-generator",
-        "the same on a generator",
-        _vae(data=_generator, fit={"steps_per_epoch": STEPS}),
-        ALONE,
-    ),
-    Way("vae-unknown-length", "the same on data of unknown length", _vae(data=_of_unknown_length), ALONE),
+    Way("vae-arrays", "the same on arrays", _vae(_arrays, fit={"batch_size": BATCH}), ALONE),
+    Way("vae-py-dataset", "the same on a `PyDataset`", _vae(_py_dataset), ALONE),
+    Way("vae-generator", "the same on a generator", _vae(_generator, fit={"steps_per_epoch": STEPS}), ALONE),
+    Way("vae-unknown-length", "the same on data of unknown length", _vae(_of_unknown_length), ALONE),
     Way(
         "gan",
         "a GAN: networks built late, two optimizers in its own `compile`",
-        _gan(penalty=False),
+        _gan(),
         _under_strategies(_NO_CALL),
     ),
     Way("gan-penalty", "a WGAN-GP: one of them trains more often", _gan(penalty=True), ALONE),
@@ -272,14 +200,12 @@ WAYS = (
         "nested-logs",
         "logs of a `train_step` in a dictionary within a dictionary",
         _nested_logs(by_metric=False),
-        {ONE: Exact(), MIRRORED: Exact(), WORKERS: Exact()},
         strikes=("batch 9", "test_batch 3"),
     ),
     Way(
         "logs-by-metric",
         "logs by `{m.name: m.result() for m in self.metrics}`",
         _nested_logs(by_metric=True),
-        {ONE: Exact(), MIRRORED: Exact(), WORKERS: Exact()},
         strikes=("batch 9", "test_batch 3"),
     ),
     Way(
@@ -292,7 +218,7 @@ WAYS = (
     Way(
         "eager-gan",
         "`run_eagerly=True`, a GAN of which nothing is built before `fit`",
-        _gan(penalty=False, eager=True),
+        _gan(run_eagerly=True),
         ALONE,
         strikes=("batch 3", "batch 9"),
     ),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.ways.catalogue.basics import dataset, model
-from tests.ways.way import ONE, Exact, Refused, Warned, Way
-
-if TYPE_CHECKING:
-    from tests.ways.run import Run
+from tests.ways.late import keras
+from tests.ways.way import ONE, Exact, Refused, Run, Warned, Way
 
 TRIALS = 3
 
 
 def _tuner(run: Run, ours_in_each_trial: bool, own_data: bool = True) -> Any:
     """The recipe of docs/guarantees-in-detail.md."""
-    import keras
     import keras_tuner
 
     class Model(keras_tuner.HyperModel):
@@ -52,14 +49,11 @@ def _tuner(run: Run, ours_in_each_trial: bool, own_data: bool = True) -> Any:
 
 
 def _search(run: Run, own_data: bool, seeded: bool = True) -> None:
-    import keras
-
     if seeded:
         keras.utils.set_random_seed(1)
         data, validation = dataset(), dataset()
-        tuner = _tuner(run, ours_in_each_trial=True, own_data=own_data)
-    else:
-        tuner = _tuner(run, ours_in_each_trial=True, own_data=own_data)
+    tuner = _tuner(run, ours_in_each_trial=True, own_data=own_data)
+    if not seeded:
         data, validation = dataset(), dataset()
     tuner.search(data, validation_data=validation, epochs=2, verbose=0)
     for trial in tuner.oracle.get_best_trials(TRIALS):
