@@ -67,6 +67,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: -taken.get(item.nodeid.partition("::")[0], 0.0))
 
 
+def pytest_collection_finish() -> None:
+    """Takes what is imported out of every collection of garbage, in which it would take most of the time."""
+    gc.collect()
+    gc.freeze()
+
+
 def has_backend() -> bool:
     """Whether TensorFlow or JAX is imported in this process."""
     return not {"tensorflow", "jax"}.isdisjoint(sys.modules)

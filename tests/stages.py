@@ -61,6 +61,7 @@ STAGES = (
             "state",
             "training",
         ),
+        per_core=1.5,
     ),
     Stage(
         "training in processes of its own",

@@ -118,5 +118,8 @@ def test_a_custom_loop_tells_its_events_too(tmp_path: Path) -> None:
         assert_follows_the_schema(event)
         assert SCHEMA[event.kind].loops
         assert event.start is None
-    assert [event.kind for event in told] == ["notice", "plan", "hold", "commit", "exit", "end"]
+    kinds = [event.kind for event in told]
+    # The loop holds as soon as it has heard the signal, and the plan may be made a moment before or after that.
+    assert kinds[0] == "notice" and sorted(kinds[1:3]) == ["hold", "plan"]
+    assert kinds[3:] == ["commit", "exit", "end"]
     assert [event.step for event in told if event.kind == "commit"] == [4]
