@@ -154,12 +154,12 @@ def set_state(fields: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
     "change",
     [
         lambda part: part["state"].pop("random"),
-        set_state({"input": {"position": {}, "way": "state"}}),
         set_state({"logs": {"$": "run", "items": ["os.system", "true"]}}),
-        set_state({"stopped": "x", "callbacks": 7}),
         *(
             pytest.param(change, marks=pytest.mark.chaos)
             for change in (
+                set_state({"input": {"position": {}, "way": "state"}}),
+                set_state({"stopped": "x", "callbacks": 7}),
                 lambda part: part.update(state={}),
                 lambda part: part["state"].pop("evaluation_iterators"),
                 *map(set_state, ({"input": None}, {"input": {}}, {"evaluation_iterators": []})),

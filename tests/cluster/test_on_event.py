@@ -120,6 +120,7 @@ def test_a_custom_loop_tells_its_events_too(tmp_path: Path) -> None:
         assert event.start is None
     kinds = [event.kind for event in told]
     # The loop holds as soon as it has heard the signal, and the plan may be made a moment before or after that.
-    assert kinds[0] == "notice" and sorted(kinds[1:3]) == ["hold", "plan"]
+    assert kinds[0] == "notice"
+    assert sorted(kinds[1:3]) == ["hold", "plan"]
     assert kinds[3:] == ["commit", "exit", "end"]
     assert [event.step for event in told if event.kind == "commit"] == [4]
