@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -13,6 +11,7 @@ from keras_preempt.backend.hung_on_loss import HungOnLoss
 from keras_preempt.notices.coordination_key import CoordinationKeyNotices
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from tests.agreement.memory_coordinator import MemoryCoordinator, MemoryService
+from tests.backend.programs import python
 
 
 def test_the_process_ends_when_training_does_not(caplog: pytest.LogCaptureFixture) -> None:
@@ -35,7 +34,7 @@ def test_a_training_that_ends_by_itself_ends_the_limit() -> None:
 
 def test_the_exit_status_is_that_of_a_lost_worker() -> None:
     program = "from keras_preempt.backend.hung_on_loss import end_process; end_process()"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == EXIT_WORKER_LOST
+    assert python(program, timeout=60).returncode == EXIT_WORKER_LOST
 
 
 def test_a_thread_that_holds_pythons_lock_does_not_keep_the_process_alive() -> None:
@@ -45,7 +44,7 @@ def test_a_thread_that_holds_pythons_lock_does_not_keep_the_process_alive() -> N
         "hung.HungOnLoss(patience=0.5).begin()\n"
         "ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the lock\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], timeout=50, capture_output=True, text=True)
+    done = python(program, timeout=50)
     assert done.returncode == 1
     assert "Timeout (" in done.stderr
 

@@ -11,19 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.backend.programs import python
+
 pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
 
 ROOT = Path(__file__).parents[2]
-ON_JAX = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def test_the_tests_of_the_backend_pass_and_none_is_left_out() -> None:
     plain = "-m pytest tests/backend/jax -q -p no:cacheprovider -p no:xdist"
-    environment = {name: value for name, value in ON_JAX.items() if not name.startswith("PYTEST_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     run = subprocess.run(
         [sys.executable, *plain.split()],
         cwd=ROOT,
-        env=environment,
+        env={**environment, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
         timeout=500,
@@ -33,12 +34,8 @@ def test_the_tests_of_the_backend_pass_and_none_is_left_out() -> None:
     assert int(counts[1]) > 100
 
 
-WITHOUT_TENSORFLOW = """
+FIT = """
 import os, signal, sys
-for finder in list(sys.meta_path):
-    def find(name, path=None, target=None, original=finder.find_spec):
-        return None if name.partition(".")[0] == "tensorflow" else original(name, path, target)
-    finder.find_spec = find
 import keras, numpy as np
 import keras_preempt
 
@@ -76,13 +73,7 @@ fit(sys.argv[1], At())
 
 def _fit(*folders: Path) -> subprocess.CompletedProcess[str]:
     """Fits in the first folder; with a second one, undisturbed in that, and preempted in the first."""
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_TENSORFLOW, *map(str, folders)],
-        env=ON_JAX,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return python(FIT, *folders, without=("tensorflow",), KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
 
 
 def _end(run: subprocess.CompletedProcess[str]) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,28 +16,8 @@ from keras_preempt.backend import requirements, versions
 from keras_preempt.backend.keras import running_fit
 from keras_preempt.backend.keras.names import PrivateName
 from keras_preempt.backend.tensorflow import repairs
+from tests.backend.programs import python
 from tests.versions import verify
-
-_WITHOUT = """
-import sys
-for finder in list(sys.meta_path):
-    def find(name, path=None, target=None, original=finder.find_spec):
-        return None if name.split(".")[0] in {blocked!r} else original(name, path, target)
-    finder.find_spec = find
-"""
-
-
-def python(program: str, *, without: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program in which the packages `without` are not installed."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **env}
-    return subprocess.run(
-        [sys.executable, "-c", (_WITHOUT.format(blocked=without) if without else "") + program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-    )
-
 
 EVERY_NAME = """
 import keras_preempt

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import pytest
 
 import keras_preempt
 from keras_preempt.backend import seam
+from tests.backend.programs import python
 
 PACKAGE = Path(keras_preempt.__file__).parent
 SHARED = ("backend/keras/", "backend/place", "backend/hung")
@@ -92,13 +90,10 @@ _AS_IF = "import keras; keras.backend.backend = lambda: 'numpy'"
 def test_on_a_third_backend_the_callback_says_what_to_set(really: bool) -> None:
     if really and find_spec("jax") is None:
         pytest.skip("Keras' NumPy backend needs JAX, which is not installed")
-    run = subprocess.run(
-        [sys.executable, "-c", ("" if really else _AS_IF) + _CONSTRUCT],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "numpy" if really else "tensorflow"},
-    )
+    if really:
+        run = python(_CONSTRUCT, KERAS_BACKEND="numpy")
+    else:
+        run = python(_AS_IF + _CONSTRUCT, KERAS_BACKEND="tensorflow")
     assert run.returncode == 1, run.stderr
     # Everything above the seam can be imported on any backend: the callback itself refuses, when it is made.
     (made,), last = run.stdout.splitlines(), run.stderr.strip().splitlines()[-1]

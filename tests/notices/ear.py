@@ -37,6 +37,13 @@ def started(source: Any) -> Iterator[Any]:
         source.stop()
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < limit, "it does not come to pass"
+        time.sleep(0.01)
+
+
 def wait_for_more(fake: FakeMetadata, of: str, more: int = 3) -> None:
     """Waits for some more questions."""
     fake.wait_for_requests(sum(of in request.text for request in fake.requests) + more, of, PATIENCE)

@@ -10,18 +10,19 @@ from keras_preempt.testing import FakeMetadata
 from keras_preempt.testing.server import Reply
 from tests.notices.ear import PATIENCE, POLL, Ear, quick, started, wait_for_more
 
-ACTION, REBALANCE, TOKEN = "spot/instance-action", "recommendations/rebalance", "PUT /latest/api/token"
+ACTION, REBALANCE, TOKEN = "spot/instance-action", "events/recommendations/rebalance", "PUT /latest/api/token"
 
 
 @pytest.fixture
 def spot(fake: FakeMetadata, ear: Ear) -> Iterator[AwsSpot]:
+    """A source that has its first token, and has asked a few times."""
     with started(AwsSpot(ear.notice, poll_seconds=POLL, backoff=quick())) as source:
+        wait_for_more(fake, ACTION)
         yield source
 
 
 @pytest.mark.parametrize("action", ["terminate", "stop", "hibernate"])
 def test_an_interruption_is_heard_at_the_next_question_with_its_deadline(spot, fake, ear, action):
-    wait_for_more(fake, ACTION)
     at = float(int(time.time()) + 97)
     published = time.monotonic()
     fake.aws.interrupt(action, at)
@@ -45,7 +46,6 @@ def test_an_earlier_interruption_replaces_the_one_that_was_announced(spot, fake,
 
 
 def test_a_recommendation_to_move_is_a_hint_and_comes_once(spot, fake, ear):
-    wait_for_more(fake, ACTION)
     fake.aws.rebalance()
     notice = ear.wait()
     assert notice.hint
@@ -56,16 +56,12 @@ def test_a_recommendation_to_move_is_a_hint_and_comes_once(spot, fake, ear):
     assert not ear.wait(2).hint
 
 
-def test_questions_carry_one_token(spot, fake):
-    wait_for_more(fake, ACTION, 5)
+def test_questions_carry_one_token_which_is_replaced_at_once_when_it_is_refused(spot, fake, ear):
+    wait_for_more(fake, ACTION, 2)
     asked = [request for request in fake.requests if "meta-data" in request.path]
     assert len({request.headers["x-aws-ec2-metadata-token"] for request in asked}) == 1
     assert {request.status for request in asked} <= {404, None}
     assert sum(TOKEN in request.text for request in fake.requests) == 1
-
-
-def test_a_token_that_is_refused_is_replaced_at_once(spot, fake, ear):
-    wait_for_more(fake, ACTION)
     fake.aws.expire_tokens()
     fake.aws.interrupt()
     ear.wait()
@@ -79,33 +75,25 @@ def test_a_token_is_replaced_before_it_expires(fake, ear):
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("where", "answer"),
     [
-        "",
-        "null",
-        "[]",
-        "{}",
-        '{"action": "terminate"}',
-        '{"action": "terminate", "time": 5}',
-        '{"action": "terminate", "time": "soon"}',
-        '{"action": "dance", "time": "2030-01-01T00:00:00Z"}',
-        '{"action": ["terminate"], "time": "2030-01-01T00:00:00Z"}',
-        "[" * 60000,
+        *((REBALANCE, answer) for answer in ("", "{}", '{"noticeTime": null}')),
+        (ACTION, ""),
+        (ACTION, "null"),
+        (ACTION, "[]"),
+        (ACTION, "{}"),
+        (ACTION, '{"action": "terminate"}'),
+        (ACTION, '{"action": "terminate", "time": 5}'),
+        (ACTION, '{"action": "terminate", "time": "soon"}'),
+        (ACTION, '{"action": "dance", "time": "2030-01-01T00:00:00Z"}'),
+        (ACTION, '{"action": ["terminate"], "time": "2030-01-01T00:00:00Z"}'),
+        (ACTION, "[" * 60000),
     ],
-    ids=lambda answer: answer[:50],
+    ids=lambda said: said[:50],
 )
-def test_an_answer_that_is_not_as_documented_is_no_notice_and_is_asked_again(spot, fake, ear, answer):
-    fake.aws.set(ACTION, answer)
-    wait_for_more(fake, ACTION)
-    assert ear.notices == []
-    fake.aws.interrupt()
-    ear.wait()
-
-
-@pytest.mark.parametrize("answer", ["", "{}", '{"noticeTime": null}'])
-def test_a_recommendation_that_is_not_as_documented_hides_no_interruption(spot, fake, ear, answer):
-    fake.aws.set("events/recommendations/rebalance", answer)
-    wait_for_more(fake, REBALANCE)
+def test_an_answer_that_is_not_as_documented_is_no_notice_and_hides_none(spot, fake, ear, where, answer):
+    fake.aws.set(where, answer)
+    wait_for_more(fake, where)
     assert ear.notices == []
     fake.aws.interrupt()
     assert not ear.wait().hint
@@ -113,7 +101,6 @@ def test_a_recommendation_that_is_not_as_documented_hides_no_interruption(spot, 
 
 @pytest.mark.parametrize("body", [b"", b"two\r\nlines", "ä".encode(), b"\x07", b"x" * 2000])
 def test_a_token_that_is_none_is_not_sent(spot, fake, ear, body):
-    wait_for_more(fake, ACTION)  # So that it has its first token, and no answer is on the way.
     original = fake.aws.answer
     fake.aws.answer = lambda question: Reply(200, body) if "token" in question.path else original(question)
     fake.aws.expire_tokens()

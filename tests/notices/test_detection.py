@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from keras_preempt.notices.platform import Platform
 from keras_preempt.notices.termination import TerminationConfig, complete
 from keras_preempt.testing import FakeMetadata
 from tests.docs.shown import assert_shown
+from tests.notices.conftest import threads
 from tests.notices.raw_server import Behaviour, RawServer, http
 
 GOOGLE = http(200, "4711", Metadata_Flavor="Google")
@@ -30,23 +29,13 @@ NOWHERE = {"GCE_METADATA_HOST": "127.0.0.1:9"}
 """No server: for tests of what is found without one, which must not depend on the machine that they run on."""
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("keras_preempt")] == []
-
-
-def machine(root: Path, devices: tuple[str, ...] = (), folder: str = "", **firmware: str) -> Path:
+def machine(root: Path, devices: tuple[str, ...] = (), **firmware: str) -> Path:
     """The files by which a machine is known."""
-    for name, text in firmware.items():
-        file = root / "sys/class/dmi/id" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
-    for device in devices:
-        (root / "dev" / device).parent.mkdir(parents=True, exist_ok=True)
-        (root / "dev" / device).touch()
-    if folder:
-        (root / folder).mkdir(parents=True)
+    files = {f"sys/class/dmi/id/{name}": f"{text}\n" for name, text in firmware.items()}
+    files |= {f"dev/{device}": "" for device in devices}
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
     return root
 
 
@@ -82,7 +71,7 @@ def test_the_firmware_names_the_cloud_and_no_server_is_asked(
 ) -> None:
     detection = Detection(variables={} if name else NOWHERE, root=machine(tmp_path, **firmware)).start()
     if name is not None:
-        assert [thread.name for thread in threading.enumerate() if "platform" in thread.name] == []
+        assert threads("keras_preempt-platform") == set()
     platform = detection.result()
     assert platform.name == (name or "generic")
     assert ("the firmware says" in platform.describe()) is (name is not None)
@@ -108,8 +97,8 @@ def test_a_scheduler_is_known_by_its_variables(variables: list[str], name: str, 
 
 
 def test_a_container_of_kubernetes_is_known_without_variables(tmp_path: Path) -> None:
-    root = machine(tmp_path, folder="var/run/secrets/kubernetes.io/serviceaccount")
-    assert detect(variables=NOWHERE, root=root).name == "kubernetes"
+    (tmp_path / "var/run/secrets/kubernetes.io/serviceaccount").mkdir(parents=True)
+    assert detect(variables=NOWHERE, root=tmp_path).name == "kubernetes"
 
 
 def test_a_scheduler_on_a_cloud_is_found_as_both(tmp_path: Path) -> None:
@@ -159,21 +148,15 @@ def test_the_caller_knows_better_what_it_computes_on(tmp_path: Path) -> None:
         ("KERAS_PREEMPT_AZURE_METADATA_HOST", AZURE_COMPUTE, "azure"),
     ],
 )
-def test_a_metadata_server_is_known_by_its_answer(
-    variable: str, reply: bytes, name: str, tmp_path: Path
+@pytest.mark.parametrize("firmware", ["", "Amazon EC2"])
+def test_a_metadata_server_is_known_by_its_answer_and_believed_before_the_firmware(
+    variable: str, reply: bytes, name: str, firmware: str, tmp_path: Path
 ) -> None:
     with RawServer("answer", reply) as server:
-        platform = ask({variable: f"http://{server.address}"}, tmp_path)
+        platform = ask({variable: f"http://{server.address}"}, machine(tmp_path, sys_vendor=firmware))
     assert platform.name == name
     assert server.address in platform.describe()
     assert len(server.requests) == 1
-
-
-def test_a_server_that_a_variable_names_is_believed_before_the_firmware(tmp_path: Path) -> None:
-    root = machine(tmp_path, sys_vendor="Amazon EC2")
-    with RawServer("answer", GOOGLE) as server:
-        platform = ask({"GCE_METADATA_HOST": server.address}, root)
-    assert platform.name == "gce-cpu"
 
 
 @pytest.mark.parametrize(("cloud", "name"), [("gce", "gce-cpu"), ("aws", "aws"), ("azure", "azure")])
@@ -233,7 +216,7 @@ BAD: list[tuple[Behaviour, bytes]] = [
 def test_a_wrong_answer_changes_nothing_and_holds_nothing_up(
     behaviour: Behaviour, reply: bytes, firmware: str, tmp_path: Path
 ) -> None:
-    root = machine(tmp_path, sys_vendor=firmware) if firmware else tmp_path
+    root = machine(tmp_path, sys_vendor=firmware)
     with RawServer(behaviour, reply) as server:
         variables = dict.fromkeys(
             ("GCE_METADATA_HOST", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "KERAS_PREEMPT_AZURE_METADATA_HOST"),
@@ -248,13 +231,16 @@ def test_a_wrong_answer_changes_nothing_and_holds_nothing_up(
     assert waited < 10  # A server that hangs or trickles does so for half a minute, or many.
 
 
-def test_who_needs_the_result_earlier_need_not_wait(tmp_path: Path) -> None:
+def test_who_needs_the_result_earlier_or_not_at_all_need_not_wait(tmp_path: Path) -> None:
     with RawServer("hang") as server:
-        detection = Detection(
-            variables={"GCE_METADATA_HOST": server.address}, root=tmp_path, limit=60
-        ).start()
+        options: dict[str, Any] = {"variables": {"GCE_METADATA_HOST": server.address}, "root": tmp_path}
+        detection = Detection(**options, limit=60).start()
         assert detection.result(timeout=0).name == "generic"
-        assert [thread.name for thread in threading.enumerate() if "platform" in thread.name] == []
+        assert threads("keras_preempt-platform") == set()
+        unwanted = Detection(**options, limit=600)
+        unwanted.stop()
+        unwanted.start().stop()
+        unwanted.stop()
 
 
 def test_the_first_result_stands(tmp_path: Path) -> None:
@@ -264,14 +250,6 @@ def test_the_first_result_stands(tmp_path: Path) -> None:
         assert first.name == "gce-cpu"
         assert detection.start().result() is first
     assert len(server.requests) == 1
-
-
-def test_a_detection_that_nobody_waits_for_can_be_stopped(tmp_path: Path) -> None:
-    with RawServer("hang") as server:
-        detection = Detection(variables={"GCE_METADATA_HOST": server.address}, root=tmp_path, limit=600)
-        detection.stop()
-        detection.start().stop()
-        detection.stop()
 
 
 # -- Said by the user ------------------------------------------------------------------------------------

@@ -28,7 +28,9 @@ def asks_for_maintenance(ear: Ear, **options: object) -> GceMaintenance:
 
 @pytest.fixture
 def maintenance(fake: FakeMetadata, ear: Ear) -> Iterator[GceMaintenance]:
+    """A source to which the server is holding back an answer."""
     with started(asks_for_maintenance(ear, lead_seconds=HOUR)) as source:
+        waiting(fake)
         yield source
 
 
@@ -39,7 +41,6 @@ def preemption(fake: FakeMetadata, ear: Ear) -> Iterator[GcePreemption]:
 
 
 def test_termination_for_maintenance_is_heard_within_a_second_with_its_deadline(maintenance, fake, ear):
-    waiting(fake)
     published = time.monotonic()
     fake.gce.maintenance(TERMINATE)
     notice = ear.wait()
@@ -65,7 +66,6 @@ def test_preemption_is_heard_within_a_second_and_leaves_half_a_minute(preemption
 
 def test_a_migration_is_no_notice_and_is_logged(maintenance, fake, ear, caplog):
     caplog.set_level(logging.INFO)
-    waiting(fake)
     fake.gce.maintenance(MIGRATE)
     waiting(fake, 2)
     fake.gce.maintenance("NONE")
@@ -76,7 +76,6 @@ def test_a_migration_is_no_notice_and_is_logged(maintenance, fake, ear, caplog):
 
 @pytest.mark.parametrize("instead", ["NONE", MIGRATE])
 def test_maintenance_that_is_called_off_withdraws_its_notice(maintenance, fake, ear, instead):
-    waiting(fake)
     fake.gce.maintenance(TERMINATE)
     notice = ear.wait()
     fake.gce.maintenance(instead)
@@ -86,38 +85,29 @@ def test_maintenance_that_is_called_off_withdraws_its_notice(maintenance, fake, 
     assert ear.wait(2).id != notice.id
 
 
-def test_the_first_question_does_not_wait_and_asks_for_the_key_itself(maintenance, fake):
-    waiting(fake)
+def test_the_first_question_does_not_wait_the_next_does_and_meanwhile_nothing_is_asked(
+    maintenance, preemption, fake
+):
+    waiting(fake, 2)
     asked = [request.path for request in fake.requests if KEY in request.path]
     assert asked[0] == "/computeMetadata/v1/instance/maintenance-event"
     assert "timeout_sec=60" in asked[1]
     assert "last_etag=" in asked[1]
-
-
-def test_while_nothing_happens_nothing_is_asked(maintenance, preemption, fake, ear):
-    waiting(fake, 2)
     time.sleep(QUIET)
     assert len(fake.requests) == 5  # Two first questions, two that wait, and one for what is planned.
 
 
-def test_an_answer_that_only_ends_the_wait_is_no_news(fake, ear):
+def test_an_announcement_of_unknown_age_may_leave_less_than_the_lead_and_comes_once(fake, ear):
     fake.gce.maintenance(TERMINATE)
-    with started(asks_for_maintenance(ear, poll_seconds=1)):
-        ear.wait()
-        waiting(fake, 2)
+    with started(asks_for_maintenance(ear, lead_seconds=HOUR, poll_seconds=1)):
+        notice = ear.wait()
+        assert notice.deadline == notice.received_at + 60
+        waiting(fake, 2)  # The answer that only ended the wait is no news.
     assert len(ear.notices) == 1
     assert ear.withdrawn == []
 
 
-def test_an_announcement_of_unknown_age_is_not_counted_on_to_leave_the_whole_lead(fake, ear):
-    fake.gce.maintenance(TERMINATE)
-    with started(asks_for_maintenance(ear, lead_seconds=HOUR)):
-        notice = ear.wait()
-        assert notice.deadline == notice.received_at + 60
-
-
 def test_an_announcement_from_a_time_without_answers_may_be_as_old_as_the_last_answer(maintenance, fake, ear):
-    waiting(fake)
     fake.fail("503")
     fake.drop_connections()
     time.sleep(0.2)
@@ -139,7 +129,6 @@ def test_a_server_that_does_not_hold_answers_back_is_not_asked_all_the_time(fake
 
 @pytest.mark.parametrize("value", ["", "SOMETHING_NEW", "none", "TERMINATE_ON_HOST_MAINTENANCE x"])
 def test_a_value_that_is_not_documented_is_no_notice_and_is_asked_again(maintenance, fake, ear, value):
-    waiting(fake)
     fake.gce.maintenance(value)
     fake.wait_for_requests(5, KEY, PATIENCE)
     assert ear.notices == []

@@ -19,25 +19,18 @@ from keras_preempt.notices.gce import GceMaintenance, GcePreemption
 from keras_preempt.notices.metadata_client import Address
 from keras_preempt.notices.source_thread import Backoff
 from keras_preempt.testing import METADATA_FAULTS, FakeMetadata
-from tests.notices.ear import PATIENCE, POLL, Ear, quick, started, wait_for_more
+from tests.notices.conftest import threads
+from tests.notices.ear import PATIENCE, POLL, Ear, quick, started, wait_for_more, wait_until
+from tests.notices.test_gce import TERMINATE
 
 Source = AwsSpot | AzureScheduledEvents | GceMaintenance | GcePreemption
 
-
-def _terminate(fake: FakeMetadata) -> None:
-    fake.gce.maintenance("TERMINATE_ON_HOST_MAINTENANCE")
-
-
-def _schedule(fake: FakeMetadata) -> None:
-    fake.azure.schedule()
-
-
-#: By name: its class, what its questions contain, how its notice is published, and how soon it asks again.
+#: By name: its class, what its questions contain, and how its notice is published.
 KINDS = {
-    "GCE maintenance": (GceMaintenance, "maintenance-event", _terminate, "least_seconds"),
-    "GCE preemption": (GcePreemption, "preempted", lambda fake: fake.gce.preempt(), "least_seconds"),
-    "AWS Spot": (AwsSpot, "/latest/", lambda fake: fake.aws.interrupt(), "poll_seconds"),
-    "Azure scheduled events": (AzureScheduledEvents, "/metadata/", _schedule, "poll_seconds"),
+    "GCE maintenance": (GceMaintenance, "maintenance-event", lambda fake: fake.gce.maintenance(TERMINATE)),
+    "GCE preemption": (GcePreemption, "preempted", lambda fake: fake.gce.preempt()),
+    "AWS Spot": (AwsSpot, "/latest/", lambda fake: fake.aws.interrupt()),
+    "Azure scheduled events": (AzureScheduledEvents, "/metadata/", lambda fake: fake.azure.schedule()),
 }
 ROUGH = sorted({*METADATA_FAULTS, "400", "401", "403", "404", "429", "500", "503"} - {"slow", "stall"})
 
@@ -45,8 +38,8 @@ ROUGH = sorted({*METADATA_FAULTS, "400", "401", "403", "404", "429", "500", "503
 class Kind:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.source, self.match, self.publish, interval = KINDS[name]
-        self.options = {interval: POLL}
+        self.source, self.match, self.publish = KINDS[name]
+        self.options = {"least_seconds" if name.startswith("GCE") else "poll_seconds": POLL}
 
     def make(self, ear: Ear, on_notice: Callable[[Notice], None] | None = None, **more: object) -> Source:
         options = {"backoff": quick(), **self.options, **more}
@@ -71,45 +64,30 @@ def settled(fake: FakeMetadata, kind: Kind) -> None:
     fake.wait_for_requests(2, kind.match, PATIENCE)
 
 
-def test_a_server_that_fails_for_a_while_changes_nothing(source, fake, kind, ear):
+def test_a_server_that_fails_for_a_while_changes_nothing_and_takes_no_notice_back(source, fake, kind, ear):
     settled(fake, kind)
     for fault in ROUGH:
-        fake.fail(fault, match=kind.match)
         trouble(fake, kind, fault)
-        fake.recover()
     assert ear.notices == ear.withdrawn == []
-    kind.publish(fake)
-    ear.wait()
-    assert all("/elsewhere" not in request.path for request in fake.requests)
-
-
-def test_a_server_that_fails_takes_no_notice_back(source, fake, kind, ear):
     kind.publish(fake)
     ear.wait()
     if kind.name != "GCE preemption":  # It has nothing more to ask.
         for fault in ("404", "503", "reset", "rubbish"):
-            fake.fail(fault, match=kind.match)
             trouble(fake, kind, fault)
-            fake.recover()
     assert ear.hears_nothing_new()
     assert ear.withdrawn == []
+    assert all("/elsewhere" not in request.path for request in fake.requests)
 
 
-def test_a_server_that_hangs_when_it_is_asked_first_is_waited_for(kind, fake, ear):
+@pytest.mark.parametrize("fault", ["stall", "slow"])
+def test_a_server_that_hangs_or_trickles_at_first_is_waited_for_or_asked_again(kind, fake, ear, fault):
+    bounded = fault == "slow" and "poll_seconds" in kind.options
     kind.publish(fake)
-    fake.fail("stall", match=kind.match)
-    with started(kind.make(ear)):
+    fake.fail(fault, match=kind.match)
+    with started(kind.make(ear, **({"answer_seconds": 0.5} if bounded else {}))):
         fake.wait_for_requests(1, kind.match, PATIENCE)
-        assert ear.hears_nothing_new()
-        fake.recover()
-        ear.wait()
-
-
-def test_a_server_that_trickles_is_waited_for_or_asked_again(kind, fake, ear):
-    kind.publish(fake)
-    fake.fail("slow", match=kind.match)
-    with started(kind.make(ear, **({"answer_seconds": 0.5} if "poll_seconds" in kind.options else {}))):
-        fake.wait_for_requests(1, kind.match, PATIENCE)
+        if fault == "stall":
+            assert ear.hears_nothing_new()
         fake.recover()
         ear.wait()
 
@@ -137,11 +115,8 @@ def test_trouble_and_its_end_are_logged_once_each(source, fake, kind, ear, caplo
         wait_for_more(fake, kind.match, 4)
         fake.recover()
         kind.publish(fake)
-        deadline = time.monotonic() + PATIENCE
-        while "answers again" not in "".join(r.message for r in caplog.records[2 * turn - 1 :]):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        messages = [record.message for record in caplog.records]
+        wait_until(lambda told=2 * turn - 1: any("answers again" in each for each in caplog.messages[told:]))
+        messages = caplog.messages
         assert len(messages) == 2 * turn
         assert messages[-2].startswith(
             f"{kind.name}: the metadata server does not answer as it should: Expected "
@@ -152,12 +127,15 @@ def test_trouble_and_its_end_are_logged_once_each(source, fake, kind, ear, caplo
 
 
 def trouble(fake: FakeMetadata, kind: Kind, fault: str) -> None:
-    """Waits until questions have met the fault, also if one is open that nobody will answer for a minute."""
+    """Two questions meet the fault, also if one is open that nobody would answer for a minute."""
+    already = len(fake.requests)
+    fake.fail(fault, match=kind.match)
     deadline = time.monotonic() + PATIENCE
-    while sum(request.fault == fault for request in fake.requests) < 2:
+    while sum(request.fault == fault for request in fake.requests[already:]) < 2:
         assert time.monotonic() < deadline, fault
         fake.drop_connections()
         time.sleep(0.02)
+    fake.recover()
 
 
 @pytest.mark.parametrize("state", ["asking", "stalled", "backing off", "connecting"])
@@ -172,16 +150,14 @@ def test_stop_ends_the_thread_at_once_whatever_it_waits_for(kind, fake, ear, sta
         options["address"] = blackhole
     if "poll_seconds" in kind.options:
         options |= {"poll_seconds": 60.0, "answer_seconds": 60.0}
-    source = kind.make(ear, **options)
-    source.start()
-    if state == "connecting":
-        time.sleep(0.2)
-    else:
-        fake.wait_for_requests(1, kind.match, PATIENCE)
-        time.sleep(0.05)
-    source.stop()  # It waits a second at most.
-    source.stop()
-    assert [one.name for one in threading.enumerate() if kind.name in one.name] == []
+    with started(kind.make(ear, **options)) as source:
+        if state == "connecting":
+            time.sleep(0.2)
+        else:
+            fake.wait_for_requests(1, kind.match, PATIENCE)
+            time.sleep(0.05)
+        source.stop()  # It waits a second at most.
+        assert threads(f"keras_preempt-{kind.name}") == set()
 
 
 @pytest.fixture
@@ -221,26 +197,19 @@ def test_nothing_is_heard_after_stop(source, fake, kind, ear):
 
 def test_no_descriptor_is_left(kind, fake, ear):
     def count() -> int:
-        return len(os.listdir("/proc/self/fd"))
+        of_all = os.listdir("/proc/self/fd")
+        return len(of_all) - sum("fake-metadata-connection" in one.name for one in threading.enumerate())
 
     def once() -> None:
         asked = sum(kind.match in request.text for request in fake.requests)
-        source = kind.make(ear)
-        source.start()
-        fake.wait_for_requests(asked + 2, kind.match, PATIENCE)
-        source.stop()
-
-    def of_the_server() -> int:
-        return sum("fake-metadata-connection" in one.name for one in threading.enumerate())
+        with started(kind.make(ear)):
+            fake.wait_for_requests(asked + 2, kind.match, PATIENCE)
 
     once()
-    deadline = time.monotonic() + PATIENCE
-    before = count() - of_the_server()
+    before = count()
     for _ in range(3):
         once()
-    while count() - of_the_server() > before:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: count() <= before)
 
 
 def test_the_random_state_of_training_is_left_alone(source, fake, kind, ear):
@@ -260,9 +229,7 @@ def test_no_proxy_is_asked(kind, fake, ear, monkeypatch):
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         kind.publish(fake)
-        source = kind.make(ear)
-        source.start()
-        ear.wait()
-        source.stop()
+        with started(kind.make(ear)):
+            ear.wait()
         with pytest.raises(TimeoutError):
             proxy.accept()

@@ -130,8 +130,11 @@ def rows() -> dict[str, dict[str, str]]:
     return found
 
 
-def test_the_page_has_every_platform_and_no_other() -> None:
+def test_the_page_has_every_platform_and_no_other_and_says_what_a_tpu_coordinator_does() -> None:
     assert set(rows()) == {*MACHINES, *SCHEDULERS, *ROLES, GENERIC.name}
+    row = rows()["tpu-coordinator"]
+    assert row["exit status"] == str(GENERIC.for_tpu_coordinator().exit_code)
+    assert "coordination key" in row["notices heard"]
 
 
 @pytest.mark.parametrize("name", [*MACHINES, *SCHEDULERS, GENERIC.name])
@@ -144,12 +147,6 @@ def test_the_page_says_what_the_code_does(name: str) -> None:
         assert f"{platform.maintenance_lead:g} s for maintenance" in row["lead time"]
     else:
         assert "maintenance" not in row["lead time"]
-
-
-def test_the_page_says_what_a_tpu_coordinator_does() -> None:
-    row = rows()["tpu-coordinator"]
-    assert row["exit status"] == str(GENERIC.for_tpu_coordinator().exit_code)
-    assert "coordination key" in row["notices heard"]
 
 
 def test_the_page_names_every_sign_of_a_scheduler_and_of_an_accelerator() -> None:

@@ -46,7 +46,6 @@ def _leaves_no_trace() -> Iterator[None]:
     assert [signal.getsignal(number) for number in SIGNALS] == before
     descriptor = signal.set_wakeup_fd(-1)
     assert descriptor == -1
-    assert not [t for t in threading.enumerate() if t.name == "keras_preempt-signals"]
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def send(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
-def test_a_signal_is_told_to_the_main_thread_and_becomes_a_notice_in_the_listener(
+def test_every_named_signal_is_told_to_the_main_thread_and_becomes_a_notice_in_the_listener(
     source: SignalNotices, heard: Heard
 ) -> None:
     before = time.time()
@@ -86,10 +85,7 @@ def test_a_signal_is_told_to_the_main_thread_and_becomes_a_notice_in_the_listene
     assert heard.notices[0].deadline is None
     assert before <= heard.notices[0].received_at <= time.time()
     assert heard.threads == {"keras_preempt-signals"}
-
-
-def test_every_named_signal_is_heard_and_repeated_ones_too(source: SignalNotices, heard: Heard) -> None:
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1):
+    for number in (signal.SIGUSR2, signal.SIGUSR1):
         send(number)
     assert sorted(heard.reasons(3)) == ["SIGUSR1", "SIGUSR1", "SIGUSR2"]
 
@@ -189,39 +185,39 @@ def test_a_signal_to_a_forked_child_ends_the_child_and_is_no_notice_for_the_pare
     program = """
 import os, signal, sys, threading, time
 from keras_preempt.notices.signals import SignalNotices
-notices = []
-source = SignalNotices([signal.SIGTERM], notices.append, lambda: None)
+told, children, ends = [], [], set()
+source = SignalNotices([signal.SIGTERM], lambda n: told.append("notice"), lambda: told.append("signal"))
 source.start()
 ready, tell = os.pipe()
-children = []
 def fork():
     child = os.fork()
     if child == 0:
         os.write(tell, b"1")
         time.sleep(20)
-        os._exit(0)
+        os._exit(7)
     children.append(child)
-if sys.argv[1] == "main thread":
-    fork()
-else:
-    thread = threading.Thread(target=fork)
-    thread.start()
-    thread.join()
-os.read(ready, 1)
-os.kill(children[0], signal.SIGTERM)
-_, status = os.waitpid(children[0], 0)
-assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM, status
+for number in range(100):
+    if sys.argv[1] == "main thread":
+        fork()
+    else:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+    if number == 0:
+        os.read(ready, 1)  # This one runs; the others were just forked.
+    os.kill(children[-1], signal.SIGTERM)
+    ends.add(os.waitstatus_to_exitcode(os.waitpid(children[-1], 0)[1]))
+print(*ends, *told)
 os.kill(os.getpid(), signal.SIGTERM)  # still heard, once
 limit = time.monotonic() + 10
-while not notices and time.monotonic() < limit:
+while "notice" not in told and time.monotonic() < limit:
     time.sleep(0.01)
 source.stop()
-print(len(notices))
+print(*sorted(told))
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program, forked_in], capture_output=True, text=True, timeout=60
-    )
-    assert run.stdout == "1\n", run.stderr
+    command = [sys.executable, "-c", program, forked_in]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert run.stdout == f"-{int(signal.SIGTERM)}\nnotice signal\n", run.stderr
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 1, 0), (2, 0, 1)])
@@ -242,25 +238,3 @@ def test_sources_may_stop_in_any_order_and_the_last_one_that_began_hears_until_i
         sources[stopped].stop()
         listening.discard(stopped)
         assert len(listening) == len(order) - count - 1
-
-
-def test_a_signal_to_a_child_that_was_just_forked_ends_the_child_and_is_no_notice_of_the_parent() -> None:
-    program = """
-import os, signal, time
-from keras_preempt.notices.signals import SignalNotices
-told = []
-source = SignalNotices([signal.SIGUSR1], told.append, lambda: told.append("signal"))
-source.start()
-ends = set()
-for _ in range(100):
-    child = os.fork()
-    if child == 0:
-        time.sleep(5)
-        os._exit(7)
-    os.kill(child, signal.SIGUSR1)
-    ends.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-source.stop()
-print(ends, told)
-"""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
-    assert run.stdout == f"{{-{int(signal.SIGUSR1)}}} []\n", run.stderr

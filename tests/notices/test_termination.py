@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_preempt.notices.platform import GENERIC, POLLED, compose
+from keras_preempt.notices.platform import GENERIC, POLLED, Platform, compose
 from keras_preempt.notices.signals import parse_signals
 from keras_preempt.notices.termination import (
     EXIT_NOT_SAVED,
@@ -31,11 +31,8 @@ GCE_GPU = compose(None, "gce", "gpu", ("the firmware says so",))
 def test_what_is_left_out_stays_open() -> None:
     config = TerminationConfig()
     assert config.signals == (signal.SIGTERM,)
-    assert config.exit_code is None
-    assert config.exit_fn is None
-    assert config.grace_period is None
-    assert config.save_fn is None
-    assert config.termination_watcher_fn is None
+    for name in ("exit_code", "exit_fn", "grace_period", "save_fn", "termination_watcher_fn"):
+        assert getattr(config, name) is None
     assert config.save_on_interrupt
     assert not TerminationConfig(save_on_interrupt=False).save_on_interrupt
 
@@ -169,6 +166,10 @@ def test_a_signal_can_be_named_in_every_usual_way_and_one_name_is_no_list_of_let
 # -- What the platform adds ------------------------------------------------------------------------------
 
 
+def completed(platform: Platform = GENERIC, **arguments: Any) -> Termination:
+    return complete(TerminationConfig(**arguments), platform)
+
+
 @pytest.mark.parametrize(
     ("platform", "code"),
     [
@@ -183,64 +184,55 @@ def test_a_signal_can_be_named_in_every_usual_way_and_one_name_is_no_list_of_let
     ],
 )
 def test_the_exit_code_is_the_platforms_unless_the_user_gives_one(platform: Any, code: int) -> None:
-    assert complete(TerminationConfig(), platform).exit_code == code
-    assert complete(TerminationConfig(exit_code=7), platform).exit_code == 7
+    assert completed(platform).exit_code == code
+    assert completed(platform, exit_code=7).exit_code == 7
 
 
 def test_a_grace_period_is_never_made_up() -> None:
     # An hour holds for maintenance of a machine with GPUs, not for a signal that reaches it: that notice says so
     # itself, and the grace period of all notices is the user's.
-    assert complete(TerminationConfig(), GCE_GPU).grace_period is None
-    assert complete(TerminationConfig(), GCE_GPU).platform.maintenance_lead == 3600
-    assert complete(TerminationConfig(grace_period=0), GCE_GPU).grace_period == 0
+    assert completed(GCE_GPU).grace_period is None
+    assert completed(GCE_GPU).platform.maintenance_lead == 3600
+    assert completed(GCE_GPU, grace_period=0).grace_period == 0
 
 
-def test_the_users_watcher_takes_the_place_of_metadata_and_leaves_signals() -> None:
-    completed = complete(TerminationConfig(lambda: False), GCE_GPU)
-    assert completed.sources == ("signals", "coordination key", POLLED)
-    assert complete(TerminationConfig(), GCE_GPU).sources == ("signals", "gce", "coordination key")
-
-
-def test_without_signals_none_is_listened_for() -> None:
-    completed = complete(TerminationConfig(signals=()), GCE_GPU)
-    assert completed.sources == ("gce", "coordination key")
-    assert completed.signals == ()
+def test_the_users_watcher_takes_the_place_of_metadata_and_leaves_signals_unless_there_are_none() -> None:
+    assert completed(GCE_GPU).sources == ("signals", "gce", "coordination key")
+    watched = completed(GCE_GPU, termination_watcher_fn=lambda: False)
+    assert watched.sources == ("signals", "coordination key", POLLED)
+    assert "grace as a notice says, else none" in watched.describe()
+    without = completed(GCE_GPU, signals=())
+    assert without.sources == ("gce", "coordination key")
+    assert without.signals == ()
 
 
 def test_an_exit_fn_decides_itself_whether_to_wait_for_the_workers() -> None:
     coordinator = GENERIC.for_tpu_coordinator()
-    assert complete(TerminationConfig(), coordinator).waits_for_workers
-    assert complete(TerminationConfig(exit_code=3), coordinator).waits_for_workers
-    assert not complete(TerminationConfig(exit_fn=lambda: None), coordinator).waits_for_workers
-
-
-def line(platform: Any = GENERIC, **arguments: Any) -> str:
-    completed: Termination = complete(TerminationConfig(**arguments), platform)
-    return completed.describe()
+    assert completed(coordinator).waits_for_workers
+    assert completed(coordinator, exit_code=3).waits_for_workers
+    assert not completed(coordinator, exit_fn=lambda: None).waits_for_workers
 
 
 def test_one_line_says_what_was_found_and_what_follows() -> None:
-    assert line(GCE_GPU) == (
+    assert completed(GCE_GPU).describe() == (
         "Platform: gce-gpu (the firmware says so). Notices from SIGTERM, gce, coordination key; grace as a notice "
         "says, 3600 s for maintenance; exit status 143."
     )
-    assert line(signals=("SIGTERM", "USR1"), grace_period=30, exit_code=9) == (
+    assert completed(signals=("SIGTERM", "USR1"), grace_period=30, exit_code=9).describe() == (
         "Platform: generic. Notices from SIGTERM/SIGUSR1, coordination key; 30 s of grace; exit status 9."
     )
-    assert "grace as a notice says, else none" in line()
-    assert "grace as a notice says, else none" in line(GCE_GPU, termination_watcher_fn=lambda: False)
-    assert "exit_fn." in line(exit_fn=lambda: None)
-    assert "exit status 42 once the workers are gone." in line(GENERIC.for_tpu_coordinator())
-    assert "\n" not in line(compose("slurm", "azure", "gpu", ("one", "two")))
+    assert "grace as a notice says, else none" in completed().describe()
+    assert "exit_fn." in completed(exit_fn=lambda: None).describe()
+    assert "exit status 42 once the workers are gone." in completed(GENERIC.for_tpu_coordinator()).describe()
+    assert "\n" not in completed(compose("slurm", "azure", "gpu", ("one", "two"))).describe()
 
 
 def test_the_environment_replaces_the_grace_period(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(environment.GRACE_PERIOD, "12.5")
-    assert complete(TerminationConfig(grace_period=3), GENERIC).grace_period == 12.5
-    assert complete(TerminationConfig(), GENERIC).grace_period == 12.5
+    assert completed(grace_period=3).grace_period == 12.5
+    assert completed().grace_period == 12.5
+    expected = f"Expected {environment.GRACE_PERIOD} to be a number of seconds"
     for wrong in ("soon", "-1", "inf"):
         monkeypatch.setenv(environment.GRACE_PERIOD, wrong)
-        with pytest.raises(
-            ValueError, match=f"Expected {environment.GRACE_PERIOD} to be a number of seconds"
-        ):
-            complete(TerminationConfig(), GENERIC)
+        with pytest.raises(ValueError, match=expected):
+            completed()

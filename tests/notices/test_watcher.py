@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,9 +20,12 @@ from keras_preempt.backend.seam import backend
 from keras_preempt.backend.tensorflow import coordination
 from keras_preempt.backend.tensorflow.errors import WORKER_PREEMPTION
 from keras_preempt.backend.tensorflow.place import of_strategy
-from tests.agreement.memory_coordinator import PATIENCE, MemoryService
+from tests.agreement.memory_coordinator import MemoryService
+from tests.notices.conftest import threads
+from tests.notices.ear import wait_until
 
 JOBS = (("worker", 2),)
+THREAD = "keras_preempt-notice-key"
 
 
 class Keys:
@@ -47,22 +48,11 @@ def service(monkeypatch: pytest.MonkeyPatch) -> MemoryService:
     return memory
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "keras_preempt-notice-key"]
-
-
-def await_that(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-
-
 def test_without_a_coordination_service_it_does_nothing() -> None:
     with PreemptionWatcher() as watching:
         assert watching.preemption_message is None
         assert watching.block_until_worker_exit() is True
-        assert threads() == []
+        assert threads(THREAD) == set()
         assert watching.platform.exit_code
         watching.check()
 
@@ -72,41 +62,37 @@ def test_what_a_worker_leaves_is_the_message_and_stays(service: MemoryService) -
         assert watching.preemption_message is None
         watching.check()
         service.coordinators()[0].put_if_absent(PREEMPTION_NOTICE_KEY, "/job:worker/task:1")
-        await_that(lambda: watching.preemption_message is not None)
+        wait_until(lambda: watching.preemption_message is not None)
     assert watching.preemption_message == "/job:worker/task:1"
     with pytest.raises(tf.errors.AbortedError, match=r"^Task /job:worker/task:1 was preempted\.$") as raised:
         watching.check()
     assert raised.value.experimental_payloads == {WORKER_PREEMPTION: b"/job:worker/task:1"}
 
 
-def test_it_stops_when_asked_and_leaves_no_key(service: MemoryService) -> None:
+def test_it_stops_when_asked_and_leaves_no_key_and_stops_too_when_it_is_forgotten(
+    service: MemoryService,
+) -> None:
     watching = PreemptionWatcher()
-    assert len(threads()) == 1
+    assert threads(THREAD) == {THREAD}
     watching.stop()
     watching.stop()
-    assert threads() == []
+    assert threads(THREAD) == set()
     assert service.keys() == []
     assert watching.preemption_message is None
-
-
-def test_one_that_is_forgotten_stops_too(service: MemoryService) -> None:
     watching = PreemptionWatcher()
-    assert len(threads()) == 1
+    assert threads(THREAD) == {THREAD}
     del watching
     gc.collect()
-    await_that(lambda: threads() == [])
+    wait_until(lambda: threads(THREAD) == set())
 
 
-def test_waiting_for_the_workers_ends_when_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_workers_ends_with_them_or_in_time_and_asks_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     keys = Keys(looks=3)
     monkeypatch.setattr(place, "LOOK_SECONDS", 0.01)
     assert RemoteWorkers(JOBS, keys.are_gone).wait_until_gone() is True
     assert keys.looks == 4
-
-
-def test_waiting_for_workers_that_stay_ends_in_time_and_asks_no_more_often_than_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     keys = Keys()
     monkeypatch.setattr(place, "LOOK_SECONDS", 0.05)
     began = time.monotonic()

@@ -13,23 +13,12 @@ from keras_preempt.report.events import KINDS
 from keras_preempt.report.life import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNTOLD, End
 from keras_preempt.report.page import page
 from keras_preempt.report.tables import account_as_json
-from tests.report.story import (
-    COMPILING,
-    DYING,
-    HOLDING,
-    LEAVING,
-    NOW,
-    READING,
-    REPLAYING,
-    RESTORING,
-    SAVING,
-    STARTING,
-    Story,
-)
+from tests.report import story as length
+from tests.report.story import NOW, Story
 
 
-def accounted(story: Story, **options: Any) -> Account:
-    found = account(story.events, (), options.pop("now", None), **options)
+def accounted(story: Story, now: float | None = None, **options: Any) -> Account:
+    found = account(story.events, (), now, **options)
     assert found is not None
     assert_every_second_is_accounted_for(found)
     return found
@@ -58,13 +47,13 @@ def test_each_second_of_a_preempted_run_is_accounted_for(workers: int) -> None:
         assert spent(found, member) == pytest.approx(
             {
                 "train": 40.0,
-                "compile": 2 * COMPILING,
-                "start-up": 2 * STARTING,
-                "restore": READING + RESTORING,
-                "replay": REPLAYING,
-                "hold": 2 * HOLDING,
-                "save": 2 * SAVING + 0.5,
-                "leave": 2 * (LEAVING + DYING),
+                "compile": 2 * length.COMPILING,
+                "start-up": 2 * length.STARTING,
+                "restore": length.READING + length.RESTORING,
+                "replay": length.REPLAYING,
+                "hold": 2 * length.HOLDING,
+                "save": 2 * length.SAVING + 0.5,
+                "leave": 2 * (length.LEAVING + length.DYING),
                 "idle": 7.0,
             }
         )
@@ -80,13 +69,13 @@ def test_each_second_of_a_preempted_run_is_accounted_for(workers: int) -> None:
 def test_without_a_launcher_a_process_ends_with_its_fit_and_the_rest_is_idle() -> None:
     story = Story(launcher=False).begin().preempt().pause(7.0).begin(restored=1).finish()
     found = accounted(story)
-    assert spent(found)["leave"] == pytest.approx(2 * LEAVING)
-    assert spent(found)["idle"] == pytest.approx(7.0 + DYING)
+    assert spent(found)["leave"] == pytest.approx(2 * length.LEAVING)
+    assert spent(found)["idle"] == pytest.approx(7.0 + length.DYING)
 
 
 def test_a_second_fit_of_one_process_has_the_script_before_it_as_start_up() -> None:
     story = Story(launcher=False).begin().finish()
-    first_end, started = story.at - DYING, story.events[0]["started_at"]
+    first_end, started = story.at - length.DYING, story.events[0]["started_at"]
     story.begin(restored=1)
     for event in story.events:
         if event["event"] == "start":
@@ -95,7 +84,7 @@ def test_a_second_fit_of_one_process_has_the_script_before_it_as_start_up() -> N
     assert IDLE not in spent(found)
     second = found.incarnations[1].lives[0]
     assert second.began == first_end
-    assert second.seconds("start-up") == pytest.approx(STARTING + DYING)
+    assert second.seconds("start-up") == pytest.approx(length.STARTING + length.DYING)
 
 
 # -- Lost steps ---------------------------------------------------------------------------------------
@@ -174,30 +163,24 @@ def test_a_start_that_ends_before_its_first_step_changes_nothing() -> None:
 # -- While it runs ------------------------------------------------------------------------------------
 
 
-def test_a_running_run_is_accounted_for_until_now() -> None:
-    story = Story(launcher=False).begin().train(9, 9.0).save().train(0, 30.0)
-    found = accounted(story, now=story.at, is_alive=lambda process: True)
-    assert found.incarnations[0].end is End.RUNNING
-    assert spent(found)[TRAIN] == pytest.approx(39.0)
-    assert (found.lost, found.lost_exactly) == (0, True)
-    assert found.gaps == ()
-
-
-def test_a_process_that_is_known_to_be_gone_does_not_run() -> None:
+def test_a_run_without_an_end_is_accounted_for_until_now_as_far_as_its_process_may_be_there() -> None:
     story = Story(launcher=False).begin().train(9, 9.0).save()
-    found = accounted(story, now=story.at + 1e6, is_alive=lambda process: False)
-    assert found.incarnations[0].end is End.SILENT
-    assert found.ended == story.at
-    assert not found.lost_exactly
-
-
-def test_assumptions_about_processes_elsewhere_are_reported() -> None:
-    story = Story(launcher=False).begin().train(9, 9.0)
-    found = accounted(story, now=story.at + 60.0)
-    assert found.incarnations[0].end is End.RUNNING
-    assert "w0 told no end" in found.gaps[0]
-    assert "--over" in found.gaps[0]
-    over = accounted(story, now=None)
+    saved = story.at
+    story.train(0, 30.0)
+    running = accounted(story, story.at, is_alive=lambda process: True)
+    assert running.incarnations[0].end is End.RUNNING
+    assert spent(running)[TRAIN] == pytest.approx(39.0)
+    assert (running.lost, running.lost_exactly) == (0, True)
+    assert running.gaps == ()
+    gone = accounted(story, story.at + 1e6, is_alive=lambda process: False)
+    assert gone.incarnations[0].end is End.SILENT
+    assert gone.ended == saved
+    assert not gone.lost_exactly
+    elsewhere = accounted(story, story.at + 60.0)
+    assert elsewhere.incarnations[0].end is End.RUNNING
+    assert "w0 told no end" in elsewhere.gaps[0]
+    assert "--over" in elsewhere.gaps[0]
+    over = accounted(story)
     assert over.incarnations[0].end is End.SILENT
     assert over.gaps == ()
 

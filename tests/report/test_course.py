@@ -10,8 +10,6 @@ import pytest
 
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import journal
-from keras_preempt.report.account import Account
-from keras_preempt.report.accounting import account
 from keras_preempt.report.course import Mark, Stretch, marks, split, stretches
 from keras_preempt.report.events import MOST_MARKS, EventLog
 from keras_preempt.report.loading import load
@@ -19,14 +17,10 @@ from keras_preempt.report.page import page
 from keras_preempt.report.tables import account_as_json, places
 from tests.report.record import HOST, RECORDED
 from tests.report.story import NOW, Story
+from tests.report.test_accounting import accounted
+from tests.report.test_events import Lines
 
 FORMATS = Path(__file__).parents[1] / "formats"
-
-
-def accounted(story: Story) -> Account:
-    found = account(story.events, (), None)
-    assert found is not None
-    return found
 
 
 def event(kind: str, at: float, **fields: Any) -> dict[str, Any]:
@@ -77,24 +71,16 @@ def test_a_stretch_is_cut_where_steps_began_to_be_lost() -> None:
     assert split(stretch, 100) == split(stretch, 250) == split(stretch, None) == (stretch,)
 
 
-class Sink(list[bytes]):
-    def write(self, data: bytes) -> None:
-        self.append(data)
-
-    def close(self) -> None:
-        pass
-
-
 def test_what_is_remembered_is_told_once_with_the_next_event_and_stays_small() -> None:
     now = iter(range(10 * MOST_MARKS))
-    log, sink = EventLog(0, clock=lambda: float(next(now))), Sink()
+    log, sink = EventLog(0, clock=lambda: float(next(now))), Lines()
     log.open(1, sink)
     for step in range(5 * MOST_MARKS):
         log.mark(step)
-    assert sink == [], "nothing is written for it"
+    assert sink.data == [], "nothing is written for it"
     log.emit("hold", step=1)
     log.emit("finish", step=1)
-    first, second = sink
+    first, second = sink.data
     assert b'"passed":[[0.0,0],' in first
     assert first.count(b"],[") < MOST_MARKS
     assert f"{5 * MOST_MARKS - 1}]]".encode() in first, "the last one is there"

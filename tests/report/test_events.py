@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +45,10 @@ class Lines:
         return [json.loads(line) for line in self.data]
 
 
-def opened(error: Exception | None = None, member: int = 0) -> tuple[EventLog, Lines]:
-    log, sink = EventLog(member, clock()), Lines(error)
+def opened(member: int = 0) -> tuple[EventLog, Lines]:
+    log, sink = EventLog(member, itertools.count(0.0).__next__), Lines()
     log.open(1, sink)
     return log, sink
-
-
-def clock() -> Callable[[], float]:
-    times = iter(range(1000))
-    return lambda: float(next(times))
 
 
 def test_each_event_is_one_line_of_json_that_is_handed_over_at_once() -> None:
@@ -76,7 +72,7 @@ def test_every_kind_can_be_written_and_an_unknown_one_is_refused_with_the_known_
 
 
 def test_events_from_before_the_opening_come_first_and_in_order() -> None:
-    log, sink = EventLog(0, clock()), Lines()
+    log, sink = EventLog(0, itertools.count(0.0).__next__), Lines()
     log.emit("notice", number=1)
     log.emit("notice", number=2)
     log.open(1, sink)
@@ -117,12 +113,10 @@ def test_threads_never_mix_their_lines() -> None:
         for index in range(200):
             log.emit("hold", thread=number, index=index)
 
-    threads = [threading.Thread(target=tell, args=[number]) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    log.open(1, sink)
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        told = pool.map(tell, range(4))
+        log.open(1, sink)
+    list(told)  # Raises what a thread has raised.
     assert len(sink.data) == 800
     for number in range(4):
         assert [e["index"] for e in sink.events if e["thread"] == number] == list(range(200))
@@ -152,9 +146,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def test_events_of_all_workers_and_starts_are_read_back_in_the_order_of_their_times(store: Store) -> None:
-    times = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    clock = itertools.count(1.0).__next__
     for incarnation in (1, 2):
-        logs = [EventLog(member, lambda: next(times)) for member in (0, 1)]
+        logs = [EventLog(member, clock) for member in (0, 1)]
         for member, log in enumerate(logs):
             log.open(incarnation, store.append_log(log_name(incarnation, member)))
         logs[1].emit("start")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,19 @@ if ON_JAX:
     # Before anything asks JAX for its devices.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(DEVICES))
+
+
+def model_parallel(*keys: str) -> Any:
+    """Divides batches and the variables that the keys match in two; returns the distribution."""
+    import keras
+
+    mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"])
+    layout = keras.distribution.LayoutMap(mesh)
+    for key in keys:
+        layout[key] = (None, "model")
+    distribution = keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
+    keras.distribution.set_distribution(distribution)
+    return distribution
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -25,6 +25,7 @@ from keras_preempt.backend.jax.running_fit import JaxFit, running_fit
 from keras_preempt.backend.keras import names
 from keras_preempt.backend.keras import running_fit as keras_fit
 from keras_preempt.backend.versions import UnsupportedJax
+from tests.backend.jax.conftest import model_parallel
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 
@@ -40,19 +41,31 @@ def _changed(what: str) -> str:
 
 
 @pytest.mark.parametrize("name", distributed._HELD)
-def test_the_distributed_state_of_a_job_has(name: str) -> None:
+def test_the_distributed_state_of_a_job_has_this_and_a_jax_without_it_is_refused_by_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = importlib.import_module("jax._src.distributed").global_state
     assert getattr(state, name) is not None, _changed(f"global_state.{name} is not set in a job")
+    rest = SimpleNamespace(**{held: None for held in distributed._HELD if held != name})
+    module = SimpleNamespace(global_state=rest)
+    monkeypatch.setattr(distributed, "importlib", SimpleNamespace(import_module=lambda _: module))
+    with pytest.raises(UnsupportedJax, match=f"the attribute {name} of its distributed state"):
+        distributed.client()
 
 
-@pytest.mark.parametrize("name", ["process_id", "num_processes"])
-def test_the_distributed_state_knows_its_place(name: str) -> None:
-    assert getattr(distributed._state(), name) == {"process_id": 0, "num_processes": 1}[name]
+def test_the_distributed_state_knows_its_place() -> None:
+    assert (distributed._state().process_id, distributed._state().num_processes) == (0, 1)
 
 
 @pytest.mark.parametrize("name", distributed._METHODS)
-def test_the_client_of_the_coordination_service_has(name: str) -> None:
+def test_the_client_of_the_coordination_service_has_this_and_a_jax_without_it_is_refused_by_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert callable(getattr(distributed.client(), name)), _changed(f"{name} of the client is gone")
+    rest = SimpleNamespace(**{method: print for method in distributed._METHODS if method != name})
+    monkeypatch.setattr(distributed._state(), "client", rest)
+    with pytest.raises(UnsupportedJax, match=f"the method {name} of its coordination client"):
+        distributed.client()
 
 
 def test_the_client_of_the_coordination_service_answers_as_it_did() -> None:
@@ -87,25 +100,6 @@ def test_a_jax_without_the_module_is_refused_by_name(monkeypatch: pytest.MonkeyP
         distributed.client()
 
 
-@pytest.mark.parametrize("name", distributed._HELD)
-def test_a_jax_whose_state_has_changed_is_refused_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = SimpleNamespace(**{held: None for held in distributed._HELD if held != name})
-    module = SimpleNamespace(global_state=state)
-    monkeypatch.setattr(distributed, "importlib", SimpleNamespace(import_module=lambda _: module))
-    with pytest.raises(UnsupportedJax, match=f"the attribute {name} of its distributed state"):
-        distributed.client()
-
-
-@pytest.mark.parametrize("name", distributed._METHODS)
-def test_a_jax_whose_client_has_changed_is_refused_by_name(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = SimpleNamespace(**{method: print for method in distributed._METHODS if method != name})
-    monkeypatch.setattr(distributed._state(), "client", client)
-    with pytest.raises(UnsupportedJax, match=f"the method {name} of its coordination client"):
-        distributed.client()
-
-
 # -- Keras on JAX ------------------------------------------------------------------------------------------
 
 
@@ -119,21 +113,16 @@ def model() -> keras.Model:
     return made
 
 
-class Looking(keras.callbacks.Callback):
-    """Calls a function in a hook of fit, without the model's own access, which puts the state back."""
+def fit(hook: str, look: Any, **arguments: Any) -> tuple[keras.callbacks.History, list[Any]]:
+    """Calls a function in a hook of a fit; returns the history and what the function has returned.
 
-    def __init__(self, hook: str, look: Any) -> None:
-        super().__init__()
-        self.found: list[Any] = []
-        setattr(self, hook, lambda *_, **__: self.found.append(look(self._model)))
-
-
-def seen(hook: str, look: Any, **arguments: Any) -> list[Any]:
-    looking = Looking(hook, look)
-    fit = {"x": X, "y": Y, "batch_size": 2, "verbose": 0, "callbacks": [looking], **arguments}
-    model().fit(**fit)
-    assert looking.found, _changed(f"fit does not call {hook}")
-    return looking.found
+    The function is given the model itself: a callback's own access to it puts the state back.
+    """
+    made, found = model(), list[Any]()
+    looking = keras.callbacks.LambdaCallback(**{hook: lambda *_, **__: found.append(look(made))})
+    history = made.fit(X, Y, batch_size=2, verbose=0, callbacks=[looking], **arguments)
+    assert found, _changed(f"fit does not call {hook}")
+    return history, found
 
 
 def test_between_the_steps_of_an_epoch_variables_hold_nothing_until_they_are_synced() -> None:
@@ -143,7 +132,7 @@ def test_between_the_steps_of_an_epoch_variables_hold_nothing_until_they_are_syn
         fitted.jax_state_sync()
         return [before, kernel._value is None]
 
-    first, *others = seen("on_train_batch_begin", look)
+    _, (first, *others) = fit("on_train_batch_begin", look)
     assert others == [[True, False]] * 3, _changed("the state of a step is kept otherwise")
     assert first[1] is False
 
@@ -157,7 +146,7 @@ def test_a_variable_that_holds_nothing_knows_how_it_is_divided() -> None:
 
 
 def test_the_running_fit_is_found_from_its_first_callback() -> None:
-    (found,) = seen("on_train_begin", running_fit, epochs=3, initial_epoch=1)
+    _, (found,) = fit("on_train_begin", running_fit, epochs=3, initial_epoch=1)
     assert isinstance(found, JaxFit)
     assert isinstance(found.feed, JaxFeed)
     assert (found.epochs, found.initial_epoch) == (3, 1)
@@ -182,7 +171,7 @@ def test_fit_calls_the_train_function_of_the_model_with_its_state_and_an_iterato
 
         fitted.train_function = train_function
 
-    seen("on_epoch_begin", replace)
+    fit("on_epoch_begin", replace)
     assert len(calls) == 4, _changed("fit no longer calls self.train_function for each step")
     assert all(before == after and "loss" in logs for before, after, logs in calls), _changed(str(calls[0]))
 
@@ -195,7 +184,7 @@ def test_fit_looks_up_the_hooks_of_its_callbacks_on_the_container() -> None:
         assert isinstance(container, keras.callbacks.CallbackList)
         container.on_train_batch_begin = lambda batch, logs=None: called.append(batch)
 
-    seen("on_epoch_begin", mute)
+    fit("on_epoch_begin", mute)
     assert called == [0, 1, 2, 3]
 
 
@@ -234,16 +223,13 @@ def test_an_epoch_iterator_looks_up_its_steps_on_the_instance() -> None:
 
 
 def test_the_layout_map_of_a_distribution_is_where_it_was() -> None:
-    mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"])
-    layout = keras.distribution.LayoutMap(mesh)
-    layout[".*kernel"] = (None, "model")
-    distribution = keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
+    distribution = model_parallel(".*kernel")
     assert list(distribution._layout_map) == [".*kernel"], _changed("ModelParallel._layout_map")
     assert len(distribution.device_mesh.backend_mesh.devices.flat) == 4
 
 
 def test_the_validation_of_a_fit_has_its_own_epoch_iterator() -> None:
-    (found,) = seen("on_test_begin", keras_fit.evaluation_iterator, validation_data=(X, Y))
+    _, (found,) = fit("on_test_begin", keras_fit.evaluation_iterator, validation_data=(X, Y))
     assert isinstance(found, JAXEpochIterator), _changed("Trainer._eval_epoch_iterator is gone")
 
 
@@ -251,8 +237,7 @@ def test_the_logs_of_an_epoch_come_from_the_model() -> None:
     def replace(fitted: Any) -> None:
         vars(fitted)["_get_metrics_result_or_logs"] = lambda logs: {"mine": 12.5}
 
-    made = model()
-    history = made.fit(X, Y, verbose=0, callbacks=[Looking("on_epoch_begin", replace)])
+    history, _ = fit("on_epoch_begin", replace)
     assert history.history == {"mine": [12.5]}, _changed("fit no longer calls _get_metrics_result_or_logs")
 
 
@@ -263,7 +248,7 @@ def test_a_fit_without_steps_still_fails_without_a_stub() -> None:
         running_fit(fitted).feed.epoch_iterator._enumerate_iterator = lambda: iter(())
 
     with pytest.raises(UnboundLocalError, match="logs"):
-        model().fit(X, Y, verbose=0, callbacks=[Looking("on_train_begin", skip)])
+        fit("on_train_begin", skip)
 
 
 def test_a_grain_adapter_knows_what_its_samples_look_like() -> None:

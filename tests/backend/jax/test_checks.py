@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.backend.jax import checks, place
+from tests.backend.jax.conftest import model_parallel
 
 
 def feed(last: int | None) -> Any:
@@ -20,16 +21,6 @@ def model() -> keras.Model:
     made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, name="wide"), keras.layers.Dense(1)])
     made.compile("adam", "mse")
     return made
-
-
-def model_parallel(*keys: str) -> None:
-    mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"])
-    layout = keras.distribution.LayoutMap(mesh)
-    for key in keys:
-        layout[key] = (None, "model")
-    keras.distribution.set_distribution(
-        keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
-    )
 
 
 @pytest.mark.parametrize(
@@ -47,10 +38,7 @@ def test_a_last_batch_that_the_devices_cannot_divide_is_refused_with_what_to_do(
         ValueError, match=r"last batch that 4 devices can divide\. Received: one of 6, .*multiple of 4"
     ):
         checks.check(model(), feed(6))
-
-
-def test_keras_really_fails_at_such_a_batch() -> None:
-    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    # Keras really fails at such a batch.
     with pytest.raises(Exception, match="evenly divide"):
         model().fit(np.ones((14, 4)), np.ones((14, 1)), batch_size=8, verbose=0)
 
@@ -63,33 +51,30 @@ def test_of_a_mesh_only_the_batch_dimension_counts() -> None:
 
 
 def test_a_key_that_matches_nothing_is_told_with_what_to_write(caplog: pytest.LogCaptureFixture) -> None:
-    model_parallel("wide/kernel", "wide/kernel.*")
+    distribution = model_parallel("wide/kernel", "wide/kernel.*")
     checks.check(model(), feed(None))
     # Keras compares the first with "sequential/wide/kernel" as a whole; see the next test.
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == len(checks._unmatched(model(), keras.distribution.distribution()))
-    assert all("matches no variable of the model" in text and "write '.*" in text for text in told)
+    assert len(caplog.messages) == len(checks._unmatched(model(), distribution))
+    assert all("matches no variable of the model" in text and "write '.*" in text for text in caplog.messages)
 
 
 @pytest.mark.parametrize(
     ("key", "divides"), [(".*wide/kernel", True), ("ide/kernel", False), (".*no_layer", False)]
 )
 def test_a_key_is_told_where_keras_divides_nothing_by_it(key: str, divides: bool) -> None:
-    model_parallel(key)
+    distribution = model_parallel(key)
     made = model()
-    distribution: Any = keras.distribution.distribution()
     kernel = next(variable for variable in made.variables if variable.path.endswith("wide/kernel"))
-    sharded = not kernel.value.is_fully_replicated
-    assert sharded == divides
+    assert kernel.value.is_fully_replicated == (not divides)
     assert checks._unmatched(made, distribution) == ([] if divides else [key])
 
 
 def test_a_key_may_match_a_variable_of_the_optimizer() -> None:
-    model_parallel(".*adam.*momentum")
+    distribution = model_parallel(".*adam.*momentum")
     made = model()
     made.optimizer.build(made.trainable_variables)
-    assert checks._unmatched(made, keras.distribution.distribution()) == []
-    assert checks._unmatched(model(), keras.distribution.distribution()) == [".*adam.*momentum"]
+    assert checks._unmatched(made, distribution) == []
+    assert checks._unmatched(model(), distribution) == [".*adam.*momentum"]
 
 
 # -- Place --------------------------------------------------------------------------------------------------

@@ -12,35 +12,37 @@ import pytest
 
 from keras_preempt.backend.jax import variables
 from keras_preempt.checkpoint.boxes import Box, Piece
+from tests.backend.jax.conftest import model_parallel
 
 SHAPE = (4, 6)
 VALUE = np.arange(24, dtype="float32").reshape(SHAPE)
 
 
-def distribute(kind: str) -> None:
-    if kind == "one device":
-        return
+def made(kind: str) -> Any:
     if kind == "data parallel":
         keras.distribution.set_distribution(keras.distribution.DataParallel())
-        return
-    mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"])
-    layout = keras.distribution.LayoutMap(mesh)
-    layout["divided"] = (None, "model")
-    keras.distribution.set_distribution(
-        keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
-    )
+    elif kind == "model parallel":
+        model_parallel("divided")  # Devices 0 and 2 have the left half, 1 and 3 the right one.
+    return keras.Variable(VALUE, name="divided")
 
 
-KINDS = ["one device", "data parallel", "model parallel"]
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["one device", "data parallel", "model parallel"])
 def variable(request: pytest.FixtureRequest) -> Any:
-    distribute(request.param)
-    made = keras.Variable(VALUE, name="divided")
-    devices = {"one device": 1, "data parallel": 4, "model parallel": 4}[request.param]
-    assert len(variables.value_of(made).sharding.device_set) == devices
-    return made
+    variable = made(request.param)
+    devices = variables.value_of(variable).sharding.device_set
+    assert len(devices) == (1 if request.param == "one device" else 4)
+    return variable
+
+
+@pytest.fixture
+def divided() -> Any:
+    return made("model parallel")
+
+
+def overwritten(variable: Any) -> Any:
+    """The value after a step, which computes it in the memory of the one before."""
+    step = jax.jit(lambda value: value * 0, donate_argnums=0)
+    return jax.block_until_ready(step(variables.value_of(variable)))
 
 
 def test_a_view_is_the_value(variable: Any) -> None:
@@ -51,8 +53,7 @@ def test_a_view_is_the_value(variable: Any) -> None:
 
 def test_a_copy_outlives_a_step(variable: Any) -> None:
     found = variables.copies({"v": variable}, {})
-    step = jax.jit(lambda value: value * 0, donate_argnums=0)
-    variable._value = step(variables.value_of(variable))
+    variable._value = overwritten(variable)
     assert found["v"].tobytes() == VALUE.tobytes()
 
 
@@ -77,18 +78,15 @@ def test_what_was_assigned_shares_no_memory_with_the_variable(variable: Any) -> 
     array[:] = -1
     assert np.asarray(variables.value_of(variable)).tobytes() == VALUE.tobytes()
     variables.assign([variable], given := VALUE.copy())
-    step = jax.jit(lambda value: value * 0, donate_argnums=0)
-    jax.block_until_ready(step(variables.value_of(variable)))
+    overwritten(variable)
     assert given.tobytes() == VALUE.tobytes(), "a step has written into what a checkpoint was read into"
 
 
-def test_a_variable_that_holds_nothing_can_be_assigned_to() -> None:
-    distribute("model parallel")
-    variable = keras.Variable(VALUE, name="divided")
-    before = variables.value_of(variable).sharding
-    variable._value = None
-    variables.assign([variable], VALUE)
-    assert variables.value_of(variable).sharding.is_equivalent_to(before, 2)
+def test_a_variable_that_holds_nothing_can_be_assigned_to(divided: Any) -> None:
+    before = variables.value_of(divided).sharding
+    divided._value = None
+    variables.assign([divided], VALUE)
+    assert variables.value_of(divided).sharding.is_equivalent_to(before, 2)
 
 
 def test_a_value_of_another_shape_is_refused() -> None:
@@ -151,68 +149,53 @@ class _Device:
 LEFT, RIGHT = ((0, 0), (4, 3)), ((0, 3), (4, 6))
 
 
-def divided() -> Any:
-    distribute("model parallel")  # Devices 0 and 2 have the left half, 1 and 3 the right one.
-    return keras.Variable(VALUE, name="divided")
-
-
 @pytest.mark.parametrize(
-    ("owners", "pieces"),
+    ("kind", "owners", "pieces"),
     [
-        ([0, 1, 2, 3], (Piece(*LEFT, (0, 2)), Piece(*RIGHT, (1, 3)))),
-        ([0, 1, 0, 1], (Piece(*LEFT, (0,)), Piece(*RIGHT, (1,)))),
-        ([0, 0, 1, 1], None),
-        ([0, 0, 0, 0], None),
-        ([0, 0, 0, 1], (Piece(*LEFT, (0,)), Piece(*RIGHT, (0, 1)))),
+        ("model parallel", [0, 1, 2, 3], (Piece(*LEFT, (0, 2)), Piece(*RIGHT, (1, 3)))),
+        ("model parallel", [0, 1, 0, 1], (Piece(*LEFT, (0,)), Piece(*RIGHT, (1,)))),
+        ("model parallel", [0, 0, 1, 1], None),
+        ("model parallel", [0, 0, 0, 0], None),
+        ("model parallel", [0, 0, 0, 1], (Piece(*LEFT, (0,)), Piece(*RIGHT, (0, 1)))),
+        ("data parallel", [0, 1, 2, 3], None),
     ],
 )
 def test_the_pieces_of_a_variable_are_those_that_no_process_has_all_of(
-    owners: list[int], pieces: Any, monkeypatch: pytest.MonkeyPatch
+    kind: str, owners: list[int], pieces: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variable = divided()
+    variable = made(kind)
     Processes(monkeypatch, owners)
     assert variables.pieces(variable) == pieces
 
 
-def test_a_variable_that_is_not_divided_has_no_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    distribute("data parallel")
-    variable = keras.Variable(VALUE, name="divided")
-    Processes(monkeypatch, [0, 1, 2, 3])
-    assert variables.pieces(variable) is None
-
-
 @pytest.mark.parametrize(("here", "expected"), [(0, (LEFT,)), (1, (RIGHT,))])
 def test_a_process_needs_what_its_devices_have(
-    here: int, expected: Any, monkeypatch: pytest.MonkeyPatch
+    here: int, expected: Any, divided: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variable = divided()
     Processes(monkeypatch, [0, 1, 0, 1], here)
-    assert variables.needed(variable) == expected
+    assert variables.needed(divided) == expected
 
 
-def boxes() -> list[Box]:
-    return [Box("divided", "float32", SHAPE, *span) for span in (LEFT, RIGHT)]
+BOXES = [Box("divided", "float32", SHAPE, *span) for span in (LEFT, RIGHT)]
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_pieces_are_read_one_by_one(copy: bool) -> None:
-    variable = divided()
-    left, right = variables.read_pieces(variable, boxes(), copy=copy)
+def test_pieces_are_read_one_by_one(copy: bool, divided: Any) -> None:
+    left, right = variables.read_pieces(divided, BOXES, copy=copy)
     assert left.tobytes() == VALUE[:, :3].tobytes()
     assert right.tobytes() == VALUE[:, 3:].tobytes()
     if copy:
-        jax.block_until_ready(jax.jit(lambda v: v * 0, donate_argnums=0)(variables.value_of(variable)))
+        overwritten(divided)
         assert left.tobytes() == VALUE[:, :3].tobytes()
 
 
-def test_pieces_are_assigned_where_they_belong() -> None:
-    variable = divided()
-    before = variables.value_of(variable).sharding
-    left, right = boxes()
-    variables.assign_pieces(variable, {right: VALUE[:, 3:] + 50, left: VALUE[:, :3] - 50})
+def test_pieces_are_assigned_where_they_belong(divided: Any) -> None:
+    before = variables.value_of(divided).sharding
+    left, right = BOXES
+    variables.assign_pieces(divided, {right: VALUE[:, 3:] + 50, left: VALUE[:, :3] - 50})
     expected = np.concatenate([VALUE[:, :3] - 50, VALUE[:, 3:] + 50], axis=1)
-    assert np.asarray(variables.value_of(variable)).tobytes() == expected.tobytes()
-    assert variables.value_of(variable).sharding == before
+    assert np.asarray(variables.value_of(divided)).tobytes() == expected.tobytes()
+    assert variables.value_of(divided).sharding == before
 
 
 def test_the_bounds_of_a_piece_are_numbers_also_where_a_dimension_is_whole() -> None:

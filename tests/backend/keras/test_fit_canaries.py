@@ -37,27 +37,15 @@ def new_model(**arguments: Any) -> keras.Model:
     return model
 
 
-class Looking(keras.callbacks.Callback):
-    """Calls a function in a hook of fit."""
-
-    def __init__(self, hook: str, look: Callable[[keras.Model], None]) -> None:
-        super().__init__()
-        self.looks = 0
-
-        def called(*_: Any, **__: Any) -> None:
-            self.looks += 1
-            look(self.model)
-
-        setattr(self, hook, called)
-
-
 def fit(
-    hook: str, look: Callable[[keras.Model], None], data: Any = DATA, **arguments: Any
-) -> keras.callbacks.History:
-    looking = Looking(hook, look)
-    history = new_model().fit(data, verbose=0, shuffle=False, callbacks=[looking], **arguments)
-    assert looking.looks
-    return history
+    hook: str, look: Callable[[keras.Model], Any], **arguments: Any
+) -> tuple[keras.callbacks.History, list[Any]]:
+    """Calls a function in a hook of a fit; returns the history and what the function has returned."""
+    model, found = new_model(), list[Any]()
+    looking = keras.callbacks.LambdaCallback(**{hook: lambda *_, **__: found.append(look(model))})
+    history = model.fit(DATA, verbose=0, shuffle=False, callbacks=[looking], **arguments)
+    assert found, _changed(f"fit does not call {hook}")
+    return history, found
 
 
 def new_iterator(data: Any = DATA, steps_per_epoch: int | None = None) -> Any:
@@ -72,39 +60,40 @@ def test_fit_holds_this_in_a_local_variable_while_it_calls_its_callbacks(name: s
     assert name in variables, _changed(f"fit has no local variable {name!r} any more")
 
 
-def test_the_running_fit_is_found_from_its_first_callback() -> None:
-    found: list[Any] = []
-    fit("on_train_begin", lambda model: found.append(running_fit(model)), epochs=3, initial_epoch=1)
-    assert (found[0].epochs, found[0].initial_epoch) == (3, 1), _changed(
-        "fit's epochs, initial_epoch mean something else"
-    )
-    assert isinstance(found[0].feed, DatasetFeed)
-
-
-def test_a_fit_of_another_model_is_not_taken_for_this_one() -> None:
+def test_the_running_fit_is_found_from_its_first_callback_and_refused_if_it_is_another_or_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     other = new_model()
 
-    def look(model: keras.Model) -> None:
+    def look(model: keras.Model) -> Any:
         with pytest.raises(RuntimeError, match=r"called by model\.fit"):
             running_fit(other)
+        with monkeypatch.context() as patch:
+            patch.setattr(keras_fit, "_FIT_LOCALS", (*keras_fit._FIT_LOCALS, "moved_elsewhere"))
+            with pytest.raises(KerasInternalsError, match="moved_elsewhere"):
+                running_fit(model)
+        return running_fit(model)
 
-    fit("on_train_begin", look)
+    _, (found,) = fit("on_train_begin", look, epochs=3, initial_epoch=1)
+    assert (found.epochs, found.initial_epoch) == (3, 1), _changed(
+        "fit's epochs, initial_epoch mean something else"
+    )
+    assert isinstance(found.feed, DatasetFeed)
 
 
 def test_fit_calls_the_callbacks_of_the_list_that_its_container_has_then() -> None:
-    last = Looking("on_epoch_end", lambda model: None)
-    last_model = new_model()
+    def take(logs: Any = None) -> None:
+        others = running_fit(model).take_callbacks(first, last)
+        assert [type(other) for other in others] == [keras.callbacks.History], _changed(
+            f"fit's container has other callbacks: {others}"
+        )
 
-    class First(keras.callbacks.Callback):
-        def on_train_begin(self, logs: Any = None) -> None:
-            last.set_model(self.model)
-            others = running_fit(self.model).take_callbacks(self, last)
-            assert [type(other) for other in others] == [keras.callbacks.History], _changed(
-                f"fit's container has other callbacks: {others}"
-            )
-
-    last_model.fit(DATA, verbose=0, shuffle=False, callbacks=[First()])
-    assert last.looks == 1, _changed("CallbackList.callbacks is no longer what it calls at each event")
+    ended: list[int] = []
+    first = keras.callbacks.LambdaCallback(on_train_begin=take)
+    last = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ended.append(epoch))
+    model = new_model()
+    model.fit(DATA, verbose=0, shuffle=False, callbacks=[first])
+    assert ended == [0], _changed("CallbackList.callbacks is no longer what it calls at each event")
 
 
 def test_the_model_begins_at_its_initial_epoch_and_keeps_to_it() -> None:
@@ -118,7 +107,7 @@ def test_the_model_begins_at_its_initial_epoch_and_keeps_to_it() -> None:
         assert model._initial_epoch is None
         found.start_at(2)
 
-    history = fit("on_train_begin", start, epochs=4)
+    history, _ = fit("on_train_begin", start, epochs=4)
     assert history.epoch == [2, 3], _changed("fit no longer begins at Trainer._initial_epoch")
 
 
@@ -128,7 +117,7 @@ def test_the_logs_of_an_epoch_without_steps_are_looked_up_on_the_model() -> None
         found.feed.skip_next_epoch()
         found.logs_of_an_epoch_without_steps({"mine": 12.5}, of_step=True)
 
-    history = fit("on_train_begin", empty, epochs=2)
+    history, _ = fit("on_train_begin", empty, epochs=2)
     assert history.history["mine"] == [12.5], _changed(
         "fit no longer takes an epoch's logs from self._get_metrics_result_or_logs(logs)"
     )
@@ -173,39 +162,23 @@ def test_epoch_iterators_make_as_many_iterators_as_they_did(
     )
 
 
-def test_epoch_iterators_count_an_execution_before_they_hand_it_out() -> None:
-    iterator = new_iterator()
-    iterator.reset()
-    seen = [iterator._steps_seen for _ in iterator]
-    assert seen == [1, 2, 3, 4], _changed(f"TFEpochIterator._steps_seen counts differently: {seen}")
-
-
-def test_a_known_length_is_in_num_batches() -> None:
-    assert new_iterator()._num_batches == 4, _changed(
-        "TFEpochIterator._num_batches is not the number of batches"
-    )
-    assert new_iterator(DATA.repeat(), 3)._num_batches is None
-
-
-def test_the_dataset_is_there_as_distributed_and_as_given() -> None:
+def test_epoch_iterators_know_their_dataset_its_length_and_what_they_have_handed_out() -> None:
     iterator = new_iterator()
     assert iterator._distributed_dataset.element_spec == DATA.element_spec, _changed(
         "TFEpochIterator._distributed_dataset is not the dataset of the strategy"
     )
-    feed = DatasetFeed(iterator)
-    assert isinstance(feed.undistributed, tf.data.Dataset), _changed(
+    assert iterator._num_batches == 4, _changed("TFEpochIterator._num_batches is not the number of batches")
+    assert new_iterator(DATA.repeat(), 3)._num_batches is None
+    iterator.reset()
+    seen = [iterator._steps_seen for _ in iterator]
+    assert seen == [1, 2, 3, 4], _changed(f"TFEpochIterator._steps_seen counts differently: {seen}")
+    assert isinstance(DatasetFeed(iterator).undistributed, tf.data.Dataset), _changed(
         "the data adapter no longer keeps a tf.data dataset in _dataset"
     )
 
 
 def test_the_validation_of_a_fit_has_its_own_epoch_iterator() -> None:
-    found: list[Any] = []
-    fit(
-        "on_test_begin",
-        lambda model: found.append(keras_fit.evaluation_iterator(model)),
-        validation_data=DATA,
-        epochs=2,
-    )
+    _, found = fit("on_test_begin", keras_fit.evaluation_iterator, validation_data=DATA, epochs=2)
     assert isinstance(found[0], TFEpochIterator), _changed("Trainer._eval_epoch_iterator is gone")
     assert found[0] is found[1], _changed(
         "Trainer._eval_epoch_iterator is no longer kept between validations"
@@ -289,38 +262,34 @@ def test_keras_own_callbacks_keep_their_state_where_they_did(kind: type, tmp_pat
     callback.on_train_end()  # Closes what it has opened.
 
 
-def test_points_that_tensorboard_holds_back_can_be_written_out(tmp_path: Path) -> None:
-    board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False, update_freq="batch")
+def tensorboard(folder: Path, update_freq: Any) -> keras.callbacks.TensorBoard:
+    board = keras.callbacks.TensorBoard(str(folder), write_graph=False, update_freq=update_freq)
     board.set_model(new_model())
+    return board
+
+
+def test_points_that_tensorboard_holds_back_can_be_written_out_and_others_added(tmp_path: Path) -> None:
+    board = tensorboard(tmp_path, "batch")
+    writer = callbacks.train_summaries(board)
     board.on_train_begin()
+    assert callbacks.train_summaries(board) is writer, _changed("TensorBoard makes its writer anew")
     board.on_train_batch_begin(0)
     board.on_train_batch_end(0, {"loss": 1.0})
     (path,) = tmp_path.glob("train/events.out.tfevents.*")
     before = path.stat().st_size
     callbacks.flush_summaries(board)
-    assert path.stat().st_size > before, _changed("TensorBoard keeps its writers elsewhere")
-    board.on_train_end()
-
-
-def test_points_can_be_added_to_the_training_curves_of_tensorboard(tmp_path: Path) -> None:
-    board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False)
-    board.set_model(new_model())
-    writer = callbacks.train_summaries(board)
-    board.on_train_begin()
-    assert callbacks.train_summaries(board) is writer, _changed("TensorBoard makes its writer anew")
-    (path,) = tmp_path.glob("train/events.out.tfevents.*")
-    before = path.stat().st_size
+    written = path.stat().st_size
+    assert written > before, _changed("TensorBoard keeps its writers elsewhere")
     with writer.as_default():
         tf.summary.scalar("point", 1.0, step=1)
     writer.flush()
-    assert path.stat().st_size > before, _changed("TensorBoard has another writer for its training curves")
+    assert path.stat().st_size > written, _changed("TensorBoard has another writer for its training curves")
     board.on_train_end()
 
 
 @pytest.mark.parametrize(("batch", "due"), [(3, False), (4, True)])
 def test_tensorboard_takes_up_the_batch_that_it_stands_at(tmp_path: Path, batch: int, due: bool) -> None:
-    board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False, update_freq=2)
-    board.set_model(new_model())
+    board = tensorboard(tmp_path, 2)
     board.on_train_begin()
     board._global_train_batch = batch
     callbacks.take_up_step(board)
@@ -330,19 +299,9 @@ def test_tensorboard_takes_up_the_batch_that_it_stands_at(tmp_path: Path, batch:
     board.on_train_end()
 
 
-def test_a_fit_that_holds_something_else_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keras_fit, "_FIT_LOCALS", (*keras_fit._FIT_LOCALS, "moved_elsewhere"))
-
-    def look(model: keras.Model) -> None:
-        with pytest.raises(KerasInternalsError, match="moved_elsewhere"):
-            running_fit(model)
-
-    fit("on_train_begin", look)
-
-
 def test_the_progress_bar_of_a_fit_tells_when_it_was_drawn() -> None:
     """A bar is there from the first batch of an epoch until all callbacks have ended the epoch."""
-    drawn: list[tuple[str, bool]] = []
+    drawn: list[bool] = []
 
     class Looks(keras.callbacks.Callback):
         bar: callbacks.ProgressBar
@@ -350,18 +309,16 @@ def test_the_progress_bar_of_a_fit_tells_when_it_was_drawn() -> None:
         def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
             others = running_fit(self.model).take_callbacks(self, keras.callbacks.Callback())
             self.bar = callbacks.ProgressBar(others)
-            drawn.append(("begun", self.bar.drawn_at() > 0))
+            drawn.append(self.bar.drawn_at() > 0)
 
         def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
-            drawn.append((f"batch {batch}", self.bar.drawn_at() > 0))
+            drawn.append(self.bar.drawn_at() > 0)
 
         def on_epoch_end(self, epoch: int, logs: object = None) -> None:
-            drawn.append(("before it ends", self.bar.drawn_at() > 0))
+            drawn.append(self.bar.drawn_at() > 0)
             self.bar.ended()
-            drawn.append(("ended", self.bar.drawn_at() > 0))
+            drawn.append(self.bar.drawn_at() > 0)
 
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", jit_compile=False)  # The TPU wheels have no XLA for the CPU.
-    model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=4, verbose=1, callbacks=[Looks()])
-    assert drawn[:3] == [("begun", False), ("batch 0", False), ("batch 1", True)], drawn
-    assert drawn[3:5] == [("before it ends", True), ("ended", False)], drawn
+    new_model().fit(DATA.take(2), verbose=1, shuffle=False, callbacks=[Looks()])
+    # As it begins, before both batches, before it ends, and after.
+    assert drawn == [False, False, True, True, False]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 from keras_preempt.backend.keras import py_batches
+from tests.backend.programs import python
 
 STEPS = 7
 
@@ -64,9 +63,7 @@ def test_so_it_is_with_processes_of_keras() -> None:
             "print('same')",
         ]
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = python(program)
     assert done.stdout.split()[-1:] == ["same"], done.stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import Any
 
@@ -13,6 +12,7 @@ from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
 from keras_preempt.backend.tensorflow import array_batches
 from tests.backend.arrays import BATCH, DATA, OPTIONS, SAMPLES, X, drawn
+from tests.backend.programs import python
 
 
 def pipeline(seed: int = 3, **options: Any) -> tf.data.Dataset:
@@ -133,7 +133,5 @@ print("same")
 
 @pytest.mark.parametrize("shuffle", ["True", pytest.param("batch", marks=pytest.mark.chaos)])
 def test_several_replicas_get_the_same_parts_of_each_batch(shuffle: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", REPLICAS, shuffle], capture_output=True, text=True, timeout=590, check=False
-    )
+    run = python(REPLICAS, shuffle, timeout=590)
     assert run.stdout.split() == ["same"], run.stderr

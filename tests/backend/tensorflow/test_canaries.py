@@ -36,21 +36,25 @@ def numbers() -> tf.data.Dataset:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_eager_context_has_the_keys_of_the_coordination_service(method: str) -> None:
-    context = importlib.import_module("tensorflow.python.eager.context").context()
+def test_the_eager_context_has_the_keys_of_the_coordination_service_and_without_one_says_what_to_install(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("tensorflow.python.eager.context")
+    context = module.context()
     assert hasattr(context, method), _changed(f"Context.{method} is gone")
     parameters = list(inspect.signature(getattr(context, method)).parameters)
     assert parameters == METHODS[method], _changed(f"Context.{method} takes other parameters: {parameters}")
+    rest = SimpleNamespace(**{name: None for name in METHODS if name != method})
+    monkeypatch.setattr(module, "context", lambda: rest)
+    with pytest.raises(UnsupportedTensorFlow, match=f"{method}.*{versions.VERIFIED_TENSORFLOW[0]}"):
+        CoordinationKeys()
 
 
-def test_without_a_cluster_the_service_says_that_it_is_not_there() -> None:
+def test_without_a_cluster_the_service_says_that_it_is_not_there_and_there_are_no_remote_jobs() -> None:
     keys = CoordinationKeys()
     assert not keys.available(), _changed("a process without a cluster has a coordination service")
     with pytest.raises(tf.errors.FailedPreconditionError):
         keys.insert("keras_preempt/canary", "x")
-
-
-def test_a_process_that_was_connected_to_no_cluster_has_no_remote_jobs() -> None:
     assert coordination.remote_jobs() == (), _changed("Context.get_server_def is set without a cluster")
 
 
@@ -61,31 +65,28 @@ Collective ops is aborted by: Deadline Exceeded
 RPC: /tensorflow.CoordinationService/Heartbeat
 The error could be from a previous operation. Restart your program to reset."""
 
+RESTARTED = (
+    "/job:worker/replica:0/task:1 unexpectedly tried to connect with a different incarnation. "
+    "It has likely restarted."
+)
+
 
 @pytest.mark.parametrize(
-    ("error", "gone", "out_of_reach"),
+    ("kind", "message", "gone", "out_of_reach"),
     [
-        (tf.errors.UnavailableError(None, None, "Socket closed"), True, False),
-        (tf.errors.DeadlineExceededError(None, None, HEARTBEAT), True, True),
-        (tf.errors.DeadlineExceededError(None, None, "the table server did not answer"), False, False),
-        (
-            tf.errors.AbortedError(
-                None,
-                None,
-                "/job:worker/replica:0/task:1 unexpectedly tried to connect with a "
-                "different incarnation. It has likely restarted.",
-            ),
-            True,
-            False,
-        ),
-        (tf.errors.AbortedError(None, None, "Task /job:worker/task:1 was preempted."), False, False),
-        (tf.errors.InternalError(None, None, "heartbeat timeout"), False, False),
+        (tf.errors.UnavailableError, "Socket closed", True, False),
+        (tf.errors.DeadlineExceededError, HEARTBEAT, True, True),
+        (tf.errors.DeadlineExceededError, "the table server did not answer", False, False),
+        (tf.errors.AbortedError, RESTARTED, True, False),
+        (tf.errors.AbortedError, "Task /job:worker/task:1 was preempted.", False, False),
+        (tf.errors.InternalError, "heartbeat timeout", False, False),
     ],
 )
 def test_an_error_says_that_a_worker_is_gone_under_each_of_its_names(
-    error: tf.errors.OpError, gone: bool, out_of_reach: bool
+    kind: type[tf.errors.OpError], message: str, gone: bool, out_of_reach: bool
 ) -> None:
     # That TensorFlow really says so: tests/cluster/test_losses.py, with real workers.
+    error = kind(None, None, message)
     assert errors.says_a_worker_is_gone(error) == gone
     assert errors.says_the_service_is_out_of_reach(error) == out_of_reach
 
@@ -123,17 +124,6 @@ def test_where_the_op_is_linked_it_is_called_and_its_error_is_the_one(
         errors.check_preemption(None)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_method_that_is_gone_is_an_error_that_says_what_to_install(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = importlib.import_module("tensorflow.python.eager.context")
-    rest = SimpleNamespace(**{name: None for name in METHODS if name != method})
-    monkeypatch.setattr(module, "context", lambda: rest)
-    with pytest.raises(UnsupportedTensorFlow, match=f"{method}.*{versions.VERIFIED_TENSORFLOW[0]}"):
-        CoordinationKeys()
-
-
 def test_an_iterator_has_a_resource_that_can_be_saved_and_restored() -> None:
     iterator = iter(numbers())
     assert hasattr(iterator, "_iterator_resource"), _changed("tf.data iterators have no _iterator_resource")
@@ -164,12 +154,6 @@ def test_an_iterator_whose_state_would_be_incomplete_has_none(stateful: Callable
     assert not datasets.never_has_state(numbers().shuffle(4, seed=1).map(lambda n: n + 1).batch(2))
 
 
-def test_a_strategys_iterator_has_no_state() -> None:
-    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
-    iterator = iter(strategy.experimental_distribute_dataset(numbers().batch(2)))
-    assert datasets.iterator_state(iterator) is None
-
-
 def test_what_is_no_state_is_refused() -> None:
     with pytest.raises(ValueError, match="Was the pipeline changed"):
         datasets.restore_iterator(iter(numbers()), b"nothing")
@@ -177,13 +161,16 @@ def test_what_is_no_state_is_refused() -> None:
         datasets.restore_iterator(object(), b"nothing")
 
 
-def test_a_dataset_knows_its_inputs_and_a_shuffle_by_its_class() -> None:
+def test_a_dataset_knows_its_inputs_and_a_shuffle_by_its_class_and_its_buffer() -> None:
     dataset = numbers().shuffle(4, seed=1).map(lambda n: n)
     (shuffle,) = dataset._inputs()
     assert type(shuffle).__name__ == "_ShuffleDataset", _changed(
         f"a shuffle is now a {type(shuffle).__name__}"
     )
     assert type(shuffle._inputs()[0]).__name__ == "_RangeDataset", _changed("datasets have other inputs")
+    assert list(datasets.shuffle_buffers(numbers().repeat().shuffle(50))) == [(50, 8)], _changed(
+        "_ShuffleDataset._buffer_size is gone"
+    )
 
 
 @pytest.mark.parametrize(("seed", "unseeded"), [(None, 1), (7, 0)])
@@ -217,19 +204,14 @@ def test_a_dataset_knows_whether_it_keeps_the_order(deterministic: bool | None) 
         assert ordered == (deterministic is not False), _changed(f"{name} hides whether it keeps the order")
 
 
-def test_a_distributed_dataset_knows_its_pipeline() -> None:
+def test_a_distributed_dataset_knows_its_pipeline_and_its_iterators_have_no_state() -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     dataset = numbers().batch(2)
     distributed = strategy.experimental_distribute_dataset(dataset)
     assert datasets.pipelines_of(distributed) == [dataset], _changed("_original_dataset is gone")
+    assert datasets.iterator_state(iter(distributed)) is None
     made = strategy.distribute_datasets_from_function(lambda context: numbers().batch(2))
     assert len(datasets.pipelines_of(made)) == 1, _changed("_datasets is gone")
-
-
-def test_a_shuffle_knows_its_buffer() -> None:
-    assert list(datasets.shuffle_buffers(numbers().repeat().shuffle(50))) == [(50, 8)], _changed(
-        "_ShuffleDataset._buffer_size is gone"
-    )
 
 
 def test_the_state_of_a_shuffle_says_how_often_it_drew() -> None:
@@ -252,13 +234,11 @@ def test_the_state_of_a_shuffle_says_how_often_it_drew() -> None:
 def test_two_shuffles_are_counted_as_two() -> None:
     dataset = numbers().shuffle(4, seed=1).map(lambda n: n).shuffle(4, seed=2)
     iterator = iter(dataset)
-    untouched = datasets.iterator_state(iterator)
-    next(iterator)
-    drawn = datasets.iterator_state(iterator)
-    assert untouched is not None
-    assert drawn is not None
-    assert not datasets.keeps_every_shuffle(untouched, dataset)  # the lower one is made at the first draw
-    assert datasets.keeps_every_shuffle(drawn, dataset)
+    for drawn in (False, True):  # The lower one is made at the first draw.
+        state = datasets.iterator_state(iterator)
+        assert state is not None
+        assert datasets.keeps_every_shuffle(state, dataset) == drawn
+        next(iterator)
 
 
 @pytest.mark.parametrize(
@@ -279,8 +259,7 @@ def test_shuffles_that_reshuffle_while_they_are_drawn_are_known(
     )
 
 
-@pytest.mark.parametrize("name", sorted(datasets._MADE_AT_ONCE))
-def test_a_kind_of_dataset_that_is_known_by_name_still_has_it(name: str) -> None:
+def test_a_kind_of_dataset_that_is_known_by_name_still_has_it() -> None:
     made = [
         numbers().map(lambda n: n),
         numbers().map(lambda n: n, num_parallel_calls=2),
@@ -290,7 +269,8 @@ def test_a_kind_of_dataset_that_is_known_by_name_still_has_it(name: str) -> None
         numbers().filter(lambda n: True),
         numbers().with_options(tf.data.Options()),
     ]
-    assert name in {type(dataset).__name__ for dataset in made}, _changed(f"{name} has another name")
+    gone = set(datasets._MADE_AT_ONCE) - {type(dataset).__name__ for dataset in made}
+    assert not gone, _changed(f"{gone} have other names")
 
 
 def test_the_key_of_tensorflows_own_notice_is_what_it_was() -> None:

@@ -52,30 +52,26 @@ class Model(keras.Model):
         return {"loss": loss}
 
 
-class AtStart(keras.callbacks.Callback):
-    """Calls a function with the model and its running fit in on_train_begin, and keeps what it returns."""
-
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        super().__init__()
-        self.function = function
-        self.result: Any = None
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.result = self.function(self.model, running_fit(self.model))
-
-
 @pytest.fixture(autouse=True)
 def _no_global_seed() -> None:
     """With one, an operation has a seed although nobody gives it one."""
     tf.random.set_seed(None)
 
 
+def _fit(model: Any, look: Callable[[Any, Any], Any], data: Any = DATA, epochs: int = 1) -> tuple[Any, Any]:
+    """Fits; returns the history, and what a function of the model and its data has returned as training began."""
+    found: list[Any] = []
+    begin = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: found.append(look(model, running_fit(model).feed.dataset))
+    )
+    history = model.fit(data, verbose=0, epochs=epochs, shuffle=False, callbacks=[begin])
+    return history.history, found[0]
+
+
 def _traced(model: Any, data: Any = DATA, **arguments: Any) -> Any:
     """The trace that is made at the start of a fit of two epochs."""
     model.compile(**arguments)
-    callback = AtStart(lambda model, fit: trace(model, fit.feed.dataset))
-    model.fit(data, verbose=0, epochs=2, shuffle=False, callbacks=[callback])
-    return callback.result
+    return _fit(model, trace, data, epochs=2)[1]
 
 
 @pytest.mark.usefixtures("fresh_keras")
@@ -108,29 +104,24 @@ def test_the_first_step_uses_the_trace(arguments: dict[str, Any], data: str) -> 
 
 
 def test_tracing_makes_what_training_makes_and_runs_nothing() -> None:
-    seen: list[Any] = []
-
-    def look(model: Any, fit: Any) -> None:
+    def look(model: Any, data: Any) -> None:
         assert not model.layer.built
         assert not model.other.built
-        traced = trace(model, fit.feed.dataset)
-        assert traced is not None
-        weights = [value.numpy() for value in model.layer.variables]
-        seen.extend([weights, len(model.other.variables), steps_done(model), model.generator.state.numpy()])
+        assert trace(model, data) is not None
+        assert len([value.numpy() for value in model.layer.variables]) == 2
+        assert len(model.other.variables) == 6
+        assert steps_done(model) == 0, "tracing has run a step"
+        state = tf.random.Generator.from_seed(4).state.numpy()
+        assert (model.generator.state.numpy() == state).all(), "tracing has drawn"
 
     model = Model(lambda self, x: x + self.generator.normal(tf.shape(x)))
     model.compile()
-    model.fit(DATA, verbose=0, shuffle=False, callbacks=[AtStart(look)])
-    weights, slots, steps, state = seen
-    assert (len(weights), slots) == (2, 6)
-    assert steps == 0, "tracing has run a step"
-    assert (state == tf.random.Generator.from_seed(4).state.numpy()).all(), "tracing has drawn"
+    _fit(model, look)
     assert steps_done(model) == 4
 
 
 def test_what_trains_eagerly_is_not_traced() -> None:
-    model = Model()
-    assert _traced(model, run_eagerly=True) is None
+    assert _traced(Model(), run_eagerly=True) is None
     tf.config.run_functions_eagerly(True)
     try:
         assert _traced(Model()) is None
@@ -149,26 +140,25 @@ def test_a_step_that_cannot_be_traced_fails_in_the_first_step_in_its_own_words()
 def test_a_value_that_is_set_before_the_first_step_is_in_it() -> None:
     model = Model()
     model.compile()
-    found: list[Any] = []
 
-    def begin(model: Any, fit: Any) -> None:
-        found.append(trace(model, fit.feed.dataset))
+    def begin(model: Any, data: Any) -> None:
+        traced = trace(model, data)
+        assert traced is not None
         model.factor = 0.0
-        assert found[0].drop_if_outdated(model) == ["factor"]
-        assert not found[0].drop_if_outdated(model), "traced once more for nothing"
+        assert traced.drop_if_outdated(model) == ["factor"]
+        assert not traced.drop_if_outdated(model), "traced once more for nothing"
 
-    history = model.fit(DATA, verbose=0, shuffle=False, callbacks=[AtStart(begin)])
-    assert history.history["loss"] == [0.0]
+    history, _ = _fit(model, begin)
+    assert history["loss"] == [0.0]
 
 
 def test_a_trace_of_an_earlier_fit_stays() -> None:
     model = Model()
     _traced(model)
-    again = AtStart(lambda model, fit: trace(model, fit.feed.dataset))
     traces = list(model.traces)
-    model.fit(DATA, verbose=0, shuffle=False, callbacks=[again])
+    _, again = _fit(model, trace)
     model.factor = 0.0
-    assert not again.result.drop_if_outdated(model), "Keras would not trace it again either"
+    assert not again.drop_if_outdated(model), "Keras would not trace it again either"
     assert model.traces == traces
 
 
@@ -248,31 +238,25 @@ def test_optimizers_in_lists_dictionaries_and_inner_models_are_found_and_count()
 
 
 @pytest.mark.parametrize("arguments", [{}, {"steps_per_execution": 2}], ids=str)
-def test_what_a_step_changes_and_the_model_does_not_hold_is_saved(arguments: dict[str, Any]) -> None:
-    outside, constant = tf.Variable(1.0), tf.Variable(2.0, name="constant")
+def test_what_a_step_changes_and_the_model_does_not_hold_is_saved_in_the_order_of_its_use(
+    arguments: dict[str, Any],
+) -> None:
+    outside = [tf.Variable(float(number), name="same") for number in range(20)]
+    constant = tf.Variable(2.0, name="constant")
 
     def noise(self: Any, x: Any) -> Any:
-        outside.assign_add(constant * GLOBAL.normal(()))
-        return x * outside
+        for variable in outside:
+            variable.assign_add(constant * GLOBAL.normal(()))
+        return x * outside[0]
 
     model = Model(noise)
     traced = _traced(model, **arguments)
     state = ModelState(model, tf.distribute.get_strategy(), changed=traced.changed_variables)
-    assert state.holds(outside.handle)
+    assert all(state.holds(variable.handle) for variable in outside)
     assert not state.holds(constant.handle), "what only is read is not saved"
     assert state.holds(GLOBAL.state.handle)
-    assert len([name for name in state.mirrored if name.startswith("step/")]) == 2
-
-
-def test_variables_of_a_step_come_in_the_order_of_their_use() -> None:
-    outside = [tf.Variable(float(number), name="same") for number in range(20)]
-
-    def noise(self: Any, x: Any) -> Any:
-        for variable in outside:
-            variable.assign_add(1.0)
-        return x
-
-    found = [each for each in _traced(Model(noise)).changed_variables if each.name == "same:0"]
+    assert len([name for name in state.mirrored if name.startswith("step/")]) == 21
+    found = [each for each in traced.changed_variables if each.name == "same:0"]
     assert [id(each) for each in found] == [id(each) for each in outside]
 
 

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -21,11 +20,11 @@ from keras_preempt.testing import DrillPreemption, DrillVerdict, drill
 from keras_preempt.testing.drills import running
 from tests.cli.drill.test_json import schema
 from tests.cluster.harness import is_running
+from tests.testing.conftest import PATIENT, wait_until
 from tests.testing.drills import trained
 from tests.testing.drills.trained import FAKE
 
 ROOT = Path(__file__).parents[3]
-PATIENT = 300.0
 
 
 @pytest.fixture(autouse=True)
@@ -125,13 +124,6 @@ def test_the_verdict_has_every_field_of_the_json() -> None:
     documented = getattr(schema, "__wrapped__", schema)()
     told = set(documented["properties"]) - {"format"}
     assert {each.name for each in fields(DrillVerdict)} - {"output", "log", "kept"} == told
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    limit = time.monotonic() + PATIENT
-    while not condition():
-        assert time.monotonic() < limit, f"not within {PATIENT} s: {what}"
-        time.sleep(0.05)
 
 
 def test_a_drill_that_does_not_end_is_ended(

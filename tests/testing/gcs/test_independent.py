@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from gcp_storage_emulator.server import create_server
 from google.api_core import exceptions
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage
 
 from keras_preempt.testing import FakeGcs
+from tests.testing.conftest import client_at
 
 CONTENTS = {
     "empty": b"",
@@ -37,11 +36,7 @@ def emulator() -> Iterator[Any]:
         port = probe.getsockname()[1]
     server = create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
     server.start()
-    client = storage.Client(
-        project="p",
-        credentials=AnonymousCredentials(),
-        client_options={"api_endpoint": f"http://127.0.0.1:{port}"},
-    )
+    client = client_at(f"http://127.0.0.1:{port}")
     yield client
     client.close()
     server.stop()

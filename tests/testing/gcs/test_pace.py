@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import requests
 from google.api_core.client_info import ClientInfo
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage
 
 from keras_preempt.testing import FakeGcs
 from keras_preempt.testing.gcs.pace import BURST_SECONDS
+from tests.testing.conftest import client_at
 
 CONTENT = bytes(600_000)
 CONNECTIONS = 3
@@ -41,20 +40,10 @@ def _seconds(buckets: list[Any], way: str) -> float:
 @contextmanager
 def _machines(gcs: FakeGcs, names: str) -> Iterator[list[Any]]:
     """The bucket as clients on machines see it, which are told apart by their user agents."""
+    agents = [ClientInfo(user_agent=name) for name in names]  # type: ignore[no-untyped-call]
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                closing(
-                    storage.Client(
-                        project="fake-project",
-                        credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
-                        client_options={"api_endpoint": gcs.endpoint},
-                        client_info=ClientInfo(user_agent=name),  # type: ignore[no-untyped-call]
-                    )
-                )
-            ).bucket("bucket")
-            for name in names
-        ]
+        clients = [stack.enter_context(closing(client_at(gcs.endpoint, client_info=it))) for it in agents]
+        yield [client.bucket("bucket") for client in clients]
 
 
 def _connection(gcs: FakeGcs) -> socket.socket:

@@ -11,11 +11,9 @@ from google.api_core import exceptions
 
 QUANTUM = 256 * 1024
 CONTENT = random.Random(1).randbytes(5 * QUANTUM + 12345)
+SIZE = len(CONTENT)
 BIG = random.Random(2).randbytes(33 * QUANTUM + 12345)
 """More than 8 MiB: of less the client sends all in one request, if it knows the size."""
-
-
-SIZE = len(CONTENT)
 
 
 def start(gcs, name="a", total=SIZE, **query):
@@ -30,9 +28,9 @@ def start(gcs, name="a", total=SIZE, **query):
     return response.headers["Location"]
 
 
-def send(where, first, data, total=SIZE):
+def send(where, first, data, total=SIZE, **headers):
     place = f"bytes {first}-{first + len(data) - 1}/{total}" if data else f"bytes */{total}"
-    return requests.put(where, data=data, headers={"Content-Range": place}, timeout=10)
+    return requests.put(where, data=data, headers={"Content-Range": place, **headers}, timeout=10)
 
 
 @pytest.mark.parametrize("size", [QUANTUM, 8 * QUANTUM, 40 * QUANTUM])
@@ -58,50 +56,40 @@ def test_a_streamed_file_is_stored_when_it_is_closed_also_where_it_is_empty(gcs,
     assert gcs.content("bucket", "a") == CONTENT
 
 
-def test_the_service_says_how_much_it_keeps(gcs):
-    where = start(gcs)
+def test_the_service_says_how_much_it_keeps_and_the_end_may_be_sent_or_asked_for_again(gcs):
+    where, piece = start(gcs), CONTENT[QUANTUM : 2 * QUANTUM + 5]
     status = send(where, 0, b"", "*")
     assert (status.status_code, "Range" in status.headers) == (308, False)
     assert send(where, 0, CONTENT[:QUANTUM]).headers["Range"] == f"bytes=0-{QUANTUM - 1}"
-    assert (
-        send(where, QUANTUM, CONTENT[QUANTUM : 2 * QUANTUM + 5]).headers["Range"]
-        == f"bytes=0-{2 * QUANTUM - 1}"
-    )
+    assert send(where, QUANTUM, piece).headers["Range"] == f"bytes=0-{2 * QUANTUM - 1}"
     assert send(where, 0, b"", "*").headers["Range"] == f"bytes=0-{2 * QUANTUM - 1}"
     assert send(where, 3 * QUANTUM, CONTENT[3 * QUANTUM :]).status_code == 400
-    assert send(where, QUANTUM, CONTENT[QUANTUM:]).status_code == 200
+    end = send(where, QUANTUM, CONTENT[QUANTUM:])
+    assert end.status_code == 200
+    assert send(where, 0, b"", "*").json() == end.json()
+    assert send(where, 0, CONTENT).json() == end.json()
+    assert gcs.objects("bucket")["a"].generation == int(end.json()["generation"])
     assert gcs.content("bucket", "a") == CONTENT
 
 
 def test_a_client_that_cannot_bear_a_308_is_told_it_in_a_header(gcs):
     """As Google's client for Go asks, whose HTTP library takes every 308 for a redirection."""
-    where = start(gcs)
-    headers = {"X-GUploader-No-308": "yes", "Content-Range": f"bytes 0-{QUANTUM - 1}/{SIZE}"}
-    piece = requests.put(where, data=CONTENT[:QUANTUM], headers=headers, timeout=10)
+    where, no_308 = start(gcs), {"X-GUploader-No-308": "yes"}
+    piece = send(where, 0, CONTENT[:QUANTUM], **no_308)
     assert (piece.status_code, piece.headers["X-HTTP-Status-Code-Override"]) == (200, "308")
     assert (piece.headers["Range"], piece.content) == (f"bytes=0-{QUANTUM - 1}", b"")
-    headers["Content-Range"] = f"bytes {QUANTUM}-{SIZE - 1}/{SIZE}"
-    end = requests.put(where, data=CONTENT[QUANTUM:], headers=headers, timeout=10)
+    end = send(where, QUANTUM, CONTENT[QUANTUM:], **no_308)
     assert (end.status_code, "X-HTTP-Status-Code-Override" in end.headers) == (200, False)
     assert end.json()["size"] == str(SIZE)
     assert gcs.content("bucket", "a") == CONTENT
-
-
-def test_the_end_may_be_sent_or_asked_for_again(gcs):
-    where = start(gcs)
-    first = send(where, 0, CONTENT).json()
-    assert send(where, 0, b"", "*").json() == first
-    assert send(where, 0, CONTENT).json() == first
-    assert gcs.objects("bucket")["a"].generation == int(first["generation"])
 
 
 def test_more_or_other_than_was_announced_is_refused(gcs):
     where = start(gcs, total=10)
     assert send(where, 0, b"0123456789a", 11).status_code == 400
     assert send(where, 0, b"0123456789a", "*").status_code == 400
-    bad = requests.put(where, data=b"01", headers={"Content-Range": "bytes 0-9/10"}, timeout=10)
-    assert bad.status_code == 400
-    assert requests.put(where, data=b"01", headers={"Content-Range": "2 to 3"}, timeout=10).status_code == 400
+    for place in ("bytes 0-9/10", "2 to 3"):
+        assert send(where, 0, b"01", **{"Content-Range": place}).status_code == 400
     assert gcs.objects("bucket") == {}
 
 
@@ -116,12 +104,11 @@ def test_a_precondition_is_checked_at_the_start_and_again_at_the_end(gcs, bucket
     assert send(where, QUANTUM, CONTENT[QUANTUM:]).status_code == 412  # Refused once, refused for good.
     assert gcs.objects("bucket") == {}
     gcs.put("bucket", "a", b"theirs")
-    before = len(gcs.requests)
+    gcs.forget_requests()
+    blob = bucket.blob("a", chunk_size=QUANTUM)
     with pytest.raises(exceptions.PreconditionFailed):
-        bucket.blob("a", chunk_size=QUANTUM).upload_from_file(
-            io.BytesIO(CONTENT), if_generation_match=0, retry=None
-        )
-    assert "PUT" not in {request.method for request in gcs.requests[before:]}
+        blob.upload_from_file(io.BytesIO(CONTENT), if_generation_match=0, retry=None)
+    assert "PUT" not in {request.method for request in gcs.requests}
 
 
 def test_a_cancelled_unknown_or_lost_session_takes_nothing(gcs):
