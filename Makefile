@@ -22,6 +22,9 @@ BACKEND ?= tensorflow
 DEMO_ENV := KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1 \
 	JAX_PLATFORMS=cpu
 
+# A container may forbid Python to keep what it compiles. Then each of some hundred processes compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test durations versions lint types chaos slurm bench docs docs-check lock clean
 
 help: ## Show this list

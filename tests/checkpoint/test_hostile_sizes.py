@@ -60,20 +60,18 @@ def test_the_memory_that_a_process_can_have_is_not_more_than_its_limit(little_me
     assert 300 << 20 < memory_limit() <= 400 << 20
 
 
-BRACKETS = b"[" + b",".join([b"[]"] * (20 << 20)) + b"]"  # becomes 3 GB of lists
-
-
 @pytest.mark.parametrize("name", [MANIFEST, part_file(0), local_file(0)])
 def test_a_document_or_header_that_would_grow_in_memory_is_refused_first(
     name: str, targets: Targets, little_memory: None
 ) -> None:
+    brackets = b"[" + b"[]," * (20 << 20) + b"[]]"  # becomes 3 GB of lists
     path = targets.folder / name
     if name == local_file(0):
-        header = b'{"__metadata__":' + BRACKETS + b"}"
+        header = b'{"__metadata__":' + brackets + b"}"
         path.write_bytes(len(header).to_bytes(8, "little") + header)
         list_file(targets.folder, name)
     else:
-        path.write_bytes(seal_text(path.read_text()[:-2] + f',"x":{BRACKETS.decode()}}}'))
+        path.write_bytes(seal_text(path.read_text()[:-2] + f',"x":{brackets.decode()}}}'))
     if name == part_file(0):
         list_part(targets.folder, name)
     assert "values" in assert_passed_over(targets)
