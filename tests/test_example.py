@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from keras_preempt.cli.main import main
-from keras_preempt.testing import drill
-from tests.cluster.harness import QUIET_CPU, run_cluster
+from tests.cluster.harness import QUIET_CPU, keras_preempt, run_cluster
 from tests.docs.shown import assert_shown, assert_shown_after
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.py"
@@ -33,16 +34,19 @@ def test_example_trains_on_one_device_and_goes_on_where_it_stopped(tmp_path):
 
 
 def test_example_on_two_workers_ends_with_the_same_bits_after_a_preemption(tmp_path, monkeypatch, capsys):
-    verdict = drill(
-        EXAMPLE, tmp_path / "unused", "--epochs", 2,
-        workers=2, preempt=1, seed=1, timeout=400, keep=tmp_path / "kept", log=tmp_path / "log", environment=QUIET_CPU,
-    )  # fmt: skip
-    assert verdict.identical, verdict
-    assert verdict.steps_lost == 0
+    log = tmp_path / "log"
+    asked = f"drill --workers 2 --preempt 1 --seed 1 --timeout 400 --keep {tmp_path}/kept --"
+    script = f"{sys.executable} {EXAMPLE} {tmp_path}/unused --epochs 2"
+    with log.open("w") as output:
+        environment = {**os.environ, **QUIET_CPU}
+        done = subprocess.run(
+            [*keras_preempt(), *asked.split(), *script.split()], env=environment, stdout=output, stderr=output
+        )
+    assert done.returncode == 0, log.read_text()
     assert not (tmp_path / "unused").exists(), "a drill trains in directories of its own"
 
     # The documentation shows this drill, and what may be looked at after it.
-    assert_shown("digits drill", (tmp_path / "log").read_text())
+    assert_shown("digits drill", log.read_text())
     (preempted,) = (tmp_path / "kept" / "preempted").iterdir()
     (tmp_path / "runs").mkdir()
     for name in ("digits", "1"):

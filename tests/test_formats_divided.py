@@ -40,7 +40,7 @@ def test_it_is_read_whole_and_its_pieces_are_put_together(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 def test_it_is_continued_bit_by_bit(tmp_path: Path) -> None:
-    training = JaxTraining(tmp_path, 2, "mp")
+    training = JaxTraining(tmp_path, 2, "mp", fresh=False)
     shutil.copytree(KEPT, training.directory)
     training.finish()
     with np.load(f"{KEPT}.restored.0.npz") as expected, np.load(training.restored()) as restored:
@@ -48,7 +48,7 @@ def test_it_is_continued_bit_by_bit(tmp_path: Path) -> None:
             np.testing.assert_array_equal(restored[name], expected[name], err_msg=name)
     if differences(END, training.output, 2):
         # The processor or a release of JAX may round otherwise than where the directory was made.
-        undisturbed = JaxTraining(tmp_path / "undisturbed", 2, "mp")
+        undisturbed = JaxTraining(tmp_path / "undisturbed", 2, "mp", fresh=False)
         undisturbed.finish()
         assert differences(END, undisturbed.output, 2), "the restart alone made a difference"
         for process in range(2):

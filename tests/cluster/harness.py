@@ -64,6 +64,16 @@ def describe(outputs: Sequence[str]) -> str:
     return "\n".join(parts)
 
 
+def keras_preempt() -> list[str]:
+    """The command line whose workers are forked, too, unless every process is to start from scratch."""
+    program = "keras_preempt" if all_fresh() else "tests.cluster.forked_cli"
+    return [sys.executable, "-m", program]
+
+
+def all_fresh() -> bool:
+    return os.environ.get("KERAS_PREEMPT_FRESH_PROCESSES") == "1"
+
+
 class RunningCluster:
     """A started cluster; a context manager that ends it."""
 
@@ -79,9 +89,7 @@ class RunningCluster:
         self._news = threading.Condition()
         self._lines: list[list[str]] = [[] for _ in range(workers)]
         self._gone: set[int] = set()
-        fresh = (
-            fresh or command[0] != sys.executable or os.environ.get("KERAS_PREEMPT_FRESH_PROCESSES") == "1"
-        )
+        fresh = fresh or command[0] != sys.executable or all_fresh()
         self._cluster = (LocalCluster if fresh else ForkedCluster)(
             workers,
             command,

@@ -61,7 +61,7 @@ def test_a_process_killed_in_a_save_in_mid_training_or_while_restoring_goes_on_f
     training.preempt(Strike("batch 0 2"))
     saved = training.checkpoints
     training.crash(failpoints={0: "restore.after-read"})
-    training.crash(Strike("batch 3 2", signal="SIGKILL"))
+    training.crash(Strike("batch 2 4", signal="SIGKILL"))
     # A disk that fails is no preemption: it has to be seen, and the checkpoint before it stays.
     failed = training.start(Strike("batch 2 1"), env={VARIABLE: "save.between-parts=raise"})
     failed.assert_codes(NOT_SAVED)

@@ -16,7 +16,7 @@ from tests.cluster.harness import run_cluster
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
-_SHORT = ("finite, 3", "unknown length, 3", "overflow, 1", "overwritten", "both", "embedding, accumulated")
+_SHORT = ("finite, 3", "unknown length, 3", "overflow, 1", "both", "embedding, accumulated")
 """Cases of `make test`."""
 
 #: Batch statistics differ on one device, and so does shuffled data: Keras makes one iterator less there.

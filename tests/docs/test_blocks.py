@@ -80,12 +80,19 @@ def test_every_fence_belongs_to_a_block_and_every_comment_above_one_is_understoo
         assert set(block.notes) <= set(NOTES), f"{block.where}: {set(block.notes) - set(NOTES)}"
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
+def _is_run(block: Block) -> bool:
+    return block.language == "python" or block.language in SHELLS
+
+
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(each, id=each.where, marks=pytest.mark.docs if _is_run(each) else ()) for each in BLOCKS],
+)
 def test_every_block_is_run_or_compared(
     block: Block, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if block.language == "python" or block.language in SHELLS:
+    if _is_run(block):
         error = request.getfixturevalue("errors").get(block.where)
         if error and error.startswith(SKIPPED):
             pytest.skip(error)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+from tests.cluster.harness import all_fresh, keras_preempt
 from tests.gallery.catalogue import Identical, Said, Script
 
 ROOT = Path(__file__).parents[2]
@@ -99,12 +100,10 @@ def drill(script: Script, folder: Path, backend: str = "tensorflow") -> Outcome:
 
     With ``KERAS_PREEMPT_FRESH_PROCESSES=1``, as `make chaos FRESH=1` has it, each process starts from scratch.
     """
-    fresh = os.environ.get("KERAS_PREEMPT_FRESH_PROCESSES") == "1"
-    program = "keras_preempt.cli.main" if fresh else "tests.cluster.forked_cli"
     done = subprocess.run(
-        [sys.executable, "-m", program, "drill", *moments(script), "--", sys.executable, str(script.path)],
+        [*keras_preempt(), "drill", *moments(script), "--", sys.executable, str(script.path)],
         cwd=folder,
-        env={**os.environ, **_environment(fresh), "KERAS_BACKEND": backend},
+        env={**os.environ, **_environment(), "KERAS_BACKEND": backend},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -149,10 +148,10 @@ def _of_worker(output: str) -> list[str]:
     return [line.removeprefix(_WORKER) for line in output.splitlines() if line.startswith(_WORKER)]
 
 
-def _environment(fresh: bool) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Quiet and on the CPU; otherwise as a user runs it."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "KERAS_PREEMPT_PLATFORM": "generic"}
-    if fresh:
+    if all_fresh():
         return quiet
     path = [str(ROOT), os.environ.get("PYTHONPATH", "")]  # The drill runs in a folder of its own.
     return {**quiet, "PYTHONPATH": os.pathsep.join(filter(None, path))}

@@ -19,7 +19,7 @@ MOMENTS = {
     "a step": r"AT done ",
     "validation": r"AT test_batch ",
     "the end of an epoch": r"AT epoch_end ",
-    "the end of the training": r"AT epoch_end 3",
+    "the end of the training": r"AT epoch_end 2",
     "saving": r"AT saving",
 }
 """By name, the line of a worker that begins it; None: the start of its process."""

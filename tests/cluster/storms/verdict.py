@@ -68,7 +68,7 @@ def _statuses(start: Start, workers: int) -> list[str]:
         output = start.outputs[worker]
         # Before the callback listens, and after the fit, a signal does what it does to any program.
         listens = "Watching over" in output or "AT epoch" in output
-        trains = listens and "AT epoch_end 3" not in output and not start.hit(INT)
+        trains = listens and "AT epoch_end 2" not in output and not start.hit(INT)
         allowed = _allowed(start, lost, trains, TERM)
         if lost and not listens:  # TensorFlow's own error about a worker that never came.
             allowed |= {1, -signal.SIGABRT}
