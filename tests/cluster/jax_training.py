@@ -11,7 +11,13 @@ from tests.cluster.outcome import assert_identical
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_jax.py"
 PREEMPTED = 75
-ON_JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+ON_JAX = {
+    "KERAS_BACKEND": "jax",
+    "JAX_PLATFORMS": "cpu",
+    "JAX_NUM_CPU_DEVICES": "1",
+    # Steps that are run so seldom are compiled faster than they would be optimized.
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+}
 PATIENCE = 300.0  # seconds for one incarnation, on a busy machine
 
 Strike = tuple[int, str, str]
