@@ -69,15 +69,15 @@ class Worker(NamedTuple):
     main: Main
     entered: int
     watch: Watch
-    at: At | None
-    member: Frozen | None  # None: nothing happens in this worker any more
-    heard: int  # how much of its script has happened
-    time: int  # index into `TIMES`
-    announced: bool  # a signal handler has announced a notice, and no call has come back yet
-    listener: Request | None  # what each of its threads has to put
-    countdown: Request | None
-    thread: Request | None  # of the main thread
-    watcher: Request | None
+    at: At | None = None
+    member: Frozen | None = None  # None: nothing happens in this worker any more
+    heard: int = 0  # how much of its script has happened
+    time: int = 0  # index into `TIMES`
+    announced: bool = False  # a signal handler has announced a notice, and no call has come back yet
+    listener: Request | None = None  # what each of its threads has to put
+    countdown: Request | None = None
+    thread: Request | None = None  # of the main thread
+    watcher: Request | None = None
 
 
 class Round(NamedTuple):

@@ -51,16 +51,13 @@ class Model:
         """Worker `i` as fit begins."""
         member = Member(i, Standing())
         assert member.start(TIMES[0], RESERVE) is None
-        return Worker(
-            Main.RUNNING, 0, Watch.WAITING, None, frozen(member), 0, 0, False, None, None, None, None
-        )
+        return Worker(Main.RUNNING, 0, Watch.WAITING, member=frozen(member))
 
     @staticmethod
     def end(worker: Worker, how: Main) -> Worker:
         """`worker` ended: all that matters to others is how far it came."""
         came = worker.entered - (Main.RUNNING < worker.main < Main.LEFT)
-        entered = worker.entered if how is Main.LEFT else came
-        return Worker(how, entered, Watch.ENDED, None, None, 0, 0, False, None, None, None, None)
+        return Worker(how, worker.entered if how is Main.LEFT else came, Watch.ENDED)
 
     def steps(self, i: int, worker: Worker, keys: Keys, facts: int) -> tuple[list[Step], bool]:
         """Each step that worker `i` can do next, and whether these may be run before all steps of the others."""
@@ -68,11 +65,12 @@ class Model:
         if heeded != worker:
             return [(f"{i} need not call", heeded, keys)], True
         member = thawed(worker.member)
-        current = self._round(keys, member.round)
+        current = round_of(keys, member.round, self.cluster.workers)
         others: list[Step] = []
         watcher: list[Step] = []
         if facts & Facts.SILENT:
-            worker = self._quiet(worker)
+            # What the threads had to put gets nowhere.
+            worker = worker._replace(listener=None, countdown=None, thread=None, watcher=None)
             if member.state in (State.LISTENING, State.ANSWERED):
                 member.lose()
                 lost = worker._replace(member=frozen(member), watch=Watch.ENDED, at=None)
@@ -89,16 +87,8 @@ class Model:
 
     # -- Calls -------------------------------------------------------------------------------------
 
-    def _round(self, keys: Keys, number: int) -> Round:
-        return round_of(keys, number, self.cluster.workers)
-
     def _say(self, request: Request, keys: Keys) -> Keys:
         return say(request, keys, self.cluster.workers)
-
-    @staticmethod
-    def _quiet(worker: Worker) -> Worker:
-        """What the threads had to put gets nowhere."""
-        return worker._replace(listener=None, countdown=None, thread=None, watcher=None)
 
     def _without_vain_calls(self, worker: Worker, keys: Keys) -> Worker:
         """A call where one stands already, or for a round that everyone has left, changes nothing."""
@@ -106,7 +96,7 @@ class Model:
             request: Request | None = getattr(worker, name)
             if request is None:
                 continue
-            stands = self._round(keys, request.round).call is not None
+            stands = round_of(keys, request.round, self.cluster.workers).call is not None
             if stands or request.round < thawed(worker.member).round:
                 worker = worker._replace(**{name: None})
         return worker
@@ -328,10 +318,8 @@ class Model:
 
     def _pass(self, i: int, worker: Worker, keys: Keys, member: Member) -> Step:
         # A member that lost coordination cannot know the plan any more.
-        known = [
-            entry.plan for entry in keys if entry.number >= member.round and member.state is not State.LOST
-        ]
-        for plan in known:
+        known = () if member.state is State.LOST else keys
+        for plan in (entry.plan for entry in known if entry.number >= member.round):
             if plan is not None and plan.abort is None and worker.entered >= plan.target:
                 raise Violation(f"worker {i} passes boundary {worker.entered}, target {plan.target}")
         if worker.entered == self.last:  # Asks again, or gives up.
@@ -348,9 +336,8 @@ class Model:
         if worker.entered != plan.target and not last:
             raise Violation(f"worker {i} acts at {worker.entered}, target {plan.target}")
         if plan.goes_on and not last:
-            return [
-                self._goes_on(i, worker._replace(time=time), keys) for time in times(self.script(i), worker)
-            ]
+            at_times = [worker._replace(time=time) for time in times(self.script(i), worker)]
+            return [self._goes_on(i, each, keys) for each in at_times]
         member.leave()
         if last and member.state is not State.FINISHED:
             raise Violation(f"worker {i} leaves at the last boundary instead of finishing")

@@ -12,7 +12,7 @@ from keras_preempt.agreement import alignment, member
 from keras_preempt.agreement.alignment import Plan, State
 from keras_preempt.agreement.grace import Standing
 from keras_preempt.agreement.member import Member, Request, Withdrawn
-from keras_preempt.agreement.messages import At, Call, Position
+from keras_preempt.agreement.messages import At, Call
 from tests.agreement import model
 from tests.agreement.alignment_cluster import Cluster
 
@@ -26,11 +26,7 @@ def attention_ends_with_the_answers(patch: pytest.MonkeyPatch) -> None:
 
 def answers_where_it_was(patch: pytest.MonkeyPatch) -> None:
     """A worker that trains answers with the boundary that it has entered, and not with the next one."""
-
-    def answer(index: int, entered: int, held: Position | None, doomed: bool) -> At:
-        return At(index, entered, held, doomed) if entered else At(index, 1, held, doomed)
-
-    patch.setattr(member, "answer", answer)
+    patch.setattr(member, "answer", lambda index, entered, *rest: At(index, max(entered, 1), *rest))
 
 
 def plans_the_lowest(patch: pytest.MonkeyPatch) -> None:
@@ -58,14 +54,14 @@ def leaves_at_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(member, "outcome", lambda plan, last: alignment.outcome(plan, False))
 
 
+def returns_no_request(patch: pytest.MonkeyPatch, name: str) -> None:
+    whole = getattr(Member, name)
+    patch.setattr(Member, name, lambda *given: (whole(*given), None)[1])
+
+
 def asks_no_more_after_an_abort(patch: pytest.MonkeyPatch) -> None:
     """A notice is forgotten if the round that was called for it is aborted."""
-    whole = Member.take
-
-    def take(self: Member, plan: Plan, now: float, reserve: float) -> None:
-        whole(self, plan, now, reserve)
-
-    patch.setattr(Member, "take", take)
+    returns_no_request(patch, "take")
 
 
 def leaves_one_that_calls(patch: pytest.MonkeyPatch) -> None:
@@ -120,13 +116,7 @@ def withdraws_all(patch: pytest.MonkeyPatch) -> None:
 
 def calls_once(patch: pytest.MonkeyPatch) -> None:
     """A notice that comes during a save that goes on is not called for after it."""
-    whole = Member.acted
-
-    def acted(self: Member, now: float, reserve: float) -> Request | None:
-        whole(self, now, reserve)
-        return None
-
-    patch.setattr(Member, "acted", acted)
+    returns_no_request(patch, "acted")
 
 
 def counts_down_before_an_interrupt(patch: pytest.MonkeyPatch) -> None:
@@ -147,11 +137,13 @@ def does_not_hold_for_a_signal(patch: pytest.MonkeyPatch) -> None:
 def counts_on_the_boundary_before_a_signal(patch: pytest.MonkeyPatch) -> None:
     """A worker that was told by a signal handler answers with a boundary that it has passed already."""
     whole = Member.expect
+    patch.setattr(
+        Member, "expect", lambda self, now, entered=sys.maxsize: whole(self, now, max(0, entered - 1))
+    )
 
-    def expect(self: Member, now: float, entered: int = sys.maxsize) -> bool:
-        return whole(self, now, max(0, entered - 1))
 
-    patch.setattr(Member, "expect", expect)
+def told(script: str) -> Cluster:
+    return Cluster(2, 3, False, scripts=(script,))
 
 
 MUTATIONS: list[tuple[Mutation, Cluster, str]] = [
@@ -165,27 +157,15 @@ MUTATIONS: list[tuple[Mutation, Cluster, str]] = [
     (gives_up_at_once, Cluster(2, 2, False, patience="none"), "gives up after 0 rounds"),
     (takes_no_failure, Cluster(2, 3, False, "raise"), "stuck"),
     (asks_no_more_after_an_abort, Cluster(2, 3, False, patience="none"), "does nothing about a notice"),
-    (counts_down_to_nothing, Cluster(2, 3, False, scripts=("r",)), "does nothing about a notice"),
-    (
-        counts_down_to_the_first,
-        Cluster(2, 3, False, scripts=("rn",)),
-        "does nothing about a notice|without time",
-    ),
-    (keeps_what_is_withdrawn, Cluster(2, 3, False, scripts=("rw",)), "no notice stands"),
-    (withdraws_all, Cluster(2, 3, False, scripts=("rnw",)), "has forgotten a notice"),
-    (calls_once, Cluster(2, 3, False, scripts=("pr",)), "does nothing about a notice"),
-    (
-        counts_down_before_an_interrupt,
-        Cluster(2, 3, False, scripts=("ri",)),
-        "does nothing about an interrupt",
-    ),
-    (calls_once, Cluster(2, 3, False, scripts=("pi",)), "does nothing about an interrupt"),
+    (counts_down_to_nothing, told("r"), "does nothing about a notice"),
+    (counts_down_to_the_first, told("rn"), "does nothing about a notice|without time"),
+    (keeps_what_is_withdrawn, told("rw"), "no notice stands"),
+    (withdraws_all, told("rnw"), "has forgotten a notice"),
+    (calls_once, told("pr"), "does nothing about a notice"),
+    (counts_down_before_an_interrupt, told("ri"), "does nothing about an interrupt"),
+    (calls_once, told("pi"), "does nothing about an interrupt"),
     (trains_on_without_time, Cluster(2, 3, False), "train on without time"),
-    (does_not_hold_for_a_signal, Cluster(2, 3, False, scripts=("sn",)), "although a notice was announced"),
-    (
-        counts_on_the_boundary_before_a_signal,
-        Cluster(2, 3, False, scripts=("sn",)),
-        "beyond it|passes boundary",
-    ),
+    (does_not_hold_for_a_signal, told("sn"), "although a notice was announced"),
+    (counts_on_the_boundary_before_a_signal, told("sn"), "beyond it|passes boundary"),
 ]
 """Each with a cluster that shows it, and with what the explorer says about it."""

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from keras_preempt.agreement.alignment import Decision, State, abort_plan, make_plan
 from keras_preempt.agreement.grace import reserve
@@ -52,12 +52,13 @@ class _Cluster:
             source = "signal" if number % 2 else "cloud"
             notice = Notice(source, "a notice", when, when + grace, id=str(number), heard_at=when)
             worker = self.workers[index]
-            self.after(when, lambda worker=worker, notice=notice: worker.notice(notice))  # type: ignore[misc]
+            worker.after(when, partial(worker.notice, notice))
             if number < len(self.schedule.withdrawals):
-                later = when + self.schedule.withdrawals[number]
-                self.after(later, lambda worker=worker, notice=notice: worker.withdraw(notice))  # type: ignore[misc]
+                worker.after(
+                    when + self.schedule.withdrawals[number], partial(worker.member.withdraw, notice)
+                )
         for index, when in self.schedule.deaths:
-            self.after(when, self.workers[index].die)
+            self.workers[index].after(when, self.workers[index].die)
         result = self.result
         while self._queue:
             self.now, _, do = heapq.heappop(self._queue)
@@ -101,21 +102,21 @@ class _Cluster:
     def step(self, worker: _Worker) -> None:
         took = self.random.uniform(0.5, 1.5)
         if not self.schedule.lockstep or worker.entered == 0:
-            self.after(took, worker.enter)
+            worker.after(took, worker.enter)
             return
         inside = self._in_step.setdefault(worker.entered, [])
         inside.append(worker)
         if len(inside) == len(self.workers):
             for each in inside:
-                self.after(took + self.some_delay(), each.enter)
+                each.after(took + self.some_delay(), each.enter)
         elif any(other.ended == "dead" and other not in inside for other in self.workers):
-            self.after(took, lambda: worker.end("raised"))
+            worker.after(took, worker.fail)
 
     def someone_died(self, dead: _Worker) -> None:
         for inside in self._in_step.values():
             if len(inside) < len(self.workers) and dead not in inside:
                 for worker in inside:
-                    self.after(self.some_delay(), lambda worker=worker: worker.end("raised"))  # type: ignore[misc]
+                    worker.after(self.some_delay(), worker.fail)
 
 
 class _Worker:
@@ -138,9 +139,13 @@ class _Worker:
     def now(self) -> tuple[float, float]:
         return self.cluster.now, self.cluster.reserve
 
+    def after(self, seconds: float, do: Callable[[], None]) -> None:
+        """`do` then, unless this worker has ended by then."""
+        self.cluster.after(seconds, lambda: None if self.ended else do())
+
     def later(self, do: Callable[[], None]) -> None:
-        """`do` a moment later, as another atomic step, unless this worker has ended by then."""
-        self.cluster.after(self.cluster.some_delay() / 10, lambda: None if self.ended else do())
+        """`do` a moment later, as another atomic step."""
+        self.after(self.cluster.some_delay() / 10, do)
 
     def begin(self) -> None:
         self.put(self.member.start(*self.now()))
@@ -148,16 +153,12 @@ class _Worker:
         self.cluster.step(self)
 
     def die(self) -> None:
-        if not self.ended:
-            self.ended = "dead"
-            self.cluster.someone_died(self)
+        self.ended = "dead"
+        self.cluster.someone_died(self)
 
-    def end(self, how: str) -> None:
-        if self.ended:
-            return
-        self.ended = how
-        if how == "raised":
-            self.put(self.member.close("a collective failed"))
+    def fail(self) -> None:
+        self.ended = "raised"
+        self.put(self.member.close("a collective failed"))
 
     def put(self, request: Request | None, told: Callable[[bool], None] | None = None) -> None:
         if request is not None:
@@ -166,8 +167,6 @@ class _Worker:
     # Notices and the countdown.
 
     def notice(self, notice: Notice) -> None:
-        if self.ended:
-            return
         if notice.source == "signal":
             self.member.expect(self.cluster.now)
 
@@ -177,10 +176,6 @@ class _Worker:
             self.count_down()
 
         self.later(notify)
-
-    def withdraw(self, notice: Notice) -> None:
-        if not self.ended:
-            self.member.withdraw(notice)
 
     def count_down(self) -> None:
         """Calls when the countdown says so, by what stands then."""
@@ -194,12 +189,14 @@ class _Worker:
 
     # The watcher thread.
 
+    def await_key(self, then: Callable[[str], None], *rest: str | int) -> None:
+        """`then` with what stands there, unless this worker has ended by then."""
+        self.cluster.get(self.key(*rest), lambda text: None if self.ended else then(text))
+
     def listen(self) -> None:
-        self.cluster.get(self.key("call"), self.see_call)
+        self.await_key(self.see_call, "call")
 
     def see_call(self, text: str) -> None:
-        if self.ended:
-            return
         call = _decode_call(text)
         self.member.hear(call)
         if isinstance(call, Call):
@@ -212,16 +209,16 @@ class _Worker:
         call, number, me = self.call, self.member.round, self.member.index
         assert call is not None
         self.cluster.put(self.key("at", me), self.member.answer(self.entered).encode())
-        self.cluster.get(self.key("plan"), self.see_plan)
+        self.await_key(self.see_plan, "plan")
         if call.member == me:
             self.gather(call)
 
         def give_up() -> None:
-            if not self.ended and self.member.round == number and self.member.state is State.ANSWERED:
+            if self.member.round == number and self.member.state is State.ANSWERED:
                 abort = abort_plan(call, f"member {me} waited too long")
                 self.cluster.put(self.key("plan"), abort.encode())
 
-        self.cluster.after(self.cluster.schedule.patience, give_up)
+        self.after(self.cluster.schedule.patience, give_up)
 
     def gather(self, call: Call) -> None:
         answers: list[At] = []
@@ -232,16 +229,14 @@ class _Worker:
             answers.append(At.decode(text))
             # What was gathered for a round that was aborted meanwhile must not become the plan of the next.
             waiting = self.member.round == number and self.member.state is State.ANSWERED
-            if len(answers) == len(members) and waiting and not self.ended:
+            if len(answers) == len(members) and waiting:
                 plan = make_plan(call, answers, members)
                 self.cluster.put(self.key("plan"), plan.encode())
 
         for member in members:
-            self.cluster.get(self.key("at", member), receive)
+            self.await_key(receive, "at", member)
 
     def see_plan(self, text: str) -> None:
-        if self.ended:
-            return
         self.put(self.member.take(_decode_plan(text), *self.now()))
         if self.member.state is State.LISTENING:
             self.listen()
@@ -251,8 +246,6 @@ class _Worker:
     # The main thread.
 
     def enter(self) -> None:
-        if self.ended:
-            return
         self.entered += 1
         self.later(self.look)
 
@@ -271,7 +264,7 @@ class _Worker:
         request = self.member.finish()
         if request is None:
             self.member.leave()
-            self.end("alone")
+            self.ended = "alone"
         else:
             self.put(request, lambda _: None if self.ended else self.hold())
 
@@ -286,9 +279,7 @@ class _Worker:
             return
         decision = self.member.let_go(self.entered)
         if decision is Decision.ACT:
-            self.cluster.after(
-                self.cluster.random.uniform(0.1, 0.3), lambda: None if self.ended else self.act()
-            )
+            self.after(self.cluster.random.uniform(0.1, 0.3), self.act)
         elif decision is Decision.PASS and self.last:
             self.ask()
         elif decision is Decision.PASS:

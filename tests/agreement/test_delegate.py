@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -100,8 +101,8 @@ def _short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 def jobs() -> Iterator[Callable[..., Job]]:
     begun: list[Job] = []
 
-    def begin(*entered: int, members: int | None = None, hurries: bool = False) -> Job:
-        begun.append(Job(*entered, members=members, hurries=hurries))
+    def begin(*entered: int, **options: Any) -> Job:
+        begun.append(Job(*entered, **options))
         return begun[-1]
 
     yield begin
@@ -133,14 +134,12 @@ def whoever_has_called_begins_no_further_step(jobs: Callable[..., Job]) -> None:
     job = jobs(3)
     late = job.service.hold_back("wait", lambda member, key: key.endswith("/0/call"))
     job.notify(0)
-    acted: list[int | None] = []
-    main = threading.Thread(target=lambda: acted.append(job.run_on(0)))
-    main.start()
-    while job.delegates[0].member.held is None and main.is_alive():
-        time.sleep(0.001)  # Nobody is told that it holds; or else it comes to its end.
-    late()
-    main.join(10)
-    assert acted == [4]
+    with ThreadPoolExecutor(1) as pool:
+        acted = pool.submit(job.run_on, 0)
+        while job.delegates[0].member.held is None and not acted.done():
+            time.sleep(0.001)  # Nobody is told that it holds; or else it comes to its end.
+        late()
+        assert acted.result(10) == 4
 
 
 def a_round_without_an_answer_of_everyone_is_aborted(jobs: Callable[..., Job]) -> None:
@@ -264,14 +263,10 @@ def _patient_with_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "PLAN_MARGIN", 10.0)
 
 
-def finish(job: Job) -> tuple[threading.Thread, list[Plan | None]]:
+def finish(job: Job) -> Plan | None:
     """Worker 0 comes to the last boundary."""
     job.mains[0].entered = LAST
-    found: list[Plan | None] = []
-    end = Position(1, "end", 0)
-    thread = threading.Thread(target=lambda: found.append(job.delegates[0].finish(end)))
-    thread.start()
-    return thread, found
+    return job.delegates[0].finish(Position(1, "end", 0))
 
 
 @pytest.mark.usefixtures("_patient_with_plans")
@@ -279,9 +274,7 @@ def test_one_whose_rounds_are_all_aborted_at_its_end_gives_up_and_tells_the_othe
     jobs: Callable[..., Job], caplog: pytest.LogCaptureFixture
 ) -> None:
     job = jobs(LAST - 1, members=2)  # The other one is frozen.
-    thread, found = finish(job)
-    thread.join(10)
-    assert found == [None]
+    assert finish(job) is None
     why = "no agreement at the end of training, after 3 rounds"
     (text,) = job.service.await_key(f"/{ROUNDS_PER_REASON}/call")
     assert Failure.decode(text) == Failure(0, "", 0, why)
@@ -297,14 +290,14 @@ def test_one_that_gives_up_at_its_end_holds_if_another_call_came_first(jobs: Cal
     call = Call(1, Kind.FINISHED, "training finished")
     other.put_if_absent(key(1, ROUNDS_PER_REASON, "call"), call.encode())
     late = job.service.hold_back("wait", lambda member, key: key.endswith(f"/{ROUNDS_PER_REASON}/call"))
-    thread, found = finish(job)
-    job.service.await_call(0, "put", f"/{ROUNDS_PER_REASON}/call")  # It has given up.
-    late()
-    job.service.await_key(f"/{ROUNDS_PER_REASON}/at/0")
     plan = Plan(LAST, Kind.FINISHED, (0, 1), ())
-    other.put_if_absent(key(1, ROUNDS_PER_REASON, "plan"), plan.encode())
-    thread.join(10)
-    assert found == [plan]
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(finish, job)
+        job.service.await_call(0, "put", f"/{ROUNDS_PER_REASON}/call")  # It has given up.
+        late()
+        job.service.await_key(f"/{ROUNDS_PER_REASON}/at/0")
+        other.put_if_absent(key(1, ROUNDS_PER_REASON, "plan"), plan.encode())
+        assert found.result(10) == plan
 
 
 def test_what_a_signal_handler_sets_is_not_cleared_by_what_was_decided_before(

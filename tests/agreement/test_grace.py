@@ -72,13 +72,12 @@ def test_what_the_user_says_and_what_the_notice_says(
 
 
 def test_the_earliest_deadline_decides_and_a_notice_replaces_the_one_of_the_same_event() -> None:
-    standing = Standing().add(notice(deadline=200.0, id="a")).add(notice(deadline=300.0, id="b"))
-    assert standing.gone_by == 200.0
-    standing = standing.add(notice(deadline=150.0, id="c"))
-    assert standing.gone_by == 150.0
-    assert standing.first.id == "c"
-    standing = Standing().add(notice(deadline=200.0, id="a")).add(notice(deadline=300.0, id="a"))
-    assert standing.gone_by == 300.0
+    one = Standing().add(notice(deadline=200.0, id="a"))
+    other = one.add(notice(deadline=300.0, id="b"))
+    assert other.gone_by == 200.0
+    third = other.add(notice(deadline=150.0, id="c"))
+    assert (third.gone_by, third.first.id) == (150.0, "c")
+    assert one.add(notice(deadline=300.0, id="a")).gone_by == 300.0
 
 
 def test_a_signal_that_is_sent_again_does_not_begin_the_grace_period_anew() -> None:

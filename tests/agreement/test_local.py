@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -9,9 +9,10 @@ from keras_preempt.agreement.coordinator import CoordinationTimeout, Coordinator
 from tests.checkpoint.round_table import together
 
 
-def test_one_process_is_member_0_of_1() -> None:
+def test_one_process_is_member_0_of_1_and_needs_nobody_to_report_an_error() -> None:
     coordinator: Coordinator = LocalCoordinator()
     assert (coordinator.member, coordinator.members) == (0, 1)
+    coordinator.report_error("lost")
 
 
 def test_of_many_threads_exactly_one_inserts_and_what_it_inserts_is_never_changed() -> None:
@@ -24,13 +25,11 @@ def test_of_many_threads_exactly_one_inserts_and_what_it_inserts_is_never_change
 
 def test_a_wait_returns_as_soon_as_the_key_is_there() -> None:
     coordinator = LocalCoordinator()
-    values: list[str] = []
-    thread = threading.Thread(target=lambda: values.append(coordinator.wait_for("plan", None)))
-    thread.start()
-    coordinator.put_if_absent("other", "x")  # wakes it for nothing
-    coordinator.put_if_absent("plan", "y")
-    thread.join(10)
-    assert values == ["y"]
+    with ThreadPoolExecutor(1) as pool:
+        value = pool.submit(coordinator.wait_for, "plan", 10)
+        coordinator.put_if_absent("other", "x")  # wakes it for nothing
+        coordinator.put_if_absent("plan", "y")
+        assert value.result() == "y"
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, 0.05])
@@ -51,7 +50,3 @@ def test_deleting_removes_what_lies_below_and_nothing_beside() -> None:
     for key in ("fit/10/call", "fit/2/call"):
         assert not coordinator.put_if_absent(key, "again"), key
     coordinator.delete("nothing")
-
-
-def test_an_error_report_needs_nobody() -> None:
-    LocalCoordinator().report_error("lost")

@@ -94,17 +94,25 @@ def test_one_that_has_asked_in_a_round_or_is_lost_asks_nobody_at_the_end() -> No
     assert lost.finish() is None
 
 
-def test_a_plan_that_ends_training_cannot_be_followed_by_more_of_it() -> None:
+def test_a_plan_that_ends_training_cannot_be_followed_by_more_of_it_or_by_the_call_of_a_notice() -> None:
+    member = acting(PLAN)
     with pytest.raises(ProtocolError, match="a plan after which training continues"):
-        acting(PLAN).acted(0.0, RESERVE)
+        member.acted(0.0, RESERVE)
+    member.leave()
+    assert member.notify(notice(), 0.0, RESERVE) == (Heard.OVER, None)
 
 
 # -- Notices --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ends_in", "goes_on"), [(None, False), (20.0, False), (60.0, True)])
-def test_a_notice_calls_at_once_and_says_whether_there_is_time(ends_in: float | None, goes_on: bool) -> None:
-    heard, request = begun().notify(notice(ends_in), 0.0, RESERVE)
+@pytest.mark.parametrize(
+    ("grace", "ends_in", "goes_on"),
+    [(None, None, False), (None, 20.0, False), (None, 60.0, True), (0.0, 600.0, False)],
+)
+def test_a_notice_calls_at_once_and_says_whether_there_is_time_of_which_the_user_may_leave_less(
+    grace: float | None, ends_in: float | None, goes_on: bool
+) -> None:
+    heard, request = begun(grace).notify(notice(ends_in), 0.0, RESERVE)
     assert heard is Heard.NEWS
     assert (call_of(request).kind, call_of(request).goes_on) == (Kind.PREEMPTED, goes_on)
 
@@ -116,31 +124,22 @@ def test_a_notice_before_the_start_calls_at_the_start_and_holds_the_main_thread(
     assert member.awaits_call
 
 
-def test_a_notice_that_leaves_more_time_changes_nothing() -> None:
-    member = begun()
-    member.notify(notice(60.0, "a"), 0.0, RESERVE)
-    assert member.notify(notice(90.0, "b"), 0.0, RESERVE)[0] is Heard.KNOWN
-    assert member.notify(notice(30.0, "c"), 0.0, RESERVE)[0] is Heard.NEWS
-
-
 def test_a_hint_is_a_reason_to_save_and_none_to_leave() -> None:
     member = begun()
     heard, request = member.notify(notice(hint=True), 0.0, RESERVE)
     assert (heard, call_of(request).kind, bool(member.standing)) == (Heard.HINT, Kind.PERIODIC, False)
 
 
-def test_a_notice_after_the_end_calls_nobody() -> None:
-    member = acting(PLAN)
-    member.leave()
-    assert member.notify(notice(), 0.0, RESERVE) == (Heard.OVER, None)
-
-
-def test_withdrawal_says_what_it_is_still_good_for() -> None:
+def test_a_notice_that_leaves_more_time_changes_nothing_and_withdrawal_says_what_it_is_still_good_for() -> (
+    None
+):
     member = begun()
     assert member.withdraw(notice()) is Withdrawn.UNKNOWN
     member.notify(notice(60.0, "a"), 0.0, RESERVE)
-    member.notify(notice(90.0, "b"), 0.0, RESERVE)
-    assert member.withdraw(notice(id="a")) is Withdrawn.OTHERS_STAND
+    assert member.notify(notice(90.0, "b"), 0.0, RESERVE)[0] is Heard.KNOWN
+    assert member.notify(notice(30.0, "c"), 0.0, RESERVE)[0] is Heard.NEWS
+    for id in ("a", "c"):
+        assert member.withdraw(notice(id=id)) is Withdrawn.OTHERS_STAND
     assert member.withdraw(notice(id="b")) is Withdrawn.FREE
     assert planned(PLAN, notice()).withdraw(notice()) is Withdrawn.TOO_LATE
 
@@ -190,8 +189,7 @@ def test_an_announced_notice_that_does_not_come_holds_for_a_moment_only() -> Non
 
 def test_nothing_is_expected_outside_of_a_fit_or_during_the_countdown() -> None:
     assert not Member(0).expect(0.0)
-    member = counting()
-    assert not member.expect(0.0)
+    assert not counting().expect(0.0)
 
 
 # -- The countdown ------------------------------------------------------------------------------------------
@@ -231,8 +229,3 @@ def test_a_round_that_is_aborted_during_the_countdown_does_not_end_it_early() ->
     member.hear(Call(1, Kind.PERIODIC))
     assert member.take(ABORT, 0.0, RESERVE) is None
     assert member.due(RESERVE) == 90.0
-
-
-def test_the_user_may_leave_less_time_than_the_notice() -> None:
-    member = begun(grace=0.0)
-    assert not call_of(member.notify(notice(600.0), 0.0, RESERVE)[1]).goes_on

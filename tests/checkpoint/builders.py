@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -65,15 +66,8 @@ def write_parts(
     shares = dict(zip(writers, partition(specs, len(writers)), strict=True))
     for member in members:
         mirrored = [(slice_, tensors[slice_.tensor]) for slice_ in shares.get(member, [])]
-        write_part(
-            store,
-            directory,
-            member,
-            mirrored,
-            local(step, member),
-            state(step, member),
-            position or at(step),
-        )
+        own = local(step, member), state(step, member)
+        write_part(store, directory, member, mirrored, *own, position or at(step))
 
 
 def commit_parts(store: Store, directory: str, step: int, **changed: Any) -> Manifest:
@@ -132,7 +126,5 @@ def little_memory_taken(most: int) -> Iterator[None]:
 
 
 def refuse_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    def link(*_: Any) -> None:
-        raise OSError(errno.EOPNOTSUPP, "no hard links here")
-
-    monkeypatch.setattr(os, "link", link)
+    none_here = OSError(errno.EOPNOTSUPP, "no hard links here")
+    monkeypatch.setattr(os, "link", mock.Mock(side_effect=none_here))

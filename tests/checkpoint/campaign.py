@@ -151,7 +151,7 @@ class _Simulation:
         except (CheckpointError, OSError) as error:
             self.checker.restore_ends(worker, restore, None, [str(error)], hindered=self._faulty(before))
             return
-        folder = None if chosen is None else chosen.directory
+        folder = chosen and chosen.directory
         self.checker.restore_ends(worker, restore, folder, told, hindered=self._faulty(before))
         if chosen is None and told:
             return  # as the real start does: an error, and nothing is changed
@@ -204,17 +204,10 @@ class _Simulation:
         directory = attempt_directory(step, attempt)
         tensors = tensors_of(attempt)
         specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in tensors.items()]
-        share = partition(specs, job.members)[member]
+        share = [(piece, tensors[piece.tensor]) for piece in partition(specs, job.members)[member]]
         position = {"epoch": 0, "phase": "train", "batch": step, "step": step}
-        writer.write_part(
-            store,
-            directory,
-            member,
-            [(piece, tensors[piece.tensor]) for piece in share],
-            local_of(attempt, member),
-            state_of(attempt, member),
-            position,
-        )
+        local, state = local_of(attempt, member), state_of(attempt, member)
+        writer.write_part(store, directory, member, share, local, state, position)
         times: dict[str, Any] = {
             "clock": lambda: self.scheduler.now,
             "wait": lambda seconds: self.scheduler.wait(worker, seconds),
@@ -224,22 +217,17 @@ class _Simulation:
             if manifest is None:
                 raise CheckpointError(f"nobody has committed {directory}")
         else:
-            manifest = committing.commit(
-                store,
-                committing.Attempt(
-                    step=step,
-                    name=attempt,
-                    position=position,
-                    kind="periodic",
-                    members=job.members,
-                    writers=tuple(range(job.members)),
-                    specs=specs,
-                ),
-                timeout=1.0,
-                optional_timeout=0.0,
-                now=lambda: self.scheduler.now,
-                **times,
+            plan = committing.Attempt(
+                step=step,
+                name=attempt,
+                position=position,
+                kind="periodic",
+                members=job.members,
+                writers=tuple(range(job.members)),
+                specs=specs,
             )
+            limits = {"timeout": 1.0, "optional_timeout": 0.0}
+            manifest = committing.commit(store, plan, **limits, now=times["clock"], **times)
         self.commits += 1
         self.checker.told(worker, directory, repr(manifest))
         if member < self.scenario.committers and not self._faulty(before):
@@ -251,18 +239,15 @@ class _Simulation:
         for _ in range(6):
             restore = self.checker.restore_begins()
             chosen, told = self._restore(store, reader.committed(store))
-            self.checker.restore_ends(
-                worker, restore, None if chosen is None else chosen.directory, told, hindered=False
-            )
+            self.checker.restore_ends(worker, restore, chosen and chosen.directory, told, hindered=False)
 
     def _audit(self, worker: Worker, store: SteppedStore) -> None:
         """Whatever has happened: one who starts now gets the newest whole checkpoint."""
         restore = self.checker.restore_begins()
         chosen, told = self._restore(store, reader.committed(store))
-        folder = None if chosen is None else chosen.directory
         if chosen is not None and (problem := problem_of(self.place.read, chosen.directory)) is not None:
-            self._fail(f"restore: {folder} was restored, and is broken: {problem}")
-        self.checker.restore_ends(worker, restore, folder, told, hindered=False)
+            self._fail(f"restore: {chosen.directory} was restored, and is broken: {problem}")
+        self.checker.restore_ends(worker, restore, chosen and chosen.directory, told, hindered=False)
 
 
 def campaign(

@@ -96,16 +96,14 @@ class Checker:
             return
         if now is not None and before is not None:
             self.fail(f"overwritten: {worker.name} changed {name}")
-        if now is None:
-            del self._contents[name]
-        else:
+        self._contents.pop(name, None)
+        if now is not None:
             self._contents[name] = now
         if name.startswith("step-"):
             self._look_at(worker, name, created=now is not None)
 
     def _look_at(self, worker: Worker, name: str, *, created: bool) -> None:
         folder = _folder(name)
-        manifest = self._contents.get(f"{folder}/{MANIFEST}")
         if name.endswith(MANIFEST):
             if created:
                 self._check_fence(worker, folder)
@@ -114,18 +112,17 @@ class Checker:
         was = folder in self.whole
         self.whole.discard(folder)
         self.broken.discard(folder)
-        problem = None
-        if manifest is not None:
+        if f"{folder}/{MANIFEST}" in self._contents:
             problem = problem_of(self.read, folder)
-            (self.whole if problem is None else self.broken).add(folder)
             if problem is None:
+                self.whole.add(folder)
                 self._ever_whole.add(folder)
-        if folder in self.whole and (self._newest is None or order_of(folder) > order_of(self._newest)):
-            self._newest = folder
-        if problem is not None:
-            if folder not in self._after_clearing:
-                self.fail(f"whole: after {worker.name} touched {name}: {problem}")
-            self.exceptions += 1
+                self._newest = max(self._newest or folder, folder, key=order_of)
+            else:
+                self.broken.add(folder)
+                if folder not in self._after_clearing:
+                    self.fail(f"whole: after {worker.name} touched {name}: {problem}")
+                self.exceptions += 1
         if self._newest is not None and self._newest not in self.whole:
             self.fail(f"newest: {self._newest} is gone or broken after {worker.name} touched {name}")
         if was and folder not in self.whole:
@@ -159,12 +156,9 @@ class Checker:
         if len(newer) < wanted:
             self.fail(f"superseded: {worker.name} removed {folder} with only {sorted(newer)} after it")
         if self.keep_every is not None and folder not in self._late:
-            period = [
-                other
-                for other in self.whole
-                if step_of(other) // self.keep_every == step_of(folder) // self.keep_every
-            ]
-            if min(period, key=order_of) == folder:
+            period = step_of(folder) // self.keep_every
+            others = [other for other in self.whole if step_of(other) // self.keep_every == period]
+            if min(others, key=order_of) == folder:
                 self.fail(f"superseded: {worker.name} removed {folder}, the first of its period")
 
     def _newest_claim(self) -> int:
@@ -201,12 +195,11 @@ class Checker:
     ) -> None:
         """A start has restored a checkpoint, or none; `told` are the errors on the way."""
         self._restores.remove(restore)
-        newest = max(restore.stable, key=lambda name: (step_of(name), order_of(name)), default=None)
+        newest = max(restore.stable, key=_progress, default=None)
         if folder is None:
             if not told and (newest or restore.always_some):
-                self.fail(
-                    f"restore: {worker.name} began afresh, although {newest or 'a checkpoint'} was there"
-                )
+                was_there = newest or "a checkpoint"
+                self.fail(f"restore: {worker.name} began afresh, although {was_there} was there")
             if newest and not hindered:
                 self.fail(f"restore: {worker.name} found nothing to use, although {newest} was there: {told}")
         elif newest and not hindered and _progress(folder) < _progress(newest):

@@ -67,10 +67,7 @@ def _problem(read: Read, folder: str) -> str | None:
     if sorted(members + manifest["missing"]) != list(range(manifest["members"])):
         return "parts and missing ones are not all members"
     for ref in manifest["parts"]:
-        data = read(f"{folder}/{ref['name']}")
-        if data is None or (len(data), google_crc32c.value(data)) != (ref["size"], ref["crc32c"]):
-            return f"{ref['name']} is {'missing' if data is None else 'another'}"
-        part = _document(data, ref["name"])
+        part = _document(_listed(read, folder, ref), ref["name"])
         if part["state"] != state_of(attempt, ref["member"]) or part["position"] != manifest["position"]:
             return f"{ref['name']} is the part of another save: {part['state']}, {part['position']}"
         wrong = _wrong_files(read, folder, part, attempt, found)
@@ -86,12 +83,7 @@ def _problem(read: Read, folder: str) -> str | None:
 def _wrong_files(
     read: Read, folder: str, part: dict[str, Any], attempt: str, found: dict[str, list[tuple[int, int]]]
 ) -> str | None:
-    stored: dict[str, dict[str, Any]] = {}
-    for entry in part["files"]:
-        data = read(f"{folder}/{entry['name']}")
-        if data is None or (len(data), google_crc32c.value(data)) != (entry["size"], entry["crc32c"]):
-            return f"{entry['name']} is {'missing' if data is None else 'another'}"
-        stored[entry["name"]] = safetensors.numpy.load(data)
+    stored = {each["name"]: safetensors.numpy.load(_listed(read, folder, each)) for each in part["files"]}
     wanted = tensors_of(attempt)
     for piece in part["mirrored"]:
         start, stop, name = piece["start"], piece["stop"], piece["tensor"]
@@ -105,6 +97,13 @@ def _wrong_files(
         if not np.array_equal(local.pop(name), array):
             return f"{name} in {part['local']} is not what was saved"
     return f"{part['local']} holds more than was saved" if local else None
+
+
+def _listed(read: Read, folder: str, entry: dict[str, Any]) -> bytes:
+    data = read(f"{folder}/{entry['name']}")
+    if data is None or (len(data), google_crc32c.value(data)) != (entry["size"], entry["crc32c"]):
+        raise ValueError(f"{entry['name']} is {'missing' if data is None else 'another'}")
+    return data
 
 
 def _document(data: bytes | None, what: str) -> dict[str, Any]:

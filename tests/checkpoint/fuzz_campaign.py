@@ -126,9 +126,8 @@ def main() -> None:
         raise Wrong("saving and reading need TensorFlow or Keras")
     for name in sorted(told):
         print(f"{told[name]:7,d} {name}")
-    print(
-        f"{sum(told.values())} inputs; memory at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB"
-    )
+    taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(f"{sum(told.values())} inputs; memory at most {taken} MiB")
 
 
 if __name__ == "__main__":

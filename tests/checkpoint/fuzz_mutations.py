@@ -73,9 +73,8 @@ def odd(random: Random) -> Any:
     if kind <= 2:
         return random.choice(NUMBERS)
     if kind == 3:
-        return random.choice(
-            (None, True, False, [], {}, [[]], {"$float": "nan"}, {"$object": 1}, {"$run": "x"})
-        )
+        marks = {"$float": "nan"}, {"$object": 1}, {"$run": "x"}
+        return random.choice((None, True, False, [], {}, [[]], *marks))
     if kind == 4:
         deep: Any = 1
         for _ in range(random.choice((5, 60, 99, 101, 300))):
@@ -111,12 +110,9 @@ def change(body: Any, random: Random) -> str:
 
 
 def _places(value: Any) -> Any:
-    items: Any = ()
-    if isinstance(value, dict):
-        items = list(value.items())
-    elif isinstance(value, list):
-        items = list(enumerate(value))
-    for key, item in items:
+    if not isinstance(value, (dict, list)):
+        return
+    for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
         yield value, key
         yield from _places(item)
 
@@ -125,12 +121,9 @@ def _places(value: Any) -> Any:
 
 
 def _any_file(targets: Targets, random: Random) -> Path:
-    # The manifest often: no other file lists its sum.
-    return (
-        targets.folder / MANIFEST
-        if random.random() < 0.3
-        else random.choice(sorted(targets.folder.iterdir()))
-    )
+    if random.random() < 0.3:  # The manifest often: no other file lists its sum.
+        return targets.folder / MANIFEST
+    return random.choice(sorted(targets.folder.iterdir()))
 
 
 def flip_bits(targets: Targets, random: Random) -> str:

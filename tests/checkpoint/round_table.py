@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -49,20 +50,17 @@ class RoundTable:
 
 def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     """Makes all calls at once, each in its thread; returns what came of each, an exception for one that it raised."""
-    outcomes: list[Any] = [RuntimeError("it never came back")] * len(calls)
     start = threading.Barrier(len(calls), timeout=PATIENCE)
 
-    def run(number: int) -> None:
+    def run(call: Callable[[], Any]) -> Any:
         try:
             start.wait()
-            outcomes[number] = calls[number]()
+            return call()
         except Exception as error:
-            outcomes[number] = error
+            return error
 
-    threads = [threading.Thread(target=run, args=[number]) for number in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * PATIENCE)
-        assert not thread.is_alive(), "a worker still waits"
-    return outcomes
+    pool = ThreadPoolExecutor(len(calls))
+    try:
+        return list(pool.map(run, calls, timeout=2 * PATIENCE))  # Else a worker still waits.
+    finally:
+        pool.shutdown(wait=False)

@@ -71,11 +71,9 @@ def sharded(step: int, cuts: Cuts, members: int, copies: int = 1) -> list[Sharde
     for name, array in tensors(step).items():
         if name not in cuts:
             continue
-        borders = [
-            [size * n // parts for n in range(parts + 1)]
-            for size, parts in zip(array.shape, cuts[name], strict=True)
-        ]
-        runs = itertools.product(*(list(itertools.pairwise(each)) for each in borders))
+        cut = zip(array.shape, cuts[name], strict=True)
+        borders = [[size * n // parts for n in range(parts + 1)] for size, parts in cut]
+        runs = itertools.product(*map(itertools.pairwise, borders))
         pieces = tuple(
             Piece(
                 tuple(start for start, _ in run),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -43,16 +43,13 @@ def test_a_limited_number_of_calls_run_at_once() -> None:
 def test_the_first_failure_in_order_is_raised_after_all_calls_have_ended(size: int) -> None:
     ended: list[int] = []
 
-    def make(number: int) -> Callable[[], None]:
-        def call() -> None:
-            ended.append(number)
-            if number >= 1:
-                raise ValueError(f"number {number}")
-
-        return call
+    def call(number: int) -> None:
+        ended.append(number)
+        if number >= 1:
+            raise ValueError(f"number {number}")
 
     with pytest.raises(ValueError, match="number 1"):
-        in_parallel([make(number) for number in range(40)], size)
+        in_parallel([partial(call, number) for number in range(40)], size)
     before = list(ended)
     assert 1 in before
     assert len(before) < 40 or size

@@ -35,23 +35,17 @@ def tilings(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Run]]:
             n = draw(st.sampled_from(long))
             run = runs.pop(number)
             at = draw(st.integers(run[n][0] + 1, run[n][1] - 1))
-            runs += [
-                (*run[:n], (run[n][0], at), *run[n + 1 :]),
-                (*run[:n], (at, run[n][1]), *run[n + 1 :]),
-            ]
+            runs += [(*run[:n], part, *run[n + 1 :]) for part in ((run[n][0], at), (at, run[n][1]))]
     return shape, draw(st.permutations(runs))
+
+
+def any_box(data: st.DataObject, shape: tuple[int, ...]) -> Box:
+    ends = [sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shape]
+    return a_box(shape, tuple((start, stop) for start, stop in ends))
 
 
 def a_box(shape: tuple[int, ...], run: Run, tensor: str = "kernel", dtype: str = "float32") -> Box:
     return Box(tensor, dtype, shape, tuple(start for start, _ in run), tuple(stop for _, stop in run))
-
-
-def counted(shape: tuple[int, ...], boxes: list[Box]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """How many boxes each element is in."""
-    count = np.zeros(shape, np.int64)
-    for box in boxes:
-        count[box.index] += 1
-    return count
 
 
 @given(tilings(), st.data())
@@ -69,9 +63,10 @@ def test_boxes_are_accepted_exactly_if_every_element_is_in_one_of_them(
         elif how == "repeat":
             boxes.append(boxes[number])
         else:
-            ends = [sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shape]
-            boxes[number] = a_box(shape, tuple((start, stop) for start, stop in ends))
-    count = counted(shape, boxes)
+            boxes[number] = any_box(data, shape)
+    count = np.zeros(shape, np.int64)  # How many boxes each element is in.
+    for box in boxes:
+        count[box.index] += 1
     hollow = any(
         start == stop and size
         for box in boxes
@@ -152,8 +147,7 @@ def test_what_two_boxes_have_in_common_is_found_in_both(
     shape, runs = tiling
     whole = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     one = a_box(shape, data.draw(st.sampled_from(runs)))
-    ends = [sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shape]
-    other = a_box(shape, tuple((start, stop) for start, stop in ends))
+    other = any_box(data, shape)
     common = one.intersection(other)
     shared = np.intersect1d(whole[one.index], whole[other.index])
     assert one.meets(other) == other.meets(one) == (common is not None) == bool(shared.size)
@@ -174,7 +168,7 @@ def plans(draw: st.DrawFn) -> tuple[list[ShardedSpec], list[int]]:
         shape, runs = draw(tilings())
         holders = st.sets(st.integers(0, MEMBERS - 1), min_size=1).map(lambda found: tuple(sorted(found)))
         pieces = tuple(
-            Piece(tuple(a for a, _ in run), tuple(b for _, b in run), draw(holders)) for run in runs
+            Piece(box.start, box.stop, draw(holders)) for box in (a_box(shape, run) for run in runs)
         )
         specs.append(ShardedSpec(f"t{number}", "float32", shape, pieces))
     return specs, sorted(draw(st.sets(st.integers(0, MEMBERS - 1))))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
@@ -24,17 +26,12 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def in_a_child(work: Callable[[], object]) -> int:
+def in_a_child(work: Callable[[], object]) -> int | None:
     """Works in a forked process; returns its exit status, below zero the signal that has ended it."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join()
+    return child.exitcode
 
 
 def good(store: LocalStore, step: int) -> bool:
@@ -87,17 +84,13 @@ def test_a_kill_while_a_file_is_written_leaves_no_file_of_that_name(store: Local
 
 
 def test_a_failing_disk_at_any_point_of_a_save_leaves_no_half_checkpoint(store: LocalStore) -> None:
-    def fail() -> None:
-        raise OSError("the disk fails")
-
     for round, name in enumerate(failpoints.NAMES[:5], start=1):
-        failpoints.watch(name, fail)
+        failpoints.watch(name, mock.Mock(side_effect=OSError("the disk fails")))
         try:
             with pytest.raises(OSError, match="the disk fails"):
                 save(store, 5, round=round)
         finally:
             failpoints.unwatch(name)
         assert committed(store) == []
-    assert not [
-        path for path in store.path.rglob("*") if path.name.startswith(".tmp-") or path.name == MANIFEST
-    ]
+    names = {path.name for path in store.path.rglob("*")}
+    assert not [name for name in names if name.startswith(".tmp-") or name == MANIFEST]

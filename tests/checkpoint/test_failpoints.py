@@ -14,15 +14,6 @@ from keras_preempt.checkpoint import failpoints
 LOAD = "from keras_preempt.checkpoint import failpoints\n"
 
 
-def run(variable: str | None, program: str) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key != failpoints.VARIABLE}
-    if variable is not None:
-        environment[failpoints.VARIABLE] = variable
-    return subprocess.run(
-        [sys.executable, "-c", LOAD + program], env=environment, capture_output=True, text=True, timeout=60
-    )
-
-
 PASS_TWICE = """
 for _ in range(2):
     print("before", flush=True)
@@ -51,9 +42,13 @@ RAISED = "failpoint save.before-manifest was armed to raise by KERAS_PREEMPT_FAI
     ],
 )
 def test_a_failpoint_acts_once_at_the_hit_that_was_asked_for_and_a_mistake_shows_at_import(
-    variable: str | None, program: str, status: int, said: str
+    variable: str | None, program: str, status: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = run(variable, program)
+    monkeypatch.delenv(failpoints.VARIABLE, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(failpoints.VARIABLE, variable)
+    command = [sys.executable, "-c", LOAD + program]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (child.returncode, child.stdout) == (status, said), child.stderr
     mistaken = "ValueError: Expected KERAS_PREEMPT_FAILPOINTS to name points" in child.stderr
     assert mistaken == (status == 1)

@@ -49,8 +49,7 @@ def test_something_else_in_the_place_of_a_file_is_refused_at_once(
 ) -> None:
     (targets.folder / name).unlink()
     put(targets.folder / name)
-    why = assert_passed_over(targets)
-    assert name in why
+    assert name in assert_passed_over(targets)
 
 
 @pytest.mark.parametrize("put", [*LINKS, os.mkfifo, Path.mkdir])
@@ -84,8 +83,7 @@ def test_a_folder_that_is_a_link_elsewhere_is_neither_read_nor_cleared_away(
 
 
 def test_a_link_to_an_older_checkpoint_is_not_taken_for_a_newer_one(targets: Targets) -> None:
-    newest = targets.store.path / "step-00000009"
-    newest.symlink_to(targets.folder.parent.name)
+    (targets.store.path / "step-00000009").symlink_to(targets.folder.parent.name)
     began = start(targets)
     assert began.name == targets.new.directory
     assert "the manifest of step 5" in began.skipped[0]
@@ -110,14 +108,9 @@ def test_a_run_or_events_file_that_is_no_file_is_refused_at_once(
     assert not (path.parent / "../../../not there").exists()
 
 
-def test_the_highest_incarnation_that_a_name_can_hold_is_refused_at_the_start(targets: Targets) -> None:
-    """Not at the first save, when no attempt could be named any more."""
-    targets.store.create("incarnations/999999999.json", b"")
-    with pytest.raises(CorruptCheckpoint, match=r"incarnations/999999999\.json .*highest"):
-        start(targets)
-
-
-def test_a_claim_counts_only_under_the_name_that_a_start_gives_it(targets: Targets) -> None:
+def test_a_claim_counts_only_under_the_name_that_a_start_gives_it_and_the_highest_is_refused_at_the_start(
+    targets: Targets,
+) -> None:
     for name in (
         "000000077.json",
         "0000000077.json",
@@ -130,6 +123,10 @@ def test_a_claim_counts_only_under_the_name_that_a_start_gives_it(targets: Targe
     ):
         targets.store.create(f"incarnations/{name}", b"")
     assert incarnations.latest(targets.store) == 1
+    # Not at the first save, when no attempt could be named any more.
+    targets.store.create("incarnations/999999999.json", b"")
+    with pytest.raises(CorruptCheckpoint, match=r"incarnations/999999999\.json .*highest"):
+        start(targets)
 
 
 # -- Names ----------------------------------------------------------------------------------------------
@@ -138,22 +135,20 @@ def test_a_claim_counts_only_under_the_name_that_a_start_gives_it(targets: Targe
 def test_names_that_are_no_text_neither_stop_a_start_nor_are_removed(targets: Targets) -> None:
     odd = [b"\xff\xfe", b"step-\xff", b"a\\b", b"line\nbreak", b"\x1b[2J"]
     for folder in (targets.store.path, targets.folder, targets.folder.parent):
-        for name in odd:
-            os.mkdir(os.path.join(os.fsencode(folder), name))
-            with open(os.path.join(os.fsencode(folder), name, name), "wb") as file:
-                file.write(b"mine")
+        for name in map(os.fsdecode, odd):
+            (folder / name).mkdir()
+            (folder / name / name).write_bytes(b"mine")
     assert start(targets).name == targets.new.directory
     (targets.folder / MANIFEST).unlink()  # an abandoned attempt now
     assert retain(targets.store, Retention(1), 99) == [targets.new.directory]
     assert not (targets.folder / TENSORS).exists()
-    for name in odd:
-        with open(os.path.join(os.fsencode(targets.folder), name, name), "rb") as file:
-            assert file.read() == b"mine"
+    for name in map(os.fsdecode, odd):
+        assert (targets.folder / name / name).read_bytes() == b"mine"
 
 
 def test_names_of_others_are_shown_on_one_line(store: LocalStore) -> None:
     for name in (b"\xff\xfe", b"line\nbreak", b"\x1b[2J"):
-        os.mkdir(os.path.join(os.fsencode(store.path), name))
+        (store.path / os.fsdecode(name)).mkdir()
     with pytest.raises(CheckpointError, match="empty directory") as refused:
         check_or_create(store, IDENTITY)
     check_refusal(refused.value)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -75,10 +76,9 @@ def test_a_refusal_says_that_this_release_may_keep_more_than_the_one_that_starte
 ) -> None:
     check_or_create(store, identity())
     inner = {"name": "optimizer/inner/iteration", "shape": [], "dtype": "int64"}
-    more = {**identity(), "optimizer": [*identity()["optimizer"], inner]}
-    with pytest.raises(
-        IdentityMismatch, match=r"(?s)inner/iteration: expected nothing.*finish the run with that"
-    ):
+    more = changed(optimizer=[*identity()["optimizer"], inner])
+    why = r"(?s)inner/iteration: expected nothing.*finish the run with that"
+    with pytest.raises(IdentityMismatch, match=why):
         check_or_create(store, more)
     with pytest.raises(IdentityMismatch) as refused:
         check_or_create(store, {**more, "optimizer_class": "SGD"})
@@ -89,53 +89,37 @@ def changed(**changes: Any) -> dict[str, Any]:
     return {**copy.deepcopy(identity()), **changes}
 
 
+KERNEL, BIAS = identity()["model"]
+SETUP = identity()["setup"]
+WIDER, ROUGHER = {**KERNEL, "shape": [784, 12]}, {**BIAS, "dtype": "bfloat16"}
+EXTRA = {"name": "extra", "shape": [], "dtype": "int64"}
+ALONE = {**SETUP, "workers": 1, "replicas": 1}
+
+
 @pytest.mark.parametrize(
-    ("other", "difference"),
+    ("changes", "what", "expected", "received"),
     [
-        (
-            changed(model=[{**identity()["model"][0], "shape": [784, 12]}, identity()["model"][1]]),
-            r"model variable dense/kernel: expected float32\[784, 10\], received float32\[784, 12\]",
-        ),
-        (
-            changed(model=[identity()["model"][0], {**identity()["model"][1], "dtype": "bfloat16"}]),
-            r"model variable dense/bias: expected float32\[10\], received bfloat16\[10\]",
-        ),
-        (
-            changed(optimizer=[]),
-            r"optimizer variable adam/m/0: expected float32\[784, 10\], received nothing",
-        ),
-        (
-            changed(model=[*identity()["model"], {"name": "extra", "shape": [], "dtype": "int64"}]),
-            r"model variable extra: expected nothing, received int64\[\]",
-        ),
-        (
-            changed(setup={**identity()["setup"], "global_batch": 4}),
-            "setup global_batch: expected 8, received 4",
-        ),
-        (
-            changed(setup={**identity()["setup"], "workers": 3, "replicas": 3, "batches": 60}),
-            "setup batches: expected 6, received 60",
-        ),
-        (changed(optimizer_class="SGD"), "optimizer class: expected Adam, received SGD"),
-        (
-            changed(setup={**identity()["setup"], "workers": 1, "replicas": 1}, optimizer_class="SGD"),
-            "optimizer class: expected Adam, received SGD",
-        ),
-        (changed(config={"batch_size": 64, "mixed": None}), "config batch_size: expected 32, received 64"),
-        (changed(config={"batch_size": 32}), "config mixed: expected None, received nothing"),
-        (
-            changed(config={"batch_size": 32, "mixed": None, "seed": 1}),
-            "config seed: expected nothing, received 1",
-        ),
+        ({"model": [WIDER, BIAS]}, "model variable dense/kernel", "float32[784, 10]", "float32[784, 12]"),
+        ({"model": [KERNEL, ROUGHER]}, "model variable dense/bias", "float32[10]", "bfloat16[10]"),
+        ({"optimizer": []}, "optimizer variable adam/m/0", "float32[784, 10]", "nothing"),
+        ({"model": [KERNEL, BIAS, EXTRA]}, "model variable extra", "nothing", "int64[]"),
+        ({"setup": {**SETUP, "global_batch": 4}}, "setup global_batch", 8, 4),
+        ({"setup": {**SETUP, "workers": 3, "replicas": 3, "batches": 60}}, "setup batches", 6, 60),
+        ({"optimizer_class": "SGD"}, "optimizer class", "Adam", "SGD"),
+        ({"setup": ALONE, "optimizer_class": "SGD"}, "optimizer class", "Adam", "SGD"),
+        ({"config": {"batch_size": 64, "mixed": None}}, "config batch_size", 32, 64),
+        ({"config": {"batch_size": 32}}, "config mixed", None, "nothing"),
+        ({"config": {"batch_size": 32, "mixed": None, "seed": 1}}, "config seed", "nothing", 1),
     ],
 )
 def test_another_model_or_configuration_is_refused_naming_what_differs(
-    store: LocalStore, other: dict[str, Any], difference: str
+    store: LocalStore, changes: dict[str, Any], what: str, expected: object, received: object
 ) -> None:
+    difference = re.escape(f"{what}: expected {expected}, received {received}")
     check_or_create(store, identity())
     before = snapshot(store.path)
     with pytest.raises(IdentityMismatch, match=rf"1 difference:\n  {difference}\nPass another directory"):
-        check_or_create(store, other)
+        check_or_create(store, changed(**changes))
     assert snapshot(store.path) == before
 
 
@@ -176,5 +160,5 @@ def test_an_identity_of_a_newer_format_says_what_to_install(store: LocalStore) -
 
 def test_variables_of_equal_names_are_refused(store: LocalStore) -> None:
     with pytest.raises(ValueError, match="'dense/kernel' twice"):
-        check_or_create(store, changed(model=[identity()["model"][0]] * 2))
+        check_or_create(store, changed(model=[KERNEL] * 2))
     assert snapshot(store.path) == {}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from keras_preempt.checkpoint import incarnations
@@ -21,10 +23,7 @@ def test_every_start_gets_the_next_number(store: LocalStore) -> None:
 def test_claiming_gives_up_when_other_starts_are_always_faster(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def create(name: str, data: bytes) -> None:
-        raise AlreadyExists(name, store.url)
-
-    monkeypatch.setattr(store, "create", create)
+    monkeypatch.setattr(store, "create", mock.Mock(side_effect=AlreadyExists("a claim", store.url)))
     with pytest.raises(StoreUnavailable, match="claims by others"):
         incarnations.claim(store, {})
 

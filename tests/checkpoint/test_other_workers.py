@@ -27,11 +27,7 @@ OTHERS = [
 @pytest.fixture
 def saved(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> CheckpointInfo:
     plain = builders.state
-
-    def state(step: int, member: int) -> dict[str, Any]:
-        return {**plain(step, member), SETUP: OLD.to_json()}
-
-    monkeypatch.setattr(builders, "state", state)
+    monkeypatch.setattr(builders, "state", lambda *given: {**plain(*given), SETUP: OLD.to_json()})
     return builders.save(store, 5)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,9 +37,8 @@ def test_shares_make_up_every_tensor_once_are_even_and_cut_no_small_one(
         pieces = sorted((piece.start, piece.stop) for piece in row if piece.tensor == spec.name)
         starts, stops = zip(*pieces, strict=True)
         assert (*starts, elements(spec.shape)) == (0, *stops)
-    assert [piece.tensor for piece in row] == sorted(
-        (piece.tensor for piece in row), key=lambda name: int(name[1:])
-    )
+    numbers = [int(piece.tensor[1:]) for piece in row]
+    assert numbers == sorted(numbers)
     even = sum(spec.nbytes for spec in specs) / writers
     for share in shares:
         # Half a small tensor too much or too little at either end.
@@ -77,11 +77,9 @@ def test_a_tiling_that_is_wrong_is_refused(
     elif damage == "repeat":
         row.append(piece)
     elif damage == "shift" and piece.stop > piece.start:
-        row[index] = Slice(piece.tensor, piece.dtype, piece.shape, piece.start, piece.stop - 1)
+        row[index] = replace(piece, stop=piece.stop - 1)
     elif damage == "retype":
-        row[index] = Slice(
-            piece.tensor, "int8" if piece.dtype != "int8" else "uint8", piece.shape, piece.start, piece.stop
-        )
+        row[index] = replace(piece, dtype="int8" if piece.dtype != "int8" else "uint8")
     else:
         row.append(Slice("foreign", "int8", (), 0, 1))
     with pytest.raises(ValueError, match=re.escape(piece.tensor) + "|foreign"):
@@ -89,12 +87,9 @@ def test_a_tiling_that_is_wrong_is_refused(
 
 
 def test_a_piece_never_shares_its_key_with_another_tensor() -> None:
-    kernel = Slice("a", "int8", (9,), 0, 5)
-    twin = Slice("a[0:5]", "int8", (5,), 0, 5)
-    reserved = Slice("__metadata__", "int8", (5,), 0, 5)
-    assert kernel.key == "a[0:5]"
-    assert twin.key == "a[0:5][0:5]"
-    assert reserved.key == "__metadata__[0:5]"
+    assert Slice("a", "int8", (9,), 0, 5).key == "a[0:5]"
+    assert Slice("a[0:5]", "int8", (5,), 0, 5).key == "a[0:5][0:5]"
+    assert Slice("__metadata__", "int8", (5,), 0, 5).key == "__metadata__[0:5]"
     assert Slice("a", "int8", (3, 3), 0, 9).key == "a"
 
 

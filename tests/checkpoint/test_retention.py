@@ -1,19 +1,24 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import math
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, attempt_name
-from keras_preempt.checkpoint.reader import committed, verify
+from keras_preempt.checkpoint.reader import CheckpointInfo, committed, verify
 from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import at, save, write_parts
+
+
+def save_steps(store: LocalStore, *steps: int) -> list[CheckpointInfo]:
+    """Saves each in another round, from the first on."""
+    return [save(store, step, round=round) for round, step in enumerate(steps, start=1)]
 
 
 def steps(store: LocalStore) -> list[int]:
@@ -22,7 +27,7 @@ def steps(store: LocalStore) -> list[int]:
 
 @pytest.mark.parametrize("max_to_keep", [1, 2, 3, 9])
 def test_the_newest_checkpoints_are_kept_whole(store: LocalStore, max_to_keep: int) -> None:
-    infos = [save(store, step, round=step) for step in range(1, 6)]
+    infos = save_steps(store, *range(1, 6))
     removed = retain(store, Retention(max_to_keep), 1)
     kept = list(range(1, 6))[-max_to_keep:]
     assert steps(store) == kept[::-1]
@@ -74,8 +79,7 @@ def test_the_first_checkpoint_of_each_period_is_kept_for_ever(
 def test_the_first_of_a_period_is_the_one_that_was_committed_first(store: LocalStore) -> None:
     """After a fall back the steps of a period are passed again; what was kept stays kept."""
     retention = Retention(1, keep_every=100)
-    save(store, 150, round=1)
-    save(store, 250, round=2)
+    save_steps(store, 150, 250)
     retain(store, retention, 1)
     incarnations.claim(store, {})
     for round, step in enumerate((110, 160, 205, 310)):
@@ -96,18 +100,15 @@ def test_a_checkpoint_that_falls_in_no_period_is_kept_while_it_is_new(store: Loc
 
 
 def test_a_checkpoint_with_an_unreadable_manifest_opens_no_period(store: LocalStore) -> None:
-    bad = save(store, 10, round=1)
+    bad = save_steps(store, 10, 20, 30, 40)[0]
     (store.path / bad.directory / MANIFEST).write_bytes(b"{")
-    for round, step in enumerate((20, 30, 40), start=2):
-        save(store, step, round=round)
     retain(store, Retention(1, keep_every=100), 1)
     assert steps(store) == [40, 20, 10]
 
 
 def test_the_newest_commit_is_kept_although_an_older_one_reached_a_later_step(store: LocalStore) -> None:
     """The older one may be broken: that may be why training went back."""
-    save(store, 80)
-    save(store, 100, round=2)
+    save_steps(store, 80, 100)
     incarnations.claim(store, {})
     save(store, 90)
     assert retain(store, Retention(1), 2) == ["step-00000100/00001-0002", "step-00000080/00001-0001"]
@@ -115,8 +116,7 @@ def test_the_newest_commit_is_kept_although_an_older_one_reached_a_later_step(st
 
 
 def test_two_attempts_of_one_step_are_two_checkpoints(store: LocalStore) -> None:
-    save(store, 5, round=1)
-    save(store, 5, round=2)
+    save_steps(store, 5, 5)
     assert retain(store, Retention(1), 1) == ["step-00000005/00001-0001"]
     assert [info.attempt for info in committed(store)] == ["00001-0002"]
 
@@ -129,9 +129,7 @@ def test_abandoned_attempts_of_earlier_incarnations_go_and_others_stay(store: Lo
 
 
 def test_a_checkpoint_with_an_unreadable_manifest_stays_and_does_not_count(store: LocalStore) -> None:
-    save(store, 1)
-    bad = save(store, 2, round=2)
-    save(store, 3, round=3)
+    _, bad, _ = save_steps(store, 1, 2, 3)
     (store.path / bad.directory / MANIFEST).write_bytes(b"{")
     assert retain(store, Retention(2), 9) == []
     assert retain(store, Retention(1), 9) == ["step-00000001/00001-0001"]
@@ -140,8 +138,7 @@ def test_a_checkpoint_with_an_unreadable_manifest_stays_and_does_not_count(store
 
 
 def test_what_no_save_has_written_is_never_removed(store: LocalStore) -> None:
-    old = save(store, 1)
-    save(store, 2, round=2)
+    old, _ = save_steps(store, 1, 2)
     foreign = {
         f"{old.directory}/notes.txt",
         f"{old.directory}/best/weights.bin",
@@ -180,7 +177,7 @@ def test_a_manifest_that_is_created_while_its_attempt_is_cleared_away_goes_too(
 def test_a_checkpoint_that_lacks_a_part_list_counts_neither_as_new_nor_as_the_first(
     store: LocalStore, keep_every: int | None
 ) -> None:
-    infos = [save(store, step, round=step) for step in (10, 20, 30, 40)]
+    infos = save_steps(store, 10, 20, 30, 40)
     broken = infos[3] if keep_every is None else infos[0]
     store.delete(f"{broken.directory}/w00001.part.json")
     retain(store, Retention(2, keep_every), 1)
@@ -189,13 +186,8 @@ def test_a_checkpoint_that_lacks_a_part_list_counts_neither_as_new_nor_as_the_fi
 
 
 def test_two_at_work_do_not_disturb_each_other(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(store, 1)
-    save(store, 2, round=2)
-
-    def already_gone(name: str) -> None:
-        raise NotFound(name, store.url)
-
-    monkeypatch.setattr(store, "delete", already_gone)
+    save_steps(store, 1, 2)
+    monkeypatch.setattr(store, "delete", mock.Mock(side_effect=NotFound("a file", store.url)))
     assert retain(store, Retention(1), 1) == ["step-00000001/00001-0001"]
 
 
@@ -212,7 +204,7 @@ def test_a_directory_is_never_taken_for_empty_because_others_save_and_remove_in_
         names = children(prefix)
         if prefix == "":
             monkeypatch.setattr(store, "children", children)
-            for step in itertools.islice(saving, 1):
+            if step := next(saving, None):
                 save(store, step, round=step)
                 retain(store, Retention(1), 1)
             monkeypatch.setattr(store, "children", saved_meanwhile)

@@ -6,6 +6,7 @@ import json
 import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from keras_preempt.checkpoint.boxes import PiecesLost, ShardedSpec
 from keras_preempt.checkpoint.commit import commit
 from keras_preempt.checkpoint.errors import CommitFailed, NotEnoughMemory, PartsMissing
 from keras_preempt.checkpoint.layout import MANIFEST, is_attempt_file, part_file
-from keras_preempt.checkpoint.reader import Loaded, Reading, committed, load, verify
-from keras_preempt.checkpoint.tensors import Array, empty
+from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading, committed, load, verify
+from keras_preempt.checkpoint.tensors import empty
 from keras_preempt.checkpoint.writer import discard
 from tests.checkpoint.fuzz_targets import fields_of
 from tests.checkpoint.round_table import RoundTable
@@ -39,6 +40,11 @@ from tests.checkpoint.sharded_builders import (
 from tests.checkpoint.test_exchange import restore
 
 STEP = 5
+
+
+def saved(store: Counting, cuts: Cuts, members: int, copies: int = 1, **changed: Any) -> CheckpointInfo:
+    save(store, attempt_of(STEP, sharded(STEP, cuts, members, copies), members, **changed))
+    return committed(store)[0]
 
 
 def assert_holds(loaded: Loaded, specs: list[ShardedSpec], member: int) -> None:
@@ -82,8 +88,7 @@ def test_a_checkpoint_of_n_workers_restores_on_m_in_another_mesh_with_equal_valu
 ) -> None:
     (cuts, members, copies), (others, readers, their_copies) = LAYOUTS[written], LAYOUTS[read]
     monkeypatch.setattr(writer, "FILE_SIZE", 40)  # Many files, and boxes of several in one.
-    save(store, attempt_of(STEP, sharded(STEP, cuts, members, copies), members))
-    (info,) = committed(store)
+    info = saved(store, cuts, members, copies)
     specs = sharded(STEP, others, readers, their_copies)
     for member in range(readers):
         loaded = Reading(store, info, wanted=held_by(member, specs)).load(member)
@@ -97,7 +102,7 @@ def test_a_checkpoint_of_n_workers_restores_on_m_in_another_mesh_with_equal_valu
 
 @pytest.mark.parametrize("cuts", [BOTH_WAYS, MIRRORED], ids=["pieces", "slices"])
 def test_workers_that_read_together_each_read_the_pieces_that_they_need(cuts: Cuts, store: Counting) -> None:
-    save(store, attempt_of(STEP, sharded(STEP, cuts, 2), 2))
+    saved(store, cuts, 2)
     specs = sharded(STEP, BY_COLUMNS, 3)
     for member, loaded in enumerate(restore(store, RoundTable(3), 3, specs=specs)):
         assert isinstance(loaded, Loaded), loaded
@@ -106,8 +111,7 @@ def test_workers_that_read_together_each_read_the_pieces_that_they_need(cuts: Cu
 
 
 def test_only_files_that_hold_something_of_a_needed_box_are_read(store: Counting) -> None:
-    save(store, attempt_of(STEP, sharded(STEP, {"kernel": (1, 4)}, 4), 4))
-    (info,) = committed(store)
+    info = saved(store, {"kernel": (1, 4)}, 4)
     specs = sharded(STEP, {"kernel": (1, 4)}, 4)
     for member in range(4):
         store.opened.clear()
@@ -125,50 +129,34 @@ def test_only_files_that_hold_something_of_a_needed_box_are_read(store: Counting
 def test_memory_is_asked_for_what_this_worker_needs_and_not_for_the_whole_tensor(
     store: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-
-    def check_room(directory: str, size: int) -> None:
-        asked.append(size)
-        raise NotEnoughMemory(directory, size, 1)
-
+    check_room = mock.Mock(side_effect=NotEnoughMemory("run", 2, 1))
     monkeypatch.setattr(reader, "check_room", check_room)
     monkeypatch.setattr(writer, "FILE_SIZE", 1)
-    specs = sharded(STEP, {"kernel": (7, 2)}, 14)
-    save(store, attempt_of(STEP, specs, 14, writers=(0,)))
-    (info,) = committed(store)
-    for wanted in (held_by(3, specs), None):
+    info = saved(store, {"kernel": (7, 2)}, 14, writers=(0,))
+    for wanted in (held_by(3, sharded(STEP, {"kernel": (7, 2)}, 14)), None):
         with pytest.raises(NotEnoughMemory):
             Reading(store, info, wanted=wanted).load(0)
-    assert asked[0] + tensors(STEP)["kernel"].nbytes * 13 // 14 <= asked[1]
+    (_, own), (_, whole) = (call.args for call in check_room.call_args_list)
+    assert own + tensors(STEP)["kernel"].nbytes * 13 // 14 <= whole
     assert not any(name.endswith(".safetensors") for name in store.opened)
 
 
 def test_pieces_that_lie_in_one_run_of_bytes_are_read_to_their_place_and_nothing_is_kept_twice(
     store: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken: list[int] = []
-
-    def counted(dtype: str, shape: tuple[int, ...]) -> Array:
-        taken.append(int(np.prod(shape)))
-        return empty(dtype, shape)
-
-    monkeypatch.setattr(box_assembly, "empty", counted)
-    save(store, attempt_of(STEP, sharded(STEP, {"kernel": (7, 1)}, 2), 2))
-    (info,) = committed(store)
+    taken = mock.Mock(wraps=empty)
+    monkeypatch.setattr(box_assembly, "empty", taken)
+    info = saved(store, {"kernel": (7, 1)}, 2)
     load(store, info, 0, 2)
-    assert taken == [7 * 12]
-    taken.clear()
-    specs = sharded(STEP, {"kernel": (7, 1)}, 2)
-    Reading(store, info, wanted=held_by(1, specs)).load(0)
-    assert taken == [12] * 3
+    Reading(store, info, wanted=held_by(1, sharded(STEP, {"kernel": (7, 1)}, 2))).load(0)
+    assert [np.prod(call.args[1]) for call in taken.call_args_list] == [7 * 12, 12, 12, 12]
 
 
 def test_pieces_are_written_before_everything_else_and_none_is_cut(
     store: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "FILE_SIZE", 100)
-    specs = sharded(STEP, BOTH_WAYS, 1)
-    attempt = attempt_of(STEP, specs, 1)
+    attempt = attempt_of(STEP, sharded(STEP, BOTH_WAYS, 1), 1)
     write(store, attempt)
     kinds = [name.split(".")[1].partition("-")[0] for name in store.written if "part" not in name]
     assert kinds == sorted(kinds, key=["sharded", "mirrored", "local"].index)
@@ -217,8 +205,7 @@ def test_only_what_names_pieces_is_in_the_new_format(store: Counting) -> None:
 
 
 def test_a_worker_under_notice_that_alone_holds_a_piece_writes_it_and_is_waited_for(store: Counting) -> None:
-    specs = sharded(STEP, ALONE, 2)
-    attempt = attempt_of(STEP, specs, 2, writers=(0,), doomed=(1,))
+    attempt = attempt_of(STEP, sharded(STEP, ALONE, 2), 2, writers=(0,), doomed=(1,))
     assert attempt.required == {0, 1}
     assert [box.start for box in attempt.boxes[1]] == [(0, 6)]
     late = threading.Thread(target=lambda: write(store, attempt, absent=(0,)))
@@ -245,8 +232,7 @@ def test_pieces_that_others_hold_as_well_are_not_left_to_a_worker_under_notice(s
 def test_without_a_worker_that_alone_held_a_piece_nothing_is_committed_and_the_one_before_counts(
     doomed: tuple[int, ...], store: Counting
 ) -> None:
-    specs = sharded(STEP, ALONE, 2)
-    save(store, attempt_of(STEP, specs, 2))
+    saved(store, ALONE, 2)
     later = sharded(STEP + 1, ALONE, 2)
     attempt = attempt_of(STEP + 1, later, 2, writers=tuple({0, 1}.difference(doomed)), doomed=doomed)
     with pytest.raises(PartsMissing, match=r"Worker\(s\) 1 alone held part of the model") as failed:
@@ -264,19 +250,16 @@ def test_parts_of_another_plan_are_not_committed(store: Counting) -> None:
     specs = sharded(STEP, ALONE, 2, copies=2)
     incarnations.claim(store, {})
     write(store, attempt_of(STEP, specs, 2))
-    with pytest.raises(
-        CommitFailed, match=r"of worker 0 in .* the pieces of sharded tensors that are its to write"
-    ):
-        commit(
-            store, attempt_of(STEP, specs, 2, writers=(0,), doomed=(1,)), timeout=0.0, optional_timeout=0.0
-        )
+    attempt = attempt_of(STEP, specs, 2, writers=(0,), doomed=(1,))
+    why = "of worker 0 in .* the pieces of sharded tensors that are its to write"
+    with pytest.raises(CommitFailed, match=why):
+        commit(store, attempt, timeout=0.0, optional_timeout=0.0)
     assert committed(store) == []
 
 
 def test_a_worker_that_holds_nothing_alone_is_not_blamed(store: Counting) -> None:
     specs = sharded(STEP, ALONE, 2, copies=2)
-    attempt = attempt_of(STEP, specs, 2)
     with pytest.raises(PartsMissing, match="Check that all workers share the directory"):
-        save(store, attempt, absent=(1,), gone=lambda: (1,))
+        save(store, attempt_of(STEP, specs, 2), absent=(1,), gone=lambda: (1,))
     save(store, attempt_of(STEP + 1, specs, 2, writers=(0,), doomed=(1,), lost=frozenset({1})), absent=(1,))
     assert committed(store)[0].step == STEP + 1

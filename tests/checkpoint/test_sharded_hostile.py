@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_preempt.checkpoint.boxes import ShardedSpec
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.layout import MANIFEST, part_file
 from keras_preempt.checkpoint.reader import Reading, committed, load, verify
@@ -111,9 +111,8 @@ def test_a_manifest_that_names_other_holders_is_refused(
     path = hostile / MANIFEST
     path.write_bytes(seal_document({**fields_of(path), **changes}))
     (info,) = committed(store)
-    with pytest.raises(CorruptCheckpoint) as refused:
+    with pytest.raises(CorruptCheckpoint, match=why):
         Reading(store, info).load_all()  # It raises the error of the manifest itself, too.
-    assert any(word in str(refused.value) for word in why.split("|")), str(refused.value)
 
 
 def test_a_changed_byte_of_a_piece_is_found_however_it_is_read(hostile: Path, store: Counting) -> None:
@@ -128,10 +127,7 @@ def test_pieces_that_do_not_fit_the_model_are_refused_before_anything_is_read(
 ) -> None:
     (info,) = committed(store)
     (spec,) = sharded(STEP, ALONE, 2)
-    for changed in (
-        ShardedSpec("kernel", "int32", spec.shape, spec.pieces),
-        ShardedSpec("kernel", "float32", (8, 12), spec.pieces),
-    ):
+    for changed in (replace(spec, dtype="int32"), replace(spec, shape=(8, 12))):
         with pytest.raises(CorruptCheckpoint, match="as the model has it"):
             Reading(store, info, wanted=held_by(0, [changed])).load(0)
 

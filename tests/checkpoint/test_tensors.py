@@ -95,26 +95,25 @@ def test_a_type_that_cannot_be_stored_is_refused_and_nothing_written(
     assert snapshot(store.path) == {}
 
 
+def assert_noticed(store: LocalStore, entry: FileEntry, why: str) -> None:
+    for check in (read_tensors, verify_file):
+        with pytest.raises(CorruptCheckpoint, match=why):
+            check(store, "a", entry)
+
+
 def test_every_changed_byte_and_every_cut_is_noticed(store: LocalStore) -> None:
     entry = write_tensors(store, "a", "t", {"x": array("bfloat16", (3, 2), 1), "y": np.array([True, False])})
     path = store.path / "a/t"
     data = path.read_bytes()
     for position in range(len(data)):
         path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
-        for check in (read_tensors, verify_file):
-            with pytest.raises(CorruptCheckpoint, match="a/t"):
-                check(store, "a", entry)
+        assert_noticed(store, entry, "a/t")
         path.write_bytes(data[:position])
-        for check in (read_tensors, verify_file):
-            with pytest.raises(CorruptCheckpoint, match=f"{position} bytes instead of {len(data)}"):
-                check(store, "a", entry)
+        assert_noticed(store, entry, f"{position} bytes instead of {len(data)}")
     path.write_bytes(data + b"\0")
-    with pytest.raises(CorruptCheckpoint):
-        read_tensors(store, "a", entry)
+    assert_noticed(store, entry, "a/t")
     path.unlink()
-    for check in (read_tensors, verify_file):
-        with pytest.raises(CorruptCheckpoint, match="no file of that name"):
-            check(store, "a", entry)
+    assert_noticed(store, entry, "no file of that name")
 
 
 TEXT = b'{"a":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]}}'

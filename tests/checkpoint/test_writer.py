@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -72,16 +73,10 @@ def test_a_save_that_is_cancelled_between_two_files_leaves_no_list_and_nothing_h
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "FILE_SIZE", 8)
-    asked: list[None] = []
-
-    def before_file() -> None:
-        asked.append(None)
-        if len(asked) == 4:
-            raise SaveCancelled("enough")
-
+    before_file = mock.Mock(side_effect=[None, None, None, SaveCancelled("enough")])
     with pytest.raises(SaveCancelled):
         write_part(store, DIRECTORY, 0, [(slice_of(0, 12), KERNEL)], {}, {}, at(3), before_file)
-    assert len(asked) == 4
+    assert before_file.call_count == 4
     names = {Path(name).name for name in snapshot(store.path)}
     assert names <= {f"w00000.mirrored-{index:03d}.safetensors" for index in range(3)}
 

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -96,54 +98,27 @@ def test_files_of_any_size_are_what_was_written(
 def test_a_disk_that_fills_up_is_an_error_that_names_the_file_and_leaves_nothing_half_written(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    real, calls = os.pwrite, []
-
-    def pwrite(descriptor: int, data: Any, start: int) -> int:
-        calls.append(start)
-        if len(calls) > after:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, data, start)
-
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    full = itertools.repeat(OSError(errno.ENOSPC, "No space left on device"))
+    outcomes = itertools.chain([mock.DEFAULT] * after, full)
+    monkeypatch.setattr(os, "pwrite", mock.Mock(wraps=os.pwrite, side_effect=outcomes))
     with pytest.raises(StoreUnavailable, match=r"'folder/\d+'.*No space left"):
         write_all(store)
-    found = snapshot(store.path)
-    assert found.items() <= {f"folder/{size}": content(size) for size in SIZES}.items()
-
-
-class NeverFree(Executor):
-    """Threads that have other things to do."""
-
-    def submit(self, *_: Any, **__: Any) -> Future[Any]:
-        return Future()
-
-
-class AtOnce(Executor):
-    """Threads that are done before anybody looks."""
-
-    def submit(self, call: Any, *arguments: Any, **_: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(call(*arguments))
-        except OSError as error:
-            future.set_exception(error)
-        return future
+    assert snapshot(store.path).items() <= {f"folder/{size}": content(size) for size in SIZES}.items()
 
 
 def test_no_more_is_written_once_writing_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pwrite(*_: Any) -> int:
-        raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr(os, "pwrite", pwrite)
-    with open(tmp_path / "file", "wb", buffering=0) as file:
-        writer = BlockWriter(file.fileno(), Blocks(AtOnce()))
+    monkeypatch.setattr(os, "pwrite", mock.Mock(side_effect=OSError(errno.EIO, "broken")))
+    with open(tmp_path / "file", "wb", buffering=0) as file, ThreadPoolExecutor(1) as pool:
+        writer = BlockWriter(file.fileno(), Blocks(pool))
         writer.write(bytes(BLOCK))
+        pool.submit(int).result()  # It has failed before anybody looks.
         with pytest.raises(OSError, match="broken"):
             writer.write(bytes(BLOCK))
 
 
 def test_a_file_that_is_given_up_leaves_its_blocks_to_the_others(tmp_path: Path) -> None:
-    blocks = Blocks(NeverFree())
+    never_free = mock.Mock(submit=lambda *_, **__: Future())  # Threads that have other things to do.
+    blocks = Blocks(never_free)
     with open(tmp_path / "file", "wb", buffering=0) as file:
         for _ in range(3):
             given_up = BlockWriter(file.fileno(), blocks)

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
@@ -27,12 +28,14 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcs, "_PROOF_SECONDS", 2.0)
 
 
-def _refused(gcs: FakeGcs, tmp_path: Path, url: str = "gs://bucket/run", **options: Any) -> str:
-    store = GcsStore(url, staging_dir=tmp_path, connect=options.get("connect", gcs.client))
+def _refused(connect: Callable[[], Any], tmp_path: Path, *says: str) -> str:
+    store = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=connect)
     with pytest.raises(StoreUnavailable) as caught:
         store.prepare()
     store.close()
     assert list(tmp_path.iterdir()) == []
+    for words in says:
+        assert words in str(caught.value)
     return str(caught.value)
 
 
@@ -43,19 +46,28 @@ def test_a_missing_permission_is_named_with_the_role_that_gives_it(
     tmp_path: Path, denied: str, doing: str
 ) -> None:
     with FakeGcs(deny=[denied]) as gcs:
-        message = _refused(gcs, tmp_path)
-        assert f"Expected to {doing} " in message
-        assert f"Received: 403 The caller does not have storage.objects.{denied}" in message
+        told = f"Received: 403 The caller does not have storage.objects.{denied}"
+        message = _refused(gcs.client, tmp_path, f"Expected to {doing} ", told, "roles/storage.objectUser")
         assert "{" not in message, "what the service told, and not how it is wrapped"
-        assert "roles/storage.objectUser" in message
         assert denied == "delete" or gcs.objects("bucket") == {}
 
 
-def test_a_missing_bucket_is_named_with_how_to_make_it(tmp_path: Path) -> None:
+def test_a_missing_bucket_is_named_with_how_to_make_it_and_in_mid_run_is_no_missing_file(
+    tmp_path: Path,
+) -> None:
     with FakeGcs(buckets=("other",)) as gcs:
-        message = _refused(gcs, tmp_path)
-    assert "Received: 404 The specified bucket does not exist. Check" in message
-    assert "gcloud storage buckets create gs://bucket" in message
+        told = "Received: 404 The specified bucket does not exist. Check"
+        _refused(gcs.client, tmp_path, told, "gcloud storage buckets create gs://bucket")
+        store = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client)
+        for call in (
+            lambda: store.stat("a"),
+            lambda: store.list(""),
+            lambda: store.children(""),
+            lambda: store.create("a", b""),
+        ):
+            with pytest.raises(StoreUnavailable, match="bucket does not exist"):
+                call()
+        store.close()
 
 
 class Expired(AnonymousCredentials):
@@ -63,8 +75,7 @@ class Expired(AnonymousCredentials):
         raise RefreshError("Reauthentication is needed.")  # type: ignore[no-untyped-call]
 
 
-def _no_credentials() -> Any:
-    raise DefaultCredentialsError("Your default credentials were not found.")  # type: ignore[no-untyped-call]
+NO_CREDENTIALS = DefaultCredentialsError("Your default credentials were not found.")  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +83,10 @@ def _no_credentials() -> Any:
     [
         (lambda: Credentials(token="wrong"), ["were not accepted", "gcloud auth application-default login"]),
         (AnonymousCredentials, ["There are no Google Cloud credentials", "application-default login"]),
-        (_no_credentials, ["There are no Google Cloud credentials", "GOOGLE_APPLICATION_CREDENTIALS"]),
+        (
+            mock.Mock(side_effect=NO_CREDENTIALS),
+            ["There are no Google Cloud credentials", "GOOGLE_APPLICATION_CREDENTIALS"],
+        ),
         (Expired, ["Reauthentication is needed", "not valid any more"]),
     ],
 )
@@ -82,13 +96,9 @@ def test_credentials_that_are_refused_missing_or_expired_are_told_from_each_othe
     with FakeGcs() as gcs:
         gcs.unauthenticated = True
         options = {"api_endpoint": gcs.endpoint}
-        message = _refused(
-            gcs,
-            tmp_path,
-            connect=lambda: storage.Client(project=None, credentials=make(), client_options=options),
+        _refused(
+            lambda: storage.Client(project=None, credentials=make(), client_options=options), tmp_path, *says
         )
-    for words in says:
-        assert words in message
 
 
 NO_SERVER = "http://storage.us-nowhere1.rep.invalid"  # names that end so never exist (RFC 2606)
@@ -111,27 +121,11 @@ def test_a_wrong_server_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, says: list[str]
 ) -> None:
     monkeypatch.setattr(gcs, "_PROOF_SECONDS", 1.0)
-    with socket.socket() as unused, FakeGcs() as server:
+    with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # nobody listens
         endpoint = endpoint or f"http://127.0.0.1:{unused.getsockname()[1]}"
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", endpoint)
-        message = _refused(server, tmp_path, connect=gcs_client.connect)
-    for words in says:
-        assert words.format(endpoint) in message
-
-
-def test_a_bucket_that_is_gone_in_mid_run_is_no_missing_file(tmp_path: Path) -> None:
-    with FakeGcs(buckets=("other",)) as gcs:
-        store = GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client)
-        for call in (
-            lambda: store.stat("a"),
-            lambda: store.list(""),
-            lambda: store.children(""),
-            lambda: store.create("a", b""),
-        ):
-            with pytest.raises(StoreUnavailable, match="bucket does not exist"):
-                call()
-        store.close()
+        _refused(gcs_client.connect, tmp_path, *(words.format(endpoint) for words in says))
 
 
 def test_an_emulator_needs_neither_credentials_nor_a_project(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,7 @@ def test_no_call_lasts_much_longer_than_the_deadline_when_the_service_is_silent(
     with ThreadPoolExecutor(len(CALLS)) as pool:
         if notice == "before":
             notify()
-        calls: dict[str, Future[Any]] = {
-            call: pool.submit(CALLS[call], store) for call, store in stores.items()
-        }
+        calls = {call: pool.submit(CALLS[call], store) for call, store in stores.items()}
         if notice == "meanwhile":
             wait_until(lambda: len(gcs.requests) >= len(CALLS))
             begun = time.monotonic()
@@ -103,7 +102,6 @@ def test_a_request_waits_no_longer_than_its_budget_has_left_whatever_the_client_
 ) -> None:
     clock = FakeTime()
     made = Budget(6, clock=clock.clock, wait=clock.wait)
-    connections = Connections(1, lambda: None)
     waited: list[tuple[float, float]] = []
 
     def silent(self: Any, request: Any, stream: bool, timeout: tuple[float, float], *rest: Any) -> Any:
@@ -114,7 +112,7 @@ def test_a_request_waits_no_longer_than_its_budget_has_left_whatever_the_client_
     monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", silent)
     request = requests.Request("GET", "http://127.0.0.1/").prepare()
     with pytest.raises(requests.exceptions.ReadTimeout):
-        made.retry()(lambda: connections.send(request, timeout=(60, 60)))()
+        made.retry()(partial(Connections(1, lambda: None).send, request, timeout=(60, 60)))()
     assert waited[0] == (2.0, 2.0)  # A third of what is left.
     assert len(waited) > 4
     assert budget.timeouts_of_this_try() is None

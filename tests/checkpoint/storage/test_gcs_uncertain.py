@@ -6,6 +6,7 @@ import socket
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -41,10 +42,7 @@ def test_a_name_that_is_said_to_be_taken_and_is_not_is_tried_again(
 def test_a_name_that_is_always_taken_and_never_there_is_an_error_that_names_the_server(
     bucket: GcsStore, gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> Any:
-        raise answers.condition_not_met()
-
-    monkeypatch.setattr(Api, "_upload", refuse)
+    monkeypatch.setattr(Api, "_upload", mock.Mock(side_effect=answers.condition_not_met()))
     with pytest.raises(StoreUnavailable, match=r"Received: 412 .*keep conditions") as caught:
         bucket.create("a", b"data")
     assert gcs.endpoint in str(caught.value)
@@ -87,10 +85,9 @@ def test_an_object_without_what_every_object_has_is_an_error_that_says_so(
 ) -> None:
     gcs.put("bucket", "run/a", b"data")
     _without(monkeypatch, field)
+    why = f"the resource of 'run/a' without its {field}.*Check that"
     for call in (lambda: bucket.stat("a"), lambda: bucket.list(""), lambda: bucket.open("a")):
-        with pytest.raises(
-            StoreUnavailable, match=rf"the resource of 'run/a' without its {field}.*Check that"
-        ):
+        with pytest.raises(StoreUnavailable, match=why):
             call()
 
 
@@ -119,10 +116,7 @@ def test_an_upload_that_is_answered_with_nothing_is_looked_for(
 def test_what_is_not_tried_again_is_not_said_to_have_been(
     bucket: GcsStore, gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch, error: Exception, says: str
 ) -> None:
-    def refuse(*_: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(Api, "_upload", refuse)
+    monkeypatch.setattr(Api, "_upload", mock.Mock(side_effect=error))
     with pytest.raises(StoreUnavailable, match=says) as caught:
         bucket.create("a", b"data")
     assert "tried again" not in str(caught.value)
@@ -139,9 +133,8 @@ def test_a_write_that_was_not_answered_is_uncertain_and_may_arrive_later(
     gcs.fail_next("stall", times=1, match="POST", stall_seconds=4)
     gcs.fail_next("503", times=10_000, match="POST")  # Whatever the next tries are told.
     bucket.deadline = time.monotonic() + 2
-    with pytest.raises(
-        WriteUncertain, match=r"may still be carried out.*not known whether it will be stored"
-    ):
+    why = "may still be carried out.*not known whether it will be stored"
+    with pytest.raises(WriteUncertain, match=why):
         bucket.create("a", b"data")
     assert gcs.objects("bucket") == {}
     wait_until(lambda: bool(gcs.objects("bucket")))

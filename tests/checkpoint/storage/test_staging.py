@@ -41,7 +41,9 @@ def _end(child: subprocess.Popen[str], text: str = "\n") -> int:
     return child.returncode
 
 
-def test_a_staging_directory_is_private_and_not_shared(tmp_path: Path) -> None:
+def test_a_staging_directory_is_private_not_shared_and_locked_against_cleaners_until_exec(
+    tmp_path: Path,
+) -> None:
     with StagingDirectory(tmp_path) as one, StagingDirectory(tmp_path) as other:
         assert one.path != other.path
         assert one.path.parent == other.path.parent == tmp_path
@@ -49,6 +51,8 @@ def test_a_staging_directory_is_private_and_not_shared(tmp_path: Path) -> None:
         (one.path / "file").write_bytes(b"x")
         assert sweep(tmp_path) == []
         assert (one.path / "file").exists()
+        assert not os.get_inheritable(one._lock)
+        assert staging._try_lock(one.path) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -218,9 +222,8 @@ def test_a_staged_file_has_no_name_so_that_nothing_can_leave_it_behind(tmp_path:
 @pytest.mark.parametrize("root", ["missing", "file"])
 def test_an_unusable_root_is_an_error_that_names_it(tmp_path: Path, root: str) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(
-        StoreUnavailable, match=re.escape(str(tmp_path / root)) + ".*pass another one as staging_dir"
-    ):
+    why = re.escape(str(tmp_path / root)) + ".*pass another one as staging_dir"
+    with pytest.raises(StoreUnavailable, match=why):
         StagingDirectory(tmp_path / root)
 
 
@@ -229,9 +232,3 @@ def test_too_little_space_is_said_with_how_much_is_free(tmp_path: Path) -> None:
         directory.needs(shutil.disk_usage(tmp_path).free // 2)
         with pytest.raises(StoreUnavailable, match=r"Expected [\d,.]+ MB.*Received: [\d,.]+ MB.*staging_dir"):
             directory.needs(2 * shutil.disk_usage(tmp_path).total)
-
-
-def test_it_is_locked_against_system_cleaners_and_closes_its_lock_on_exec(tmp_path: Path) -> None:
-    with StagingDirectory(tmp_path) as directory:
-        assert not os.get_inheritable(directory._lock)
-        assert staging._try_lock(directory.path) is None

@@ -59,13 +59,10 @@ def operations_on(store: Store, name: Any) -> list[Callable[[], object]]:
     return operations
 
 
-@given(
-    st.lists(
-        st.text(string.ascii_letters + string.digits + "-_ .:é", min_size=1, max_size=9),
-        min_size=1,
-        max_size=4,
-    )
-)
+components = st.text(string.ascii_letters + string.digits + "-_ .:é", min_size=1, max_size=9)
+
+
+@given(st.lists(components, min_size=1, max_size=4))
 def test_an_accepted_name_lies_below_its_directory(components: list[str]) -> None:
     name = "/".join(components)
     try:

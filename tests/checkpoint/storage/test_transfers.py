@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +45,8 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]
         yield LocalStore(tmp_path)
         return
     server: FakeGcs = request.getfixturevalue("gcs")
-    made = new_store(server, tmp_path, connections=2)
-    yield made
-    made.close()
+    with closing(new_store(server, tmp_path, connections=2)) as made:
+        yield made
 
 
 def save(store: Store, shown: Watched) -> int:
@@ -83,8 +82,7 @@ def test_bytes_that_are_sent_again_count_once(
     gcs: FakeGcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gcs_transfer, "CHUNK", 1 << 20)
-    store = new_store(gcs, tmp_path, connections=2)
-    try:
+    with closing(new_store(gcs, tmp_path, connections=2)) as store:
         for fault in ("reset", "session-lost", "corrupted-upload"):
             gcs.fail_next(fault, match="upload_id=")
         saved = Watched()
@@ -98,5 +96,3 @@ def test_bytes_that_are_sent_again_count_once(
         assert gcs.pending_faults == 0
         assert min(saved.pieces) < 0
         assert min(read.pieces) < 0
-    finally:
-        store.close()
