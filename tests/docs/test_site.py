@@ -145,7 +145,7 @@ def test_pages_link_to_the_repository_once_its_address_is_known() -> None:
 
 
 def test_the_repositorys_address_is_in_one_place() -> None:
-    files = [*ROOT.glob("*.*"), *DOCS.glob("*.md"), *(ROOT / "examples").rglob("*")]
+    files = [*ROOT.glob("*.*"), *DOCS.glob("*.md"), *(ROOT / example for example in EXAMPLES)]
     named = [
         path.name
         for path in files
