@@ -17,6 +17,18 @@ def forget() -> None:
     several_fits.ended_fits.before_training()
 
 
+def untuned(dataset: Any) -> Any:
+    """A `tf.data.Dataset` that TensorFlow does not tune while it runs.
+
+    Where processors are busy, TensorFlow may hold up whoever drops an iterator of one that is tuned, for a minute.
+    """
+    import tensorflow as tf  # Here, since programs without it need the rest.
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 class Doing(keras.callbacks.LambdaCallback):
     """Does what it is given, such as `on_epoch_end=...`; it has no state that could be lost."""
 

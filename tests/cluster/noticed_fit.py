@@ -243,4 +243,4 @@ class Model:
 def make_data(batches: int) -> tf.data.Dataset:
     x = np.random.default_rng(5).normal(size=(batches * BATCH, 4)).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((x, x[:, :1] * 2))
-    return data.shuffle(len(x), seed=5).batch(BATCH, drop_remainder=True)
+    return fits.untuned(data.shuffle(len(x), seed=5).batch(BATCH, drop_remainder=True))

@@ -70,7 +70,8 @@ def make_model(units: int = 3) -> keras.Model:
 
 def make_data(batch: int = BATCH) -> tf.data.Dataset:
     x = np.arange(STEPS * BATCH * 2, dtype="float32").reshape(-1, 2)
-    return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(batch, drop_remainder=True)
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(batch, drop_remainder=True)
+    return fits.untuned(data)
 
 
 def fit(

@@ -26,8 +26,10 @@ from keras_preempt.backend.keras.names import KerasInternalsError
 from keras_preempt.backend.tensorflow import repairs
 from keras_preempt.backend.tensorflow.feed import DatasetFeed, running_fit
 from tests.backend.changed import keras_changed as _changed
+from tests.fits import untuned
 
-DATA = tf.data.Dataset.from_tensor_slices((np.ones((8, 3), "float32"), np.ones((8, 1), "float32"))).batch(2)
+SAMPLES = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+DATA = untuned(tf.data.Dataset.from_tensor_slices(SAMPLES).batch(2))
 
 
 def new_model(**arguments: Any) -> keras.Model:

@@ -21,10 +21,11 @@ from keras_preempt.backend.tensorflow.traced_step import (
     trace,
 )
 from keras_preempt.state.model import ModelState
+from tests.fits import untuned
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4)
-DATA = tf.data.Dataset.from_tensor_slices(X).batch(4)
-PAIRS = tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4)
+DATA = untuned(tf.data.Dataset.from_tensor_slices(X).batch(4))
+PAIRS = untuned(tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(4))
 GLOBAL = tf.random.Generator.from_seed(3)
 
 

@@ -85,6 +85,7 @@ def main():
     x = np.random.default_rng(0).normal(size=(STEPS * BATCH, 4)).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(STEPS * BATCH, seed=5).batch(BATCH)
     options = tf.data.Options()
+    options.autotune.enabled = False  # See `tests.fits.untuned`.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     data = (data.repeat() if FOREVER else data).with_options(options)
     with STRATEGY.scope():

@@ -85,6 +85,7 @@ def make_data() -> tf.data.Dataset:
     x = rng.normal(size=(SAMPLES, 6)).astype("float32") + 4.0 * np.eye(3, 6, dtype="float32")[labels]
     y = np.stack([np.arange(SAMPLES), labels], axis=1).astype("int32")
     options = tf.data.Options()
+    options.autotune.enabled = False  # See `tests.fits.untuned`.
     options.experimental_distribute.auto_shard_policy = getattr(
         tf.data.experimental.AutoShardPolicy, ARGS.policy
     )

@@ -28,7 +28,7 @@ import tensorflow as tf
 from remote_cluster import Notice, connect_to_workers
 
 from keras_preempt import PreemptionCallback, TerminationConfig
-from tests.fits import Doing
+from tests.fits import Doing, untuned
 
 FOLDER, MODE = Path(sys.argv[1]), sys.argv[2]
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tpu_loop.py"
@@ -91,7 +91,7 @@ class Marks(Doing):
 def make_data():
     x = np.random.default_rng(1).normal(size=(STEPS * BATCH, 6)).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True))).shuffle(64, seed=3)
-    return data.batch(BATCH, drop_remainder=True).prefetch(2)
+    return untuned(data.batch(BATCH, drop_remainder=True).prefetch(2))
 
 
 def train(strategy, directory, callbacks=None):

@@ -22,6 +22,7 @@ import tensorflow as tf
 from strategies import make_strategy
 
 from keras_preempt.backend.tensorflow.multi_worker_fit import enable_multi_worker_fit
+from tests.fits import untuned
 
 kind, output, asked = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
 worker = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
@@ -88,7 +89,7 @@ def plain(normalised: bool = False) -> Any:
 # 9 batches of 8 and one of 4.
 X = np.random.RandomState(0).rand(76, 3).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
-SAMPLES = tf.data.Dataset.from_tensor_slices((X, Y))
+SAMPLES = untuned(tf.data.Dataset.from_tensor_slices((X, Y)))
 BATCHES = SAMPLES.batch(8)
 # One sample, of the second replica's half of a batch, at which gradients overflow.
 OVERFLOWS = X.copy()
@@ -144,8 +145,8 @@ def branch(
     earlier = keras.config.floatx(), keras.config.dtype_policy()
     keras.config.set_floatx(floats)
     keras.config.set_dtype_policy(policy or floats)
-    data = tf.data.Dataset.from_tensor_slices(tuple(values.astype(floats) for values in EXACT)).batch(8)
-    _, result = train(make, optimizer, data, {}, **options)
+    data = tf.data.Dataset.from_tensor_slices(tuple(values.astype(floats) for values in EXACT))
+    _, result = train(make, optimizer, untuned(data.batch(8)), {}, **options)
     keras.config.set_floatx(earlier[0])
     keras.config.set_dtype_policy(earlier[1])
     return result

@@ -21,7 +21,7 @@ from strategies import make_strategy
 from tensorflow.python.distribute import tpu_strategy
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
-from tests.fits import Doing
+from tests.fits import Doing, untuned
 
 DIRECTORY, POLICY = sys.argv[1:]
 
@@ -44,10 +44,12 @@ def train(directory, *callbacks):
         model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
         model.compile("adam", "mse", metrics=["mae"])
     x = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
-    dataset = tf.data.Dataset.from_tensor_slices((x, x.sum(1))).shuffle(48, seed=1).batch(8)
+    dataset = tf.data.Dataset.from_tensor_slices((x, x.sum(1))).shuffle(48, seed=1)
     watching = PreemptionCallback(directory, termination=TerminationConfig(exit_fn=lambda: None))
     try:
-        history = model.fit(dataset, epochs=3, verbose=0, callbacks=[watching, *callbacks]).history
+        history = model.fit(
+            untuned(dataset.batch(8)), epochs=3, verbose=0, callbacks=[watching, *callbacks]
+        ).history
     except Preempted:
         return None, model
     return history, model

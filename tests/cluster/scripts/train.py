@@ -57,6 +57,7 @@ from marks import MEMBER, Marks  # noqa: E402
 import keras_preempt  # noqa: E402
 from keras_preempt.backend.tensorflow.backend import TensorFlowBackend  # noqa: E402
 from keras_preempt.training.snapshot_schedule import SnapshotSchedule  # noqa: E402
+from tests.fits import untuned  # noqa: E402
 
 if ARGS.no_snapshots:
     TensorFlowBackend.tap = staticmethod(lambda distributed: None)
@@ -80,7 +81,7 @@ def make_data() -> tuple[tf.data.Dataset, tf.data.Dataset]:
         .shuffle(32, seed=9)
         .batch(ARGS.batch, drop_remainder=True)
     )
-    return train, val
+    return untuned(train), untuned(val)
 
 
 def make_model() -> keras.Model:

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
+from tests.fits import untuned
 
 STEPS, EPOCHS = 8, 4
 
@@ -52,7 +53,7 @@ def main(record: str, directory: str, save_every: str | None = None) -> None:
     several = "TF_CONFIG" in os.environ
     strategy = tf.distribute.MultiWorkerMirroredStrategy() if several else tf.distribute.get_strategy()
     x = np.random.default_rng(0).normal(size=(STEPS * 8, 4)).astype("float32")
-    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(len(x), seed=1).batch(8)
+    data = untuned(tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(len(x), seed=1).batch(8))
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
         model.compile("adam", "mse")
