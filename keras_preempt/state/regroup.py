@@ -101,8 +101,10 @@ def share(whole: Array, replicas: int) -> list[Array]:
         units, grain = np.asarray(whole), None
     else:
         # In units of the total's last binary digit the parts are whole numbers no longer than it is.
-        finite = np.isfinite(np.asarray(whole, np.float64))
-        value = np.where(finite, np.asarray(whole, np.float64), 0.0)
+        with np.errstate(invalid="ignore"):  # A NaN may be a signalling one.
+            value = np.asarray(whole, np.float64)
+        finite = np.isfinite(value)
+        value = np.where(finite, value, 0.0)
         info = ml_dtypes.finfo(whole.dtype)
         exponent = np.frexp(value)[1]
         grain = np.maximum(exponent - info.nmant - 1, info.minexp - info.nmant)
