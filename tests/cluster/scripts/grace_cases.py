@@ -180,7 +180,7 @@ def until_the_deadline(job: NoticedFit, fake: FakeMetadata, notes: dict[str, Any
     """Worker 1 is told first; worker 0 later, so that it would have more time."""
     job.epochs, job.batches = 1, 160
     strikes = {(0, 3): on(1, sigterm), (0, 20): on(0, sigterm)}
-    notes["grace"] = 8.0
+    notes["grace"] = 16.0  # Room to train on, also where the first step of a busy machine takes 2 s.
     job.fit(strikes, termination={"grace_period": notes["grace"], "exit_fn": None}, step_seconds=0.1)
 
 
