@@ -101,6 +101,8 @@ def fresh_keras() -> None:
     """For tests of Keras as it is installed: ends what fits of earlier tests in this process have left behind."""
     import tensorflow as tf  # Here, since most tests do without.
 
+    for name in ("last_type", "last_value", "last_traceback"):  # Of a test that failed: it keeps its model.
+        vars(sys).pop(name, None)
     for _ in range(3):  # Keras stays repaired for as long as a model lives; one may keep the next.
         gc.collect()
     tf.random.set_seed(None)
