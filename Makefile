@@ -81,7 +81,7 @@ docs-check: $(READY) ## Check that the generated documentation is current, and t
 	$(BIN)/python docs/alignment_picture.py --check
 	$(BIN)/python docs/rooms_picture.py --check
 	$(BIN)/python docs/timeline_picture.py --check
-	$(BIN)/python -m pytest -q -m docs tests/docs tests/report tests/test_example_jax.py
+	$(BIN)/python -m pytest -q -m docs tests/docs tests/report tests/test_example.py tests/test_example_jax.py
 
 lock: $(READY) ## Renew constraints.txt, which says what `make setup` installs
 	$(BIN)/python -m pip install -qq --disable-pip-version-check 'uv>=0.9'

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from keras_preempt.cli.main import main
 from tests.cluster.harness import QUIET_CPU, keras_preempt, run_cluster
 from tests.docs.shown import assert_shown, assert_shown_after
@@ -33,6 +35,7 @@ def test_example_trains_on_one_device_and_goes_on_where_it_stopped(tmp_path):
     assert_goes_on_where_it_stopped(tmp_path / "run")
 
 
+@pytest.mark.docs
 def test_example_on_two_workers_ends_with_the_same_bits_after_a_preemption(tmp_path, monkeypatch, capsys):
     log = tmp_path / "log"
     asked = f"drill --workers 2 --preempt 1 --seed 1 --timeout 400 --keep {tmp_path}/kept --"

@@ -1,16 +1,21 @@
-"""``keras-preempt run`` as a real process, with workers that need no TensorFlow."""
+"""The command line in this process or as a real one, and ``run`` with workers that need no TensorFlow."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import select
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from keras_preempt.cli.main import main
 
 ROOT = str(Path(__file__).parents[2])
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])}
@@ -31,6 +36,9 @@ member = json.loads(os.environ.get("TF_CONFIG", '{{"task": {{"index": 0}}}}'))["
 def until_signal():
     assert select.select([reader], [], [], 60)[0], "no signal came"
     return os.read(reader, 1)[0]
+def until_go():
+    while not (here / "go").exists():
+        select.select([], [], [], 0.01)
 def listen():
     listens(member)
     (here / f"listening-{{member}}").write_text(str(os.getpid()))
@@ -42,6 +50,18 @@ def saved(code=75, finished=False):
 
 def command_line(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "keras_preempt.cli.main", *arguments]
+
+
+def called(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Calls the command line in this process, with further variables."""
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, env or {}),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        status = main(arguments)
+    return subprocess.CompletedProcess(arguments, status, output.getvalue(), errors.getvalue())
 
 
 class Launched:
@@ -69,23 +89,21 @@ class Launched:
         """Starts it; `before` is a shell command that becomes the launcher, such as ``exec nohup "$@"``."""
         line = command_line("run", "--workers", str(workers), *options, "--", *command)
         how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **how}
-        process = subprocess.Popen(
-            ["sh", "-c", before, "sh", *line] if before else line,
-            text=True,
-            env={**ENV, "TMPDIR": str(self.temporary), **how.pop("env", {})},
-            **how,
-        )
+        if before:
+            line = ["sh", "-c", before, "sh", *line]
+        env = {**ENV, "TMPDIR": str(self.temporary), **how.pop("env", {})}
+        process = subprocess.Popen(line, text=True, env=env, **how)
         self._started.append(process)
         return process
 
     def train(
-        self, body: str, line: str = "exec {train}", until: str = "listening-0", **how: Any
+        self, body: str, line: str = "exec {train}", until: str = "listening-{worker}", **how: Any
     ) -> subprocess.Popen[str]:
-        """Starts a worker behind a shell, and waits for a file that it leaves."""
+        """Starts a worker behind a shell, and waits for a file that it, and each further worker, leaves."""
         train = shlex.join([sys.executable, self.script(body)])
         process = self.run("sh", "-c", line.format(train=train), **how)
-        if until:
-            self.trace(until, process)
+        for worker in range(how.get("workers", 1) if until else 0):
+            self.trace(until.format(worker=worker), process)
         return process
 
     @staticmethod

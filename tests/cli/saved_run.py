@@ -90,15 +90,8 @@ def save(
         share = [(piece, mirrored[piece.tensor]) for piece in shares.get(member, [])]
         write_part(store, directory, member, share, local, {"batch": step}, where)
     if committed:
-        arguments = {"kind": "periodic", "reason": "called by periodic", **changed}
-        commit_parts(
-            store,
-            directory,
-            step,
-            writers=tuple(writers),
-            position=where,
-            **arguments,
-        )
+        told = {"kind": "periodic", "reason": "called by periodic", **changed}
+        commit_parts(store, directory, step, writers=tuple(writers), position=where, **told)
     return directory
 
 

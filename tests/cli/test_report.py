@@ -27,11 +27,8 @@ def preempted() -> Story:
     return story.begin(restored=15).train(5, 5.0).finish()
 
 
-def write(directory: str, story: Story, run: bytes | None = None) -> str:
-    """Makes the directory of a run that has told a story."""
-    body = {"format": 1, "run_id": "story", "model": []}
-    store = open_store(directory)
-    store.create(RUN, documents.encode(body) if run is None else run)
+def logs_of(story: Story) -> dict[str, bytes]:
+    """What a run that has told a story has in its files."""
     logs: dict[str, bytes] = {}
     for event in story.events:
         known = ("event", "time", "member", "incarnation")
@@ -40,10 +37,17 @@ def write(directory: str, story: Story, run: bytes | None = None) -> str:
         launcher = event["event"] == "gone"
         name = events.launcher_log_name(number) if launcher else events.log_name(number, member)
         logs[name] = logs.get(name, b"") + events.line(event["event"], event["time"], member, **told)
-    for name, data in logs.items():
+    return logs
+
+
+def write(directory: str, story: Story, run: bytes | None = None) -> str:
+    """Makes the directory of a run that has told a story."""
+    body = {"format": 1, "run_id": "story", "model": []}
+    store = open_store(directory)
+    store.create(RUN, documents.encode(body) if run is None else run)
+    for name, data in logs_of(story).items():
         segmented = "gs://" in directory and "launcher" not in name
-        segment = name.replace(".jsonl", "-0001.jsonl") if segmented else name
-        store.create(segment, data)
+        store.create(name.replace(".jsonl", "-0001.jsonl") if segmented else name, data)
     store.close()
     return directory
 
@@ -68,8 +72,9 @@ def refused(run: Run, *arguments: object, code: int = 3) -> str:
     return err
 
 
-def test_everything_that_matters_is_printed(made: Made, run: Run) -> None:
-    out = printed(run, made(preempted()))
+def test_everything_that_matters_is_printed_and_json_holds_all_and_adds_up(made: Made, run: Run) -> None:
+    directory = made(preempted())
+    out = printed(run, directory)
     first, *rest = out.splitlines()
     assert first.endswith("run: finished at step 21 after 2 starts of 2 workers")
     assert "steps: 21 run, 21 kept, 0 lost" in rest
@@ -78,10 +83,7 @@ def test_everything_that_matters_is_printed(made: Made, run: Run) -> None:
     assert {f"\n{word}" for word in words.split() if f"\n{word}" not in out} == set()
     assert "What is missing" not in out
     assert "Saves: 3 checkpoints" in out
-
-
-def test_json_holds_all_and_adds_up(made: Made, run: Run) -> None:
-    told = json.loads(printed(run, made(preempted()), "--json"))
+    told = json.loads(printed(run, directory, "--json"))
     assert (told["state"], told["step"]) == ("finished", 21)
     assert (told["steps_lost"], told["steps_lost_exactly"]) == (0, True)
     assert [start["end"] for start in told["starts"]] == ["preempted", "finished"]

@@ -39,10 +39,8 @@ daemon = int(os.read(read, 20))
 
 def opened(launched: Launched) -> dict[str, int]:
     """Descriptors of the processes that a worker has named, by which their end can be waited for."""
-    pids = (launched.folder / "children").read_text().split()
-    return dict(
-        zip(("plain", "session", "daemon", "worker"), (os.pidfd_open(int(pid)) for pid in pids), strict=True)
-    )
+    opened = [os.pidfd_open(int(pid)) for pid in (launched.folder / "children").read_text().split()]
+    return dict(zip(("plain", "session", "daemon", "worker"), opened, strict=True))
 
 
 def assert_all_end(found: dict[str, int]) -> None:
@@ -68,10 +66,7 @@ def test_nothing_that_a_worker_has_started_outlives_the_launcher(
     """What the worker leaves when it ends gets SIGTERM, then SIGKILL; after a SIGKILL of the launcher, SIGKILL."""
     ends = "until_signal(); saved(); os._exit(75)"
     if how == "finished":
-        ends = (
-            "while not (here / 'go').exists(): select.select([], [], [], 0.01)\n"
-            "saved(0, finished=True); os._exit(0)"
-        )
+        ends = "until_go(); saved(0, finished=True); os._exit(0)"
     process = launched.train(f"{CHILDREN}listen()\n{ends}", line)
     found = opened(launched)
     if how == "SIGKILL":

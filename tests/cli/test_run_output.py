@@ -60,16 +60,12 @@ def test_output_that_nobody_reads_any_more_does_not_end_training(launched: Launc
 
 def test_a_job_whose_terminal_is_gone_continues(launched: Launched) -> None:
     """A pty whose other side is closed answers every write with EIO. `setsid` keeps its SIGHUP away."""
-    body = (
-        "print('begun', flush=True); listen()\n"
-        "while not (here / 'gone').exists(): select.select([], [], [], 0.01)\n"
-        "for line in range(2000): print('line', line)\nsaved(0, finished=True)"
-    )
+    body = "print('begun', flush=True); listen(); until_go()\n" + _PRINTS.format(lines=2000)
     ours, theirs = pty.openpty()
     process = launched.train(body, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
     os.close(ours)
-    (launched.folder / "gone").touch()
+    (launched.folder / "go").touch()
     assert process.wait(timeout=60) == 0
     assert launched.trace("saved-0").exists()
 

@@ -18,9 +18,7 @@ SAVES = "listen(); until_signal(); saved(); sys.exit(75)"
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_job_that_is_told_to_stop_is_saved(launched: Launched, number: signal.Signals) -> None:
-    process = launched.train(SAVES, workers=2)
-    launched.trace("listening-1", process)
-    output = launched.stopped(process, 75, number)
+    output = launched.stopped(launched.train(SAVES, workers=2), 75, number)
     assert f"stopped by {number.name}, saved at step 7: incarnations=1 preemptions=1 failures=0" in output
     assert launched.trace("saved-0").exists()
     assert launched.trace("saved-1").exists()
@@ -34,7 +32,6 @@ def test_a_run_told_to_stop_that_finishes_all_the_same_is_finished(launched: Lau
 
 def test_sigint_reaches_workers_as_sigint_and_ends_the_run(launched: Launched) -> None:
     process = launched.train("listen(); print('got', until_signal()); sys.exit(1)", workers=2)
-    launched.trace("listening-1", process)
     output = launched.stopped(process, 130, signal.SIGINT)
     assert f"[w0] got {int(signal.SIGINT)}" in output
     assert f"[w1] got {int(signal.SIGINT)}" in output
@@ -43,7 +40,7 @@ def test_sigint_reaches_workers_as_sigint_and_ends_the_run(launched: Launched) -
 def test_a_second_sigint_kills_workers_that_do_not_leave(launched: Launched) -> None:
     body = "listen(); until_signal(); print('staying'); until_signal(); until_signal()"
     process = launched.train(body, workers=2)
-    pids = [launched.trace(f"listening-{worker}", process).read_text() for worker in (0, 1)]
+    pids = [(launched.folder / f"listening-{worker}").read_text() for worker in (0, 1)]
     assert process.stdout is not None
     process.send_signal(signal.SIGINT)
     for _ in pids:
@@ -76,10 +73,8 @@ def test_a_job_whose_terminal_closes_is_saved(launched: Launched) -> None:
 
 
 def test_under_nohup_the_end_of_the_terminal_is_not_heard(launched: Launched) -> None:
-    body = (
-        "assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN\n"
-        "listen()\nwhile not (here / 'go').exists(): select.select([], [], [], 0.01)\nsaved(0, finished=True)"
-    )
+    checks = "assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN\n"
+    body = checks + "listen(); until_go(); saved(0, finished=True)"
     process = launched.train(body, before='trap "" HUP; exec "$@"')
     process.send_signal(signal.SIGHUP)
     (launched.folder / "go").touch()

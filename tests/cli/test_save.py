@@ -58,19 +58,25 @@ def test_without_waiting_the_request_stays(directory: Path, run: Run) -> None:
     assert (directory / SAVE_REQUEST).exists()
 
 
+def asked_of(directory: Path, start: int) -> save_request.SaveRequest:
+    """Waits until a start of the job is asked."""
+    limit = time.monotonic() + PATIENCE
+    while (asked := save_request.read(open_store(directory))) is None or asked.incarnation != start:
+        assert time.monotonic() < limit
+        time.sleep(0.01)  # A file cannot be waited for, only looked at.
+    return asked
+
+
 def answering(directory: Path, tell: Callable[[str], list[dict[str, Any]]]) -> threading.Thread:
     """A job that takes the next request, and tells what follows from its id."""
 
     def job() -> None:
-        store = open_store(directory)
-        await_(lambda: (directory / SAVE_REQUEST).exists())
-        asked = save_request.read(store)
-        assert asked is not None
+        asked = asked_of(directory, 1)
         (log,) = (directory / "events").glob("00001.w*")
         with log.open("a") as stream:
             for event in tell(asked.id):
                 stream.write(json.dumps({"time": time.time(), "member": 0, **event}) + "\n")
-        save_request.remove(store, asked)
+        save_request.remove(open_store(directory), asked)
 
     thread = threading.Thread(target=job)
     thread.start()
@@ -120,17 +126,13 @@ def test_an_answer_to_another_request_is_none(directory: Path, run: Run) -> None
 
 def test_a_job_that_is_started_again_is_asked_again(directory: Path, run: Run) -> None:
     def job() -> None:
-        await_(lambda: (directory / SAVE_REQUEST).exists())
+        asked_of(directory, 1)
         begin(directory)
         start = {"event": "start", "time": time.time(), "member": 0}
         events(directory, 2, 0, start)
         log = directory / "events" / "00001.w00000.jsonl"
         log.write_text(log.read_text() + json.dumps({**start, "event": "end", "reason": "lost"}) + "\n")
-        await_(
-            lambda: (asked := save_request.read(open_store(directory))) is not None and asked.incarnation == 2
-        )
-        asked = save_request.read(open_store(directory))
-        assert asked is not None
+        asked = asked_of(directory, 2)
         saved = {"event": "answered", "id": asked.id, "checkpoint": "step-00000009/00002-0000", "reason": ""}
         events(directory, 2, 0, start, {**start, **saved})
 
@@ -164,10 +166,3 @@ def test_who_may_not_write_there_is_told_so(directory: Path) -> None:
     finally:
         directory.chmod(0o755)
     assert (done.returncode, "Permission denied" in done.stderr) == (CANNOT_READ, True), done.stderr
-
-
-def await_(done: Callable[[], bool]) -> None:
-    limit = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < limit
-        time.sleep(0.01)  # A file cannot be waited for, only looked at.

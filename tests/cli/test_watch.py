@@ -21,7 +21,7 @@ from keras_preempt.cli.watch import PATIENCE, Watch
 from keras_preempt.report.loading import Looks
 from keras_preempt.testing import FakeGcs
 from tests.cli.saved_run import Run
-from tests.cli.test_report import preempted, write
+from tests.cli.test_report import logs_of, preempted, write
 from tests.docs.shown import assert_shown
 from tests.report.record import RECORDED
 from tests.report.story import Story
@@ -29,9 +29,11 @@ from tests.report.story import Story
 WATCH = [sys.executable, "-m", "keras_preempt", "report", "--watch"]
 PATIENT = 300.0
 
+Watching = Callable[..., subprocess.Popen[bytes]]
+
 
 @pytest.fixture
-def watching(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def watching() -> Iterator[Watching]:
     """Starts a watch in a pipe; it has ended when the test has."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -69,19 +71,13 @@ def begin(directory: Path, story: Story) -> None:
 
 def add(directory: Path, story: Story) -> None:
     """Writes what a story has told more than the directory holds."""
-    other = directory.with_name(f"{directory.name}-again")
-    write(str(other), story)
-    for file in sorted((other / "events").iterdir()):
-        data = file.read_bytes()
-        kept = directory / "events" / file.name
-        held = kept.stat().st_size if kept.exists() else 0
-        with kept.open("ab") as log:
-            log.write(data[held:])
-    other.rename(directory.with_name(f"over-{time.monotonic_ns()}"))
+    for name, data in sorted(logs_of(story).items()):
+        with (directory / name).open("ab") as log:
+            log.write(data[log.tell() :])
 
 
 def test_in_a_pipe_it_waits_for_the_run_prints_what_changes_and_ends_with_it(
-    tmp_path: Path, watching: Callable[..., subprocess.Popen[bytes]]
+    tmp_path: Path, watching: Watching
 ) -> None:
     run = tmp_path / "run"
     process = watching(run)
@@ -122,9 +118,8 @@ class OnATerminal:
         child, self._master = pty.fork()
         if child == 0:
             os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="30")
-            signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            )  # Ignored where a shell runs tests in the background.
+            # Ignored where a shell runs tests in the background.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execv(sys.executable, [*WATCH, str(directory)])
         self._child = child
 
@@ -182,13 +177,8 @@ def test_on_a_terminal_it_leaves_that_clean(how: str, tmp_path: Path) -> None:
 def test_a_reader_that_goes_away_ends_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
     write(str(run), Story(launcher=False).begin().train(9, 9.0))
-    shell = " ".join(WATCH)
-    done = subprocess.run(
-        ["bash", "-c", f"{shell} {run} | head -1; exit ${{PIPESTATUS[0]}}"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENT,
-    )
+    command = ["bash", "-c", f"{' '.join(WATCH)} {run} | head -1; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENT)
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (4, 1, "")
 
 
@@ -212,9 +202,7 @@ def test_wrong_usage_and_something_else_than_a_run_are_refused_at_once(
     assert message in run("report", tmp_path, *options, code=code)[1]
 
 
-def test_the_page_is_written_again_when_something_has_happened(
-    tmp_path: Path, watching: Callable[..., subprocess.Popen[bytes]]
-) -> None:
+def test_the_page_is_written_again_when_something_has_happened(tmp_path: Path, watching: Watching) -> None:
     run, page = tmp_path / "run", tmp_path / "page.html"
     story = Story(launcher=False).begin().train(9, 9.0)
     write(str(run), story)

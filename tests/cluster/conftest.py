@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pickle
 import signal
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,18 +52,23 @@ def worker_script(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """Gives the job for (workers, *args) that nothing happened to; each is run once."""
-    done: dict[tuple[object, ...], Training] = {}
-    locks: defaultdict[tuple[object, ...], threading.Lock] = defaultdict(threading.Lock)
+    """Gives the job for (workers, *args) that nothing happened to; each is run once for all processes of pytest."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
 
     def get(workers: int, *args: str) -> Training:
-        key = (workers, *args)
-        with locks[key]:
-            if key not in done:
-                training = Training(tmp_path_factory.mktemp("undisturbed"), workers, args)
+        place = folder / " ".join(["undisturbed", str(workers), *args])
+        place.mkdir(exist_ok=True)
+        kept = place / "kept"
+        with (place / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                training = Training(place, workers, args)
                 training.finish()
-                done[key] = training
-            return done[key]
+                kept.write_bytes(pickle.dumps(training))
+        found: Training = pickle.loads(kept.read_bytes())
+        return found
 
     return get
 

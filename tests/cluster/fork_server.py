@@ -5,9 +5,9 @@ for, and forks for each job: a real process, with its own pid, session, signals 
 TensorFlow yet. The package is imported, too. What the jobs of one server share besides is the seed of Python's hashes.
 
 A client connects to the socket named by the first argument, and sends one line of JSON (``script``, ``args``,
-``env``, ``cwd``) with the descriptor that the job's output goes to. It gets two lines back: the pid, and when
-the job has ended, its exit code (negative for a signal, as in `subprocess`). A client that goes away takes its job
-with it, and the end of standard input ends the server and all jobs.
+``env``, ``cwd``, ``streams``) with a descriptor for each of the standard streams that it names; the others are closed.
+It gets two lines back: the pid, and when the job has ended, its exit code (negative for a signal, as in `subprocess`).
+A client that goes away takes its job with it, and the end of standard input ends the server and all jobs.
 """
 
 from __future__ import annotations
@@ -64,20 +64,26 @@ class _Server:
 
     def _accept(self) -> dict[str, Any] | None:
         client, _ = self._listener.accept()
-        text, descriptors, _, _ = socket.recv_fds(client, _LONGEST_REQUEST, 1)
+        text, descriptors, _, _ = socket.recv_fds(client, _LONGEST_REQUEST, 2)
         while not text.endswith(b"\n"):
             text += client.recv(_LONGEST_REQUEST)
-        (output,) = descriptors
         pid = os.fork()
         if pid == 0:
             os.setsid()
             self._forget()
             client.close()
+            request: dict[str, Any] = json.loads(text)
+            given = dict(zip(request["streams"], descriptors, strict=True))
             for stream in (1, 2):
-                os.dup2(output, stream)
-            os.close(output)
-            return json.loads(text)
-        os.close(output)
+                if stream in given:
+                    os.dup2(given[stream], stream)
+                else:
+                    os.close(stream)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return request
+        for descriptor in descriptors:
+            os.close(descriptor)
         job = _Job(pid, os.pidfd_open(pid), client)
         self._jobs.add(job)
         self._selector.register(job.pidfd, selectors.EVENT_READ, lambda: self._end(job))
@@ -116,8 +122,13 @@ def _run(request: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Tests in a shell's background would ignore it.
     os.environ.clear()
     os.environ.update(request["env"])
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # As Python begins: without the streams that are closed, and with lines or blocks written as they are asked for.
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if number not in request["streams"]:
+            setattr(sys, name, None)
+            setattr(sys, f"__{name}__", None)
+        elif number == 1:
+            sys.stdout.reconfigure(line_buffering="PYTHONUNBUFFERED" in os.environ or os.isatty(1))
     random.seed()
     numpy.random.seed()
     for module in (failpoints, drill_place):  # What they read when they are imported was the server's.

@@ -31,6 +31,7 @@ QUIET_CPU = {
 BACKENDS = ("tensorflow", "jax")
 
 _PROGRAM = Path(__file__).with_name("fork_server.py")
+_PYTHON = Path(__file__).with_name("forked_python.py")
 _READY_SECONDS = 60.0
 _FOLDER = "FORK_SERVERS"
 """The environment variable with the folder of the servers' sockets, for all processes of a run."""
@@ -52,12 +53,14 @@ class ForkServers:
         os.environ[_FOLDER] = self._folder
 
     def _start(self, backend: str) -> subprocess.Popen[bytes]:
+        # What TensorFlow reads while it is imported is the same for all jobs.
+        environment = {**os.environ, **QUIET_CPU, "KERAS_BACKEND": backend}
+        environment.pop("PYTHONUNBUFFERED", None)  # Each job says for itself.
         return subprocess.Popen(
             [sys.executable, str(_PROGRAM), os.path.join(self._folder, backend)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # What TensorFlow reads while it is imported is the same for all jobs.
-            env={**os.environ, **QUIET_CPU, "KERAS_BACKEND": backend},
+            env=environment,
             start_new_session=True,
         )
 
@@ -86,6 +89,11 @@ def _address(backend: str) -> str:
         if _FOLDER not in os.environ:
             atexit.register(ForkServers().close)
         return os.path.join(os.environ[_FOLDER], backend)
+
+
+def python() -> list[str]:
+    """``python`` for a command that a shell or a terminal starts: see `tests.cluster.forked_python`."""
+    return [sys.executable, "-I", "-S", str(_PYTHON), _address("tensorflow")]
 
 
 class ForkedWorker(WorkerProcess):
@@ -123,8 +131,9 @@ class ForkedWorker(WorkerProcess):
                     "args": self._command[2:],
                     "env": self._env,
                     "cwd": str(self._cwd or os.getcwd()),
+                    "streams": [1, 2],
                 }
-                socket.send_fds(client, [json.dumps(request).encode() + b"\n"], [write])
+                socket.send_fds(client, [json.dumps(request).encode() + b"\n"], [write, write])
                 os.close(write)
                 with client.makefile("r") as answers:
                     self._follow(_Forked(int(answers.readline()), read), answers)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_preempt.cluster import LocalCluster
+from tests.cluster import forked
 from tests.cluster.forked import QUIET_CPU, ForkedCluster
 
 _SHOWN_LINES = 60
@@ -68,6 +69,11 @@ def keras_preempt() -> list[str]:
     """The command line whose workers are forked, too, unless every process is to start from scratch."""
     program = "keras_preempt" if all_fresh() else "tests.cluster.forked_cli"
     return [sys.executable, "-m", program]
+
+
+def python() -> list[str]:
+    """``python`` for a command that a shell or a terminal starts; its process is forked in the same way."""
+    return [sys.executable] if all_fresh() else forked.python()
 
 
 def all_fresh() -> bool:

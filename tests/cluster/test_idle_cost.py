@@ -11,7 +11,7 @@ import keras_preempt
 from tests.cluster.harness import run_cluster
 
 SCRIPT = Path(__file__).parent / "scripts" / "count_calls.py"
-FEW, MANY = 20, 200
+FEW, MANY = 20, 80
 
 Counted = dict[str, dict[str, int]]
 

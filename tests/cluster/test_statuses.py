@@ -1,7 +1,7 @@
 """The exit status is that of the table in docs/termination.md, whatever fails on the way out: whoever starts a
 process reads nothing else, and takes 1 or 120 for an error of the program.
 
-Every process here is fresh, started by a shell that does with its output what a user's shell does.
+Every process is started by a shell that does with its output what a user's shell does.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from keras_preempt.checkpoint.failpoints import VARIABLE
-from tests.cluster.forked import QUIET_CPU
+from tests.cluster.harness import QUIET_CPU, python
 
 SCRIPT = Path(__file__).parent / "scripts" / "statuses.py"
 ROOT = Path(__file__).parents[2]
@@ -58,7 +57,7 @@ def end(case: Case, directory: Path) -> tuple[int, str]:
     environment.pop("PYTHONUNBUFFERED", None)  # Else a step's own print fails, as it does in any program.
     if case.unsaved:
         environment[VARIABLE] = "save.between-parts=raise"
-    command = shlex.join([sys.executable, str(SCRIPT), str(directory), case.how, *case.ways.split()])
+    command = shlex.join([*python(), str(SCRIPT), str(directory), case.how, *case.ways.split()])
     line = f"{command} {case.redirected or '>/dev/null'}; status=$?"
     if case.redirected.startswith("|"):
         line = f"{{ {command}; echo $? >&3; }} {case.redirected}; status=0"

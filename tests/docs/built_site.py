@@ -25,7 +25,7 @@ def build(folder: Path) -> Path:
     return folder / "site"
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
+class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing."""
 
@@ -46,7 +46,7 @@ def listening(handler: Callable[..., http.server.BaseHTTPRequestHandler]) -> Ite
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serves a folder; gives its address, without a slash at its end."""
-    with listening(functools.partial(_Quiet, directory=str(folder))) as address:
+    with listening(functools.partial(Quiet, directory=str(folder))) as address:
         yield f"http://{address}"
 
 

@@ -1,14 +1,21 @@
-"""Reads blocks of shell commands."""
+"""Reads blocks of shell commands, and checks those that are not run: everything that they name exists."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.docs.pages import Block
+from tests.docs.pages import ROOT, Block
 
 SHELLS = ("sh", "bash", "console")
+
+#: Programs that are not installed here, or that run for minutes. A script of this repository may be named as well.
+PROGRAMS = ("apt-get", "docker", "gcloud", "kubectl", "make", "pip", "sbatch")
+
+_FILE = re.compile(r"(?:--[\w-]+=)?((?:[\w.-]+/)*(?:[\w-]+\.(?:py|yaml|sh|sbatch|toml|txt)|Dockerfile))")
 
 
 @dataclass(frozen=True)
@@ -44,3 +51,48 @@ def commands_of(block: Block) -> list[Command]:
             if words:
                 found.append(Command(block.where, words, variables))
     return found
+
+
+def assert_names_only_what_is_there(commands: Sequence[Command], why: str) -> None:
+    """Asserts that commands which are not run name programs, files, targets and extras that there are.
+
+    Args:
+        commands: The commands of a block.
+        why: Why they are not run.
+    """
+    where, folder = commands[0].where, ROOT
+    assert len(why.split()) > 2, f"{where}: say why it is not run"
+    for command in commands:
+        program, *words = command.words
+        if program == "cd":
+            folder = folder / words[0]
+            assert folder.is_dir(), f"{where}: there is no {words[0]}"
+            continue
+        for word in words:
+            if named := _FILE.fullmatch(word):
+                assert (folder / named[1]).is_file(), f"{where} names {named[1]}, which is not there"
+        if program.startswith("./"):
+            script = folder / program
+            assert os.access(script, os.X_OK), f"{where}: {program} is not there, or cannot be run"
+            unread = [name for name in command.variables if name not in script.read_text()]
+            assert not unread, f"{where}: {program} does not read {unread}"
+            continue
+        assert program in PROGRAMS, f"{where}: {program} is to be run, or added to {PROGRAMS}"
+        if program == "make":
+            (target,) = words
+            makefile = (ROOT / "Makefile").read_text()
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{where}: no target {target}"
+        if program == "pip":
+            _assert_installable(where, words)
+
+
+def _assert_installable(where: str, words: Sequence[str]) -> None:
+    install, wanted = words
+    parts = re.fullmatch(r"([\w-]+)\[([\w,]+)\]", wanted)
+    assert install == "install"
+    assert parts, f"{where}: {wanted}"
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'\nname = "{parts[1]}"\n' in project, f"{where}: {wanted}"
+    extras = project.partition("[project.optional-dependencies]")[2]
+    for extra in parts[2].split(","):
+        assert re.search(rf"^{extra} = \[", extras, re.MULTILINE), f"{where}: no extra {extra}"

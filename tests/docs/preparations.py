@@ -7,7 +7,6 @@ the block has done what its page says. It is run in a working directory of the b
 from __future__ import annotations
 
 import contextlib
-import http.server
 import importlib
 import json
 import os
@@ -28,7 +27,9 @@ import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
 from keras_preempt.testing import FakeGcs
-from tests.docs.built_site import listening
+from tests.cluster.small_fit import await_
+from tests.docs.built_site import Quiet, listening
+from tests.fits import Doing
 
 
 class Missing(Exception):
@@ -39,6 +40,7 @@ Names = dict[str, Any]
 """The names of a block: those that it finds, and afterwards also those that it has made."""
 
 Preparation = Callable[[Names], Iterator[Names]]
+Batches = Iterator[tuple[np.ndarray, np.ndarray]]
 
 _PREPARATIONS: dict[str, Preparation] = {}
 
@@ -101,41 +103,28 @@ def _job(directory: str) -> Iterator[Names]:
     model = small_model()
     x, y = small_data()
 
+    def stop(batch: int, logs: Any) -> None:
+        model.stop_training = over.wait(0.01)
+
     def fit() -> None:
         ours = PreemptionCallback(directory, save_on_request="0.1s")
+        stops = Doing(on_train_batch_end=stop)
         for_ever = tf.data.Dataset.from_tensor_slices((x, y)).batch(16).repeat()
-        model.fit(for_ever, steps_per_epoch=4, epochs=10**6, verbose=0, callbacks=[ours, _Stop(over)])
+        model.fit(for_ever, steps_per_epoch=4, epochs=10**6, verbose=0, callbacks=[ours, stops])
 
     thread = threading.Thread(target=fit)
     thread.start()
-    limit = time.monotonic() + 60
-    while not any("first_step" in path.read_text() for path in Path(directory).glob("events/*")):
+
+    def trains() -> bool:
         assert thread.is_alive(), "it does not train"
-        assert time.monotonic() < limit
-        time.sleep(0.05)  # A file cannot be waited for, only looked at.
+        return any("first_step" in path.read_text() for path in Path(directory).glob("events/*"))
+
+    await_(trains, patience=60)
     try:
         yield {}
     finally:
         over.set()
         thread.join()
-
-
-class _Stop(keras.callbacks.Callback):
-    """Ends training when it is told to."""
-
-    def __init__(self, over: threading.Event) -> None:
-        super().__init__()
-        self._over = over
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._over.wait(0.01):
-            self.model.stop_training = True
-
-    def get_state(self) -> dict[str, Any]:
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        pass
 
 
 @_preparation("imports")
@@ -219,14 +208,11 @@ def _webhook(names: Names) -> Iterator[Names]:
     """A real server, which keeps what is posted to it."""
     posted: list[dict[str, Any]] = []
 
-    class Hook(http.server.BaseHTTPRequestHandler):
+    class Hook(Quiet):
         def do_POST(self) -> None:
             posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
             self.end_headers()
-
-        def log_message(self, format: str, *arguments: Any) -> None:
-            pass
 
     with listening(Hook) as address, mock.patch.dict("os.environ", {"HOOK_URL": f"http://{address}/hook"}):
         yield {}
@@ -247,11 +233,8 @@ def _places(names: Names) -> Iterator[Names]:
         **{"JOBSET_NAME": "digits", "REPLICATED_JOB_NAME": "worker", "REPLICATED_JOB_REPLICAS": "1"},
         **{"JOB_INDEX": "0", "PODS_PER_JOB": "2", "JOB_COMPLETION_INDEX": "0"},
         **{"SLURM_JOB_ID": "12", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURMD_NODENAME": "n1"},
-        **{
-            "SLURM_STEP_NUM_TASKS": "2",
-            "SLURM_STEP_NODELIST": "n[1-2]",
-            "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-        },
+        **{"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]"},
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
     }
     name = mock.patch("socket.gethostname", return_value="trainer-0")
     with mock.patch.dict("os.environ", variables), name:
@@ -268,13 +251,11 @@ def _loop(names: Names) -> Iterator[Names]:
     model, optimizer = small_model(), keras.optimizers.SGD(0.01)
     trained = []
 
-    def new_iterator(
-        epoch: tf.Variable, step_in_epoch: tf.Variable
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def new_iterator(epoch: tf.Variable, step_in_epoch: tf.Variable) -> Batches:
         data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=int(epoch.numpy()))
         return iter(data.batch(16).skip(int(step_in_epoch.numpy())))
 
-    def train_step(iterator: Iterator[tuple[np.ndarray, np.ndarray]]) -> tf.Tensor:
+    def train_step(iterator: Batches) -> tf.Tensor:
         inputs, targets = next(iterator)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(inputs, training=True) - targets) ** 2)
@@ -334,7 +315,6 @@ def _remote(names: Names) -> Iterator[Names]:
         if len(tries) == 1:
             raise tf.errors.AbortedError(None, None, "Task /job:worker/task:0 was preempted.")
 
-    told = mock.patch.object(PreemptionWatcher, "preemption_message", "/job:worker/task:0")
-    with told:
+    with mock.patch.object(PreemptionWatcher, "preemption_message", "/job:worker/task:0"):
         yield {"connect": tf.distribute.get_strategy, "train": train}
     assert len(tries) == 2

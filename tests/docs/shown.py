@@ -16,7 +16,7 @@ from tests.docs.pages import Block, all_blocks
 SHOWN_BY = {
     "Ctrl-C": "tests/cluster/test_ctrl_c.py",
     "digits drill": "tests/test_example.py",
-    "first page": "tests/docs/test_first_page.py",
+    "first page": "tests/docs/test_trained.py",
     "watched run": "tests/cli/test_watch.py",
     "platform line": "tests/notices/test_detection.py",
 }
@@ -61,9 +61,8 @@ def assert_lines(block: Block, output: str, *, in_order: bool) -> None:
             continue
         wanted = plain(line)
         found = [number for number, each in enumerate(real) if each == wanted and number >= at]
-        assert found, (
-            f"{block.where} shows a line that was not printed{' there' if at else ''}: {line}\n{output}"
-        )
+        where = f"{block.where} shows a line that was not printed{' there' if at else ''}"
+        assert found, f"{where}: {line}\n{output}"
         at = found[0] if in_order else 0
 
 

@@ -23,15 +23,14 @@ from keras_preempt.cli.main import main
 from keras_preempt.cluster import Supervisor
 from keras_preempt.testing import FakeGcs
 from tests.cluster.harness import run_cluster
-from tests.docs.commands import SHELLS, Command, commands_of
-from tests.docs.commands_not_run import assert_names_only_what_is_there
+from tests.docs.commands import SHELLS, Command, assert_names_only_what_is_there, commands_of
 from tests.docs.pages import NOTES, PAGES, ROOT, SKIPPED, Block, all_blocks, blocks_of, files, name_of
 from tests.docs.shown import SHOWN_BY
 
 #: Run by `run_blocks`, where TensorFlow is imported already.
 LOOKING = ("clean", "doctor", "export", "inspect", "report", "save")
 
-#: Run by `test_first_page`, and all of them, for minutes, by `test_drills`.
+#: Run by `test_trained`: those of the first page, and, for minutes, all of them.
 TRAINING = ("drill", "run")
 
 #: The comment above a script that is run by itself: a process has one backend, and takes part in one job.
@@ -62,10 +61,8 @@ def _asked_of_the_process(block: Block) -> dict[str, Any] | None:
     if block.language == "python" and ON_JAX not in block.notes:
         return {**asked, "code": block.code}
     if block.language in SHELLS and "not run" not in block.notes:
-        commands = [
-            command.words[1:] for command in commands_of(block) if command.of_keras_preempt in LOOKING
-        ]
-        return {**asked, "commands": commands} if commands else None
+        looking = [command for command in commands_of(block) if command.of_keras_preempt in LOOKING]
+        return {**asked, "commands": [command.words[1:] for command in looking]} if looking else None
     return None
 
 
@@ -73,9 +70,8 @@ def test_every_fence_belongs_to_a_block_and_every_comment_above_one_is_understoo
     for page in PAGES:
         text = page.read_text()
         fences = re.findall(r"^[ \t]*(?:```|~~~)", text, re.MULTILINE)
-        assert len(fences) == 2 * len(blocks_of(name_of(page), text)), (
-            f"{name_of(page)} has a fence out of place"
-        )
+        name = name_of(page)
+        assert len(fences) == 2 * len(blocks_of(name, text)), f"{name} has a fence out of place"
     for block in BLOCKS:
         assert set(block.notes) <= set(NOTES), f"{block.where}: {set(block.notes) - set(NOTES)}"
 
@@ -97,11 +93,9 @@ def test_every_block_is_run_or_compared(
         if error and error.startswith(SKIPPED):
             pytest.skip(error)
         assert not error, f"{block.where}\n{error}"
-    check = CHECKS.get(block.language)
-    assert check is not None, (
-        f"{block.where}: this block is not run: nothing is known about {block.language!r}"
-    )
-    check(block, monkeypatch)
+    unknown = f"{block.where}: this block is not run: nothing is known about {block.language!r}"
+    assert block.language in CHECKS, unknown
+    CHECKS[block.language](block, monkeypatch)
 
 
 # -- By language -----------------------------------------------------------------------------------------

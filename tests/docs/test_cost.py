@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import heapq
 import itertools
 import json
 import math
+import random
 import shutil
 import statistics
 import subprocess
@@ -15,10 +18,6 @@ import pytest
 
 from tests.docs import browser
 from tests.docs.pages import ROOT, program
-from tests.docs.preempted_job import simulate
-
-DOCS = ROOT / "docs"
-
 
 cost = program("docs/cost.py")
 Job = cost.Job
@@ -38,6 +37,68 @@ JOBS = {
 jobs = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 
 
+def simulate(job: Any, interval: float, interruptions: int, seed: int) -> tuple[float, float]:
+    """Simulates a training job step by step on machines that are taken away at random.
+
+    Returns the goodput, and the mean seconds of training that were lost without a notice; 0 if all came with one.
+
+    Goodput is the time that the steps that were kept take, over the time that went by.
+
+    Every machine is taken away at moments of its own (exponential times between them), also while the job starts. With
+    a notice the step is finished and a checkpoint written. Without one, training continues with the newest checkpoint
+    that was complete by then.
+
+    Args:
+        job: A `Job` of docs/cost.py.
+        interval: Seconds of training between two saves in the background; infinite for none.
+        interruptions: How many interruptions of training are simulated.
+        seed: Of the random numbers.
+    """
+    draw = random.Random(seed)
+    machine_rate = job.rate / job.workers
+    taken = [draw.expovariate(machine_rate) for _ in range(job.workers)]
+    heapq.heapify(taken)
+
+    def next_one() -> float:
+        """Takes the next interruption out, and draws the one that follows on that machine."""
+        at = heapq.heappop(taken)
+        heapq.heappush(taken, at + draw.expovariate(machine_rate))
+        return at
+
+    clock, kept = 0.0, 0
+    lost = []
+    every = max(round(interval * job.speed), 1) if interval != float("inf") else None
+    copy = job.state / (job.workers * job.memory)
+    for _ in range(interruptions):
+        done = kept
+        complete: list[tuple[float, int]] = []  # When a checkpoint is complete, and its step.
+        written_until = clock
+        while True:
+            slow = 1 - job.slowdown if clock < written_until else 1.0
+            end = clock + 1 / (job.speed * slow)
+            if end > taken[0]:
+                break
+            clock, done = end, done + 1
+            if every and (done - kept) % every == 0 and clock >= written_until:
+                clock += copy
+                written_until = clock + job.write
+                complete.append((written_until, done))
+        at = max(next_one(), clock)
+        if draw.random() < job.noticed:
+            clock, kept = end + job.write, done + 1
+            while taken[0] < clock:  # Nobody can be interrupted twice: the job leaves anyway.
+                next_one()
+        else:
+            clock = at
+            kept = max([kept, *(step for when, step in complete if when <= at)])
+            lost.append((done - kept) / job.speed)
+        ready = clock + job.away
+        while taken[0] < ready:  # A machine is taken away while the job starts: it starts anew.
+            ready = max(next_one(), clock) + job.away
+        clock = ready
+    return kept / job.speed / clock, sum(lost) / max(len(lost), 1)
+
+
 @dataclass(frozen=True)
 class Simulated:
     """The means of eight simulations, and their standard errors."""
@@ -48,6 +109,7 @@ class Simulated:
     lost_error: float
 
 
+@functools.cache
 def simulated(job: Any, interval: float) -> Simulated:
     found = [simulate(job, interval, 400, seed) for seed in range(8)]
     values = []
@@ -99,16 +161,15 @@ def test_without_interruptions_only_the_saves_cost() -> None:
 # -- The calculator ----------------------------------------------------------------------------------------
 
 
-GRID = [
-    Job(
-        **dict(
-            zip(("workers", "state", "shared", "interruptions", "noticed", "slowdown"), values, strict=True)
-        )
-    )
-    for values in itertools.product(
-        (1, 64), (1e8, 4e10), (False, True), (0.0, 0.5, 20.0), (0.0, 0.9, 1.0), (0.0, 0.2)
-    )
-]
+VALUES = {
+    "workers": (1, 64),
+    "state": (1e8, 4e10),
+    "shared": (False, True),
+    "interruptions": (0.0, 0.5, 20.0),
+    "noticed": (0.0, 0.9, 1.0),
+    "slowdown": (0.0, 0.2),
+}
+GRID = [Job(**dict(zip(VALUES, values, strict=True))) for values in itertools.product(*VALUES.values())]
 _SCRIPT = """
 (() => { %s
   const number = (value) => (Number.isFinite(value) ? value : "infinite");
@@ -124,13 +185,8 @@ _SCRIPT = """
 def evaluated(expression: str) -> str:
     """The value of an expression of JavaScript, by Node or else by Chromium."""
     if node := shutil.which("node"):
-        done = subprocess.run(
-            [node, "-"],
-            input=f"console.log({expression.strip()})",
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        code = f"console.log({expression.strip()})"
+        done = subprocess.run([node, "-"], input=code, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout
     if chromium := browser.find():
@@ -144,7 +200,7 @@ def test_the_calculator_has_the_same_formula() -> None:
         {**asdict(job), **{name: getattr(job, name) / 1e9 for name in ("state", "bandwidth", "memory")}}
         for job in GRID
     ]
-    found = json.loads(evaluated(_SCRIPT % ((DOCS / "cost.js").read_text(), json.dumps(asked))))
+    found = json.loads(evaluated(_SCRIPT % ((ROOT / "docs" / "cost.js").read_text(), json.dumps(asked))))
     assert len(found) == len(GRID)
     for job, (interval, goodput, without, *others, duration) in zip(GRID, found, strict=True):
         best = cost.best_interval(job)

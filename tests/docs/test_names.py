@@ -1,14 +1,20 @@
-"""Everything that the documentation names exists: variables, failpoints, events, messages, options, files, targets."""
+"""Everything that the documentation names or links to exists, and what is public is named.
+
+That is variables, failpoints, events, messages, options, files, targets, and what links lead to.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
 
+import keras_preempt
+from keras_preempt import cluster, notices, testing
 from keras_preempt.checkpoint import failpoints
 from keras_preempt.cli.main import cli
 from keras_preempt.process import environment
@@ -16,6 +22,7 @@ from keras_preempt.report import events
 from tests.docs.pages import PAGES, ROOT, name_of
 
 _PLACEHOLDER = "\0"
+_LINK = re.compile(r"""\[[^\]]*\]\(([^)\s]+)\)|(?:src|srcset|href)="([^"]+)\"""")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
@@ -38,10 +45,8 @@ def text_of_code() -> list[str]:
     for file in sorted((ROOT / "keras_preempt").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.JoinedStr):
-                parts = [
-                    part.value if isinstance(part, ast.Constant) else _PLACEHOLDER for part in node.values
-                ]
-                strings.append("".join(map(str, parts)))
+                parts = [getattr(part, "value", "") for part in node.values]
+                strings.append("".join(part if isinstance(part, str) else _PLACEHOLDER for part in parts))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 strings.append(re.sub(r"%[sd]|%\.\d+f", _PLACEHOLDER, node.value))
     return strings
@@ -60,19 +65,16 @@ def message_pattern(message: str) -> re.Pattern[str]:
     return re.compile(pattern, re.DOTALL)
 
 
-def _variables() -> set[str]:
-    return {value for name, value in vars(environment).items() if name.isupper()}
+VARIABLES = {value for name, value in vars(environment).items() if name.isupper()} | {failpoints.VARIABLE}
 
 
 def test_environment_page_names_exactly_the_variables_that_are_read() -> None:
-    read = {*_variables(), failpoints.VARIABLE}
-    assert table("docs/environment.md", "variable") == read
+    assert table("docs/environment.md", "variable") == VARIABLES
 
 
 @pages
 def test_no_page_names_a_variable_that_is_not_read(page: Path) -> None:
-    read = {*_variables(), failpoints.VARIABLE}
-    assert set(re.findall(r"\bKERAS_PREEMPT_[A-Z_]+\b", page.read_text())) <= read
+    assert set(re.findall(r"\bKERAS_PREEMPT_[A-Z_]+\b", page.read_text())) <= VARIABLES
 
 
 def test_failpoints_and_actions_on_the_page_are_those_of_the_code() -> None:
@@ -101,14 +103,13 @@ def test_every_make_target_that_is_mentioned_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for page in PAGES:
         for target in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE):
-            assert re.search(rf"^{target}:", makefile, re.MULTILINE), (
-                f"{name_of(page)} mentions make {target}"
-            )
+            mentioned = f"{name_of(page)} mentions make {target}"
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), mentioned
 
 
 @pages
 def test_every_file_of_the_repository_that_is_named_exists(page: Path) -> None:
-    text = re.sub(r"\]\([^)]*\)", "]", page.read_text())  # Links are looked at in test_links.
+    text = re.sub(r"\]\([^)]*\)", "]", page.read_text())  # Links are looked at below.
     for name in re.findall(r"\b(?:tests|benchmarks|examples|docs|keras_preempt)/[\w/.-]+\.\w+", text):
         assert (ROOT / name).is_file(), f"{name_of(page)} names {name}"
 
@@ -133,7 +134,30 @@ def test_every_option_on_the_pages_of_the_commands_exists(page: str) -> None:
     for command in cli.list_commands(click.Context(cli)):
         found = cli.get_command(click.Context(cli), command)
         assert found is not None
-        known |= {
-            option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)
-        }
+        known.update(*(parameter.opts + parameter.secondary_opts for parameter in found.params))
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]+", (ROOT / "docs" / page).read_text())) <= known
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pages
+def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
+    for link in map("".join, _LINK.findall(page.read_text())):
+        if link.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), f"{name_of(page)} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{name_of(page)} links to {link}"
+
+
+@pytest.mark.parametrize(
+    "module", [keras_preempt, cluster, notices, testing], ids=lambda module: module.__name__
+)
+def test_every_public_name_is_on_the_page_of_the_api(module: ModuleType) -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    listed = set(re.findall(r"\w+", page.partition("# API")[2]))
+    assert set(module.__all__) - {"__version__"} <= listed

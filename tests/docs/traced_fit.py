@@ -15,12 +15,12 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import keras
 import numpy as np
 
 import keras_preempt
+from tests.fits import Doing
 
 PACKAGE = str(Path(keras_preempt.__file__).parent) + os.sep
 STRUCK_AFTER = 3
@@ -47,19 +47,13 @@ class Tracer:
         self.entered[function].set()
 
 
-class Strike(keras.callbacks.Callback):
+def strike(batch: int, tracer: Tracer, heard: tuple[str, int]) -> None:
     """Sends SIGTERM after a step, and lets training continue when the signal was heard."""
-
-    def __init__(self, tracer: Tracer, heard: tuple[str, int]) -> None:
-        super().__init__()
-        self._tracer, self._heard = tracer, heard
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if batch == STRUCK_AFTER:
-            self._tracer.calls.clear()
-            self._tracer.entered[self._heard].clear()
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert self._tracer.entered[self._heard].wait(60), "the signal was not heard"
+    if batch == STRUCK_AFTER:
+        tracer.calls.clear()
+        tracer.entered[heard].clear()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert tracer.entered[heard].wait(60), "the signal was not heard"
 
 
 def main(directory: str, watched: str, result: str, heard: str = "") -> None:
@@ -73,7 +67,8 @@ def main(directory: str, watched: str, result: str, heard: str = "") -> None:
     callbacks: list[keras.callbacks.Callback] = [keras_preempt.PreemptionCallback(directory)]
     if heard:
         file, _, line = heard.rpartition(":")
-        callbacks.append(Strike(tracer, (file, int(line))))
+        place = file, int(line)
+        callbacks.append(Doing(on_train_batch_end=lambda batch, logs: strike(batch, tracer, place)))
     try:
         model.fit(x, x[:, :1], batch_size=8, verbose=0, callbacks=callbacks)
     finally:

@@ -7,10 +7,11 @@ import contextlib
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.cluster.harness import QUIET_CPU, python
 
 SCRIPT = """
 import logging, os, signal, sys
@@ -45,16 +46,20 @@ model.fit(x, x[:, 0], epochs=3, verbose=int(sys.argv[2]), callbacks=callbacks, *
 
 SAID = ["begins 0", "first in 0", "second in 0", "validates 0", "begins 1", "first in 1", "second in 1"]
 MARK = "keras_preempt: "
-COMMAND = [sys.executable, "-c", SCRIPT]
-ENV = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+ENV = {**os.environ, **QUIET_CPU}
 
 
-def _run(directory: Path, verbose: int, *, terminal: bool) -> str:
+def _command(folder: Path, verbose: int) -> list[str]:
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    return [*python(), str(script), str(folder / "run"), str(verbose)]
+
+
+def _run(folder: Path, verbose: int, *, terminal: bool) -> str:
     """Runs the script with both streams on one terminal or pipe; returns all that it has shown."""
     reading, writing = pty.openpty() if terminal else os.pipe()
-    command = [*COMMAND, str(directory), str(verbose)]
     shown = b""
-    with subprocess.Popen(command, stdout=writing, stderr=writing, env=ENV) as process:
+    with subprocess.Popen(_command(folder, verbose), stdout=writing, stderr=writing, env=ENV) as process:
         os.close(writing)
         with contextlib.suppress(OSError), os.fdopen(reading, "rb", buffering=0) as stream:
             while piece := stream.read(1 << 16):  # A terminal ends with an error.
@@ -75,7 +80,7 @@ def _run(directory: Path, verbose: int, *, terminal: bool) -> str:
     ],
 )
 def test_every_line_begins_on_a_line_of_its_own(tmp_path: Path, verbose: int, terminal: bool) -> None:
-    shown = _run(tmp_path / "run", verbose, terminal=terminal)
+    shown = _run(tmp_path, verbose, terminal=terminal)
     lines = [line for line in shown.split("\n") if MARK in line]
     assert [line.removeprefix(MARK) for line in lines if line.removeprefix(MARK) in SAID] == SAID
     assert any("Saved step-00000009" in line for line in lines)
@@ -86,8 +91,7 @@ def test_every_line_begins_on_a_line_of_its_own(tmp_path: Path, verbose: int, te
 
 
 def test_a_line_elsewhere_leaves_the_bar_alone(tmp_path: Path) -> None:
-    command = [*COMMAND, str(tmp_path / "run"), "1"]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENV, timeout=240)
+    done = subprocess.run(_command(tmp_path, 1), capture_output=True, text=True, env=ENV, timeout=240)
     assert done.returncode == 75, done.stderr
     assert "second in 1\n" in done.stderr
     assert "\n\n" not in done.stderr[done.stderr.index(MARK) :]

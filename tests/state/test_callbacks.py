@@ -28,9 +28,7 @@ class Speaking(keras.callbacks.Callback):
 class Silent(keras.callbacks.Callback):
     """A user's callback that has state and does not take part."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = 0
+    seen = 0
 
 
 def handed_over(old: list[keras.callbacks.Callback], new: list[keras.callbacks.Callback]) -> list[str]:
@@ -88,25 +86,21 @@ def test_a_callback_that_keeps_what_is_no_plain_data_is_named() -> None:
 
 
 class Counting(keras.callbacks.EarlyStopping):
-    def __init__(self) -> None:
-        super().__init__()
-        self.counted = 0
+    counted = 0
 
 
 class Scheduled(keras.callbacks.LearningRateScheduler):
-    def __init__(self) -> None:
-        super().__init__(lambda epoch, rate: rate)
-        self.counted = 0
+    counted = 0
 
 
 def test_callbacks_whose_state_is_lost_are_named_and_others_are_not() -> None:
-    of_keras = keras.callbacks
+    of_keras, same_rate = keras.callbacks, lambda epoch, rate: rate
     kept = [
         *(Speaking(), of_keras.EarlyStopping(), of_keras.TerminateOnNaN(), of_keras.ProgbarLogger()),
-        *(of_keras.LearningRateScheduler(lambda epoch, rate: rate), of_keras.History()),
+        *(of_keras.LearningRateScheduler(same_rate), of_keras.History()),
         of_keras.CSVLogger("log.csv"),
     ]
-    lost = [Silent(), of_keras.LambdaCallback(), Counting(), Scheduled()]
+    lost = [Silent(), of_keras.LambdaCallback(), Counting(), Scheduled(same_rate)]
     assert CallbackStates([*kept, *lost]).unsaved == ["Silent", "LambdaCallback", "Counting", "Scheduled"]
 
 

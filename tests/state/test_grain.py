@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import weakref
@@ -64,9 +65,7 @@ def prefetched(source: Source) -> Any:
 
 
 def mixed(source: Source) -> Any:
-    one, two = (
-        grain.MapDataset.source(source).shuffle(seed=seed).repeat().to_iter_dataset() for seed in (1, 2)
-    )
+    one, two = (grain.MapDataset.source(source).shuffle(seed=n).repeat().to_iter_dataset() for n in (1, 2))
     return grain.IterDataset.mix([one, two], weights=[0.7, 0.3]).batch(BATCH)
 
 
@@ -100,22 +99,28 @@ def epochs(iterator: Any, count: int, at: Callable[[int, int | None], None] = la
     drawn = []
     for epoch in range(count):
         at(epoch, None)
-        drawn += run(iterator, 1, 1, lambda _, step, __, epoch=epoch: at(epoch, step))
+        drawn += run(iterator, 1, lambda _, step, __, epoch=epoch: at(epoch, step))
     return drawn
 
 
 Saves = dict[tuple[int, "int | None"], Any]
 
 
-def saves_of(name: str) -> tuple[Any, Saves]:
+def saving(iterator: Any, feed: DatasetFeed, count: int) -> tuple[Any, Saves]:
     """Trains; returns what was drawn, and what was captured at every boundary."""
     saves: Saves = {}
-    _, iterator, feed = feed_of(name)
 
     def save(epoch: int, step: int | None) -> None:
         saves[epoch, step] = captured(feed, inside=step is not None)
 
-    return epochs(iterator, EPOCHS, save), saves
+    return epochs(iterator, count, save), saves
+
+
+@functools.cache
+def saves_of(name: str) -> tuple[Any, Saves]:
+    """Those of a whole training."""
+    _, iterator, feed = feed_of(name)
+    return saving(iterator, feed, EPOCHS)
 
 
 @pytest.mark.parametrize(
@@ -142,15 +147,9 @@ def test_restored_twice_before_anything_is_drawn_the_rest_is_the_same() -> None:
     whole, saves = saves_of("repeated")
     _, iterator, feed = feed_of("repeated")
     inputs.restore(feed, *saves[1, 2], batch=2)
-    again: Saves = {}
-    epochs(
-        iterator,
-        2,
-        lambda epoch, step: again.update({(epoch, step): captured(feed, inside=step is not None)}),
-    )
-    saved = again[0, 2]
+    _, again = saving(iterator, feed, 2)
     _, iterator, feed = feed_of("repeated")
-    how = inputs.restore(feed, *saved, batch=2)
+    how = inputs.restore(feed, *again[0, 2], batch=2)
     assert "Grain" in how
     assert epochs(iterator, 2) == [whole[1][2:], whole[2]]
 

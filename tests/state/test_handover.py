@@ -97,8 +97,7 @@ def test_a_variable_that_is_used_before_it_is_known_which_it_is_is_an_error() ->
 def test_a_variable_of_another_shape_is_an_error() -> None:
     model = Chain(units=5)
     state = _waiting(model)
-    with pytest.raises(
-        UnclaimedValues, match=r"first/kernel to be float32\[3, 2\].*Received: float32\[3, 5\]"
-    ):
+    expected = r"first/kernel to be float32\[3, 2\].*Received: float32\[3, 5\]"
+    with pytest.raises(UnclaimedValues, match=expected):
         model(np.ones((1, 3), np.float32))
     state.wait_no_more()

@@ -43,9 +43,7 @@ def assert_promised(promised: InputPromise, found: str | None) -> None:
 
 
 @pytest.mark.parametrize("distributed", [False, True])
-def test_a_seeded_pipeline_is_promised_to_be_exact_and_a_shuffle_without_a_seed_never(
-    distributed: bool,
-) -> None:
+def test_a_seeded_pipeline_is_promised_exact_and_a_shuffle_without_a_seed_never(distributed: bool) -> None:
     assert promise(feed(DATA.shuffle(8, seed=1), distributed=distributed)).exact
     assert_promised(promise(feed(DATA.shuffle(8).batch(2), distributed=distributed, batches=4)), "seed")
 
@@ -108,7 +106,7 @@ def test_python_code_in_a_pipeline_makes_the_promise_conditional() -> None:
 
 
 class _Dataset(keras.utils.PyDataset):
-    def __init__(self, draw: Any) -> None:
+    def __init__(self, draw: Any = lambda index: np.zeros(3)) -> None:
         super().__init__()
         self._draw = draw
 
@@ -140,38 +138,31 @@ def test_a_py_dataset_that_gives_another_batch_the_second_time_is_found_and_leav
 
 
 @pytest.mark.parametrize(
-    ("make", "found"),
+    ("make", "found", "is_code"),
     [
-        (lambda: DATA.shuffle(8).batch(2), "validation data have no seed"),
-        (lambda: DATA.shuffle(8, seed=1).batch(2), None),
-        (lambda: (each for each in [1, 2]), "Python generator"),
-        (lambda: (np.zeros(4), np.zeros(4)), None),
-        (lambda: _Dataset(lambda index: np.random.normal(size=3)), "_Dataset gave two different batches"),
-        (lambda: _Reshuffled(lambda index: np.zeros(3)), "_Reshuffled has on_epoch_begin or on_epoch_end"),
-        (lambda: _Dataset(lambda index: np.zeros(3)), None),
-        (lambda: None, None),
+        (lambda: DATA.shuffle(8).batch(2), "validation data have no seed", False),
+        (lambda: DATA.shuffle(8, seed=1).batch(2), None, False),
+        (lambda: (each for each in [1, 2]), "Python generator", False),
+        (
+            lambda: _Dataset(lambda index: np.random.normal(size=3)),
+            "_Dataset gave two different batches",
+            True,
+        ),
+        (lambda: _Reshuffled(), "_Reshuffled has on_epoch_begin or on_epoch_end", True),
+        (lambda: _Dataset(), None, True),
+        (lambda: grain.MapDataset.source(np.arange(4)).batch(2), None, True),
+        (lambda: (np.zeros(4), np.zeros(4)), None, False),
+        (lambda: (pandas.DataFrame({"x": [1.0]}), pandas.Series([1.0])), None, False),
+        (lambda: {"x": np.zeros(4)}, None, False),
+        (lambda: tf.zeros(4), None, False),
+        (lambda: DATA.batch(2), None, False),
+        (lambda: None, None, False),
     ],
 )
-def test_validation_data_that_a_restart_cannot_repeat_is_named(make: Any, found: str | None) -> None:
-    assert_promised(promise(feed(DATA.batch(2), batches=4), make()), found)
-
-
-@pytest.mark.parametrize(
-    ("make", "is_code"),
-    [
-        (lambda: _Dataset(lambda index: np.zeros(3)), True),
-        (lambda: grain.MapDataset.source(np.arange(4)).batch(2), True),
-        (lambda: (np.zeros(4), np.zeros(4)), False),
-        (lambda: (pandas.DataFrame({"x": [1.0]}), pandas.Series([1.0])), False),
-        (lambda: {"x": np.zeros(4)}, False),
-        (lambda: tf.zeros(4), False),
-        (lambda: DATA.batch(2), False),
-        (lambda: None, False),
-    ],
-)
-def test_validation_data_that_python_code_makes_is_exact_if_that_repeats_itself(
-    make: Any, is_code: bool
+def test_validation_data_that_a_restart_cannot_repeat_are_named_and_python_code_is_exact_if_it_repeats_itself(
+    make: Any, found: str | None, is_code: bool
 ) -> None:
     promised = promise(feed(DATA.batch(2), batches=4), make())
+    assert_promised(promised, found)
     condition = "the Python code of the validation data gives the same again when it is asked again"
     assert promised.condition == (condition if is_code else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -109,7 +110,10 @@ def feed_of(name: str, steps_per_execution: int = 1, **options: Any) -> tuple[An
 
 
 def run(
-    iterator: Any, epochs: int, per_execution: int, at_boundary: Callable[[int, int, int], None]
+    iterator: Any,
+    epochs: int,
+    at_boundary: Callable[[int, int, int], None] = lambda *_: None,
+    per_execution: int = 1,
 ) -> Epochs:
     """Trains; calls `at_boundary(epoch, step, batches drawn in this epoch)` before each execution."""
     drawn: Epochs = []
@@ -137,15 +141,24 @@ def captured(feed: DatasetFeed, *, inside: bool = True) -> tuple[dict[str, Any],
     return json.loads(json.dumps(state)), {name: array.copy() for name, array in arrays.items()}
 
 
-def saves_of(name: str, epochs: int = 1, **options: Any) -> tuple[Epochs, list[tuple[dict[str, Any], Any]]]:
+Saves = list[tuple[int, int, int, Any]]
+"""Of each boundary: epoch, step, batches drawn in this epoch, and what was captured."""
+
+
+def saving(iterator: Any, feed: DatasetFeed, epochs: int, per_execution: int = 1) -> tuple[Epochs, Saves]:
     """Trains; returns what was drawn, and what was captured at every boundary."""
-    iterator, feed = feed_of(name, **options)
-    saves: list[tuple[dict[str, Any], Any]] = []
-    return run(iterator, epochs, 1, lambda *_: saves.append(captured(feed))), saves
+    saves: Saves = []
+    drawn = run(iterator, epochs, lambda *at: saves.append((*at, captured(feed))), per_execution)
+    return drawn, saves
+
+
+def saves_of(name: str, epochs: int = 1, per_execution: int = 1, **options: Any) -> tuple[Epochs, Saves]:
+    """The same over new objects of a pipeline."""
+    return saving(*feed_of(name, per_execution, **options), epochs, per_execution)
 
 
 def ways_of(name: str, **options: Any) -> set[str]:
-    return {state["way"] for state, _ in saves_of(name, **options)[1]}
+    return {state["way"] for *_, (state, _) in saves_of(name, **options)[1]}
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -174,26 +187,17 @@ def test_replayed_because_the_user_wants_it_the_rest_is_the_same(name: str) -> N
 
 def check_everywhere(name: str, per_execution: int, limit: input_size.StateLimit | None = None) -> set[str]:
     """Saves and restores at every boundary; returns the ways in which it was saved."""
-    saves: list[tuple[int, int, int, Any]] = []
-    iterator, feed = feed_of(name, per_execution, limit=limit)
-    whole = run(
-        iterator,
-        EPOCHS,
-        per_execution,
-        lambda epoch, step, drawn: saves.append((epoch, step, drawn, captured(feed))),
-    )
+    whole, saves = saves_of(name, EPOCHS, per_execution, limit=limit)
     assert sum(map(len, whole)) >= 6
     again, _ = feed_of(name, per_execution)
-    assert (
-        run(again, EPOCHS, per_execution, lambda *_: None) == whole
-    )  # else nothing below would mean anything
+    assert run(again, EPOCHS, per_execution=per_execution) == whole  # else nothing below would mean anything
     for epoch, step, drawn, (state, arrays) in saves:
         if epoch > 1:  # the last has no later ones to compare
             continue
         iterator, feed = feed_of(name, per_execution)
         inputs.restore(feed, state, arrays, batch=step)
         steps: list[int] = []
-        rest = run(iterator, EPOCHS - epoch, per_execution, lambda _, at, __, steps=steps: steps.append(at))
+        rest = run(iterator, EPOCHS - epoch, lambda _, at, __, steps=steps: steps.append(at), per_execution)
         where = f"epoch {epoch}, step {step}: {state['way']}"
         assert steps[0] == step, where
         assert rest == [whole[epoch][drawn:], *whole[epoch + 1 :]], where
@@ -218,48 +222,43 @@ def test_the_way_is_the_cheapest_that_is_exact(name: str, ways: set[str]) -> Non
 def test_a_position_that_was_restored_can_be_saved_and_restored_again() -> None:
     for name in ("shuffled, prefetched", "endless", "unknown length"):
         iterator, feed = feed_of(name)
-        whole = run(iterator, 2, 1, lambda *_: None)
+        whole = run(iterator, 2)
         state: Any = None
         for step in range(len(whole[0])):  # preempted before every single step
             iterator, feed = feed_of(name)
             if state is not None:
                 inputs.restore(feed, *state, batch=step - 1 if step else 0)
-            kept: dict[tuple[int, int], Any] = {}
-
-            def keep(epoch: int, at: int, drawn: int, feed: Any = feed, kept: Any = kept) -> None:
-                kept[epoch, at] = captured(feed)
-
-            rest = run(iterator, 2, 1, keep)
+            rest, saves = saving(iterator, feed, 2)
             assert rest[0] == whole[0][max(0, step - 1) :], (name, step)
             assert rest[1] == whole[1], (name, step)
-            state = kept[0, step]
+            (state,) = [saved for epoch, at, _, saved in saves if (epoch, at) == (0, step)]
 
 
 def test_between_epochs_and_before_anything_was_drawn_what_follows_is_the_same() -> None:
     for name in ("shuffled", "shuffled, prefetched", "endless", "unknown length"):
         iterator, feed = feed_of(name)
         begun = captured(feed, inside=False)
-        first = run(iterator, 1, 1, lambda *_: None)
+        first = run(iterator, 1)
         state, arrays = captured(feed, inside=False)
-        second = run(iterator, 1, 1, lambda *_: None)
+        second = run(iterator, 1)
         iterator, feed = feed_of(name)
         inputs.restore(feed, state, arrays, batch=None)
-        assert run(iterator, 1, 1, lambda *_: None) == second, (name, state["way"], first)
+        assert run(iterator, 1) == second, (name, state["way"], first)
         iterator, feed = feed_of(name)
         assert inputs.restore(feed, *begun, batch=None) == "nothing was drawn yet"
-        assert run(iterator, 2, 1, lambda *_: None) == first + second, name
+        assert run(iterator, 2) == first + second, name
 
 
 def test_a_pipeline_that_has_become_shorter_is_refused() -> None:
     _, saves = saves_of("a python function")
     _, feed = begin(numbers().take(3).batch(2))
     with pytest.raises(ValueError, match=r"at least 3 batches.*ended after 2"):
-        inputs.restore(feed, *saves[3], batch=3)
+        inputs.restore(feed, *saves[3][-1], batch=3)
 
 
 def test_a_saved_state_of_another_pipeline_or_a_damaged_one_is_refused() -> None:
     _, saves = saves_of("shuffled")
-    state, arrays = saves[1]
+    state, arrays = saves[1][-1]
     assert state["way"] == "state"
     _, feed = feed_of("interleaved")
     with pytest.raises(ValueError, match="Was the pipeline changed"):
@@ -271,18 +270,14 @@ def test_a_saved_state_of_another_pipeline_or_a_damaged_one_is_refused() -> None
             inputs.restore(feed, state, {**arrays, "input/state": damaged}, batch=1)
 
 
-def test_a_buffer_that_would_cost_the_grace_period_is_not_even_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def write(iterator: Any) -> bytes:
-        raise AssertionError("the buffer was written")
-
+def test_a_buffer_that_costs_the_grace_period_is_not_even_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_size, "ELEMENT_LIMIT", N - 1)
     iterator, feed = feed_of("shuffled, prefetched")
     ways: set[str] = set()
     with monkeypatch.context() as unwritable:
-        unwritable.setattr(datasets, "iterator_state", write)
-        run(iterator, 1, 1, lambda *_: ways.add(captured(feed)[0]["way"]))
+        written = AssertionError("the buffer was written")
+        unwritable.setattr(datasets, "iterator_state", mock.Mock(side_effect=written))
+        run(iterator, 1, lambda *_: ways.add(captured(feed)[0]["way"]))
     assert ways == {"new"}
     check_everywhere("shuffled, prefetched", 1)
 

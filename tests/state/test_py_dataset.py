@@ -92,14 +92,13 @@ def test_the_rest_is_the_same_and_nothing_is_asked_for_again(options: dict[str, 
         (state, drawn), arrays = saves[epoch, step]
         how = inputs.restore(feed, state, arrays, batch=step)
         assert ("of which nothing was drawn again" if step else "0 batches drawn again") in how
-        resumed = [step is not None]
 
         def go_on(
-            epoch: int, resumed: Any = resumed, drawn: Any = drawn, arrays: Any = arrays, feed: Any = feed
+            at: int, step: Any = step, drawn: Any = drawn, arrays: Any = arrays, feed: Any = feed
         ) -> None:
-            if epoch == 0:
+            if at == 0:
                 randomness.restore(drawn, arrays)
-            if not resumed.pop() if resumed else True:
+            if at > 0 or step is None:
                 py_dataset.begin_epoch(feed)
 
         rest = epochs(iterator, EPOCHS - epoch, go_on, lambda *_: None)
@@ -133,9 +132,9 @@ class Foreign(Numbers):
 def test_batches_that_may_depend_on_those_before_are_drawn_again(kind: type[Numbers]) -> None:
     _, _, feed = start()
     vars(feed.epoch_iterator.data_adapter)["py_dataset"] = dataset = kind()
-    state, arrays = {"inside": True, "state": {"random": randomness.capture({})}}, {}
-    state["state"]["random"] = randomness.capture(arrays)
-    arrays = {f"input/epoch/{name}": np.array(array) for name, array in arrays.items()}
+    drawn: dict[str, np.ndarray] = {}
+    state = {"inside": True, "state": {"random": randomness.capture(drawn)}}
+    arrays = {f"input/epoch/{name}": np.array(array) for name, array in drawn.items()}
     assert not py_dataset.restore(feed, state, arrays, 3)
     dataset.asked.clear()
     _, _, feed = start()
@@ -145,9 +144,7 @@ def test_batches_that_may_depend_on_those_before_are_drawn_again(kind: type[Numb
 def test_a_dataset_that_has_become_shorter_is_refused() -> None:
     _, iterator, feed = start()
     saves = []
-    epochs(
-        iterator, 1, lambda _: py_dataset.begin_epoch(feed), lambda _, at: saves.append(captured(feed, at))
-    )
+    epochs(iterator, 1, lambda _: py_dataset.begin_epoch(feed), lambda _, n: saves.append(captured(feed, n)))
     (state, _), arrays = saves[4]
     _, _, feed = start()
     feed.py_dataset.__class__ = type("Short", (Numbers,), {"__len__": lambda self: 2})

@@ -57,9 +57,7 @@ def test_a_shared_out_total_adds_up_to_the_same_bits_in_any_order(
 
 
 @given(st.integers(1, 2**24), st.integers(-60, 60), REPLICAS)
-def test_every_replica_gets_the_same_share_but_for_the_last_digit(
-    digits: int, exponent: int, replicas: int
-) -> None:
+def test_the_shares_differ_in_the_last_digit_only(digits: int, exponent: int, replicas: int) -> None:
     whole = np.ldexp(np.float32(digits), exponent).reshape(())
     parts = share(whole, replicas)
     assert float(max(parts)) - float(min(parts)) <= float(np.spacing(whole))

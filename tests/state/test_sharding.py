@@ -11,14 +11,14 @@ from unittest import mock
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_preempt
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.boxes import Box, Piece, Point, check_boxes
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state.model import SMALL, ModelState
+from keras_preempt.state.model import SMALL
 from tests import fits
+from tests.state.test_model import state_of
 
 
 class Divided:
@@ -45,9 +45,7 @@ class Divided:
         rows, columns = variable.shape
         parts = len(self._holders)
         borders = [columns * n // parts for n in range(parts + 1)]
-        return tuple(
-            Piece((0, borders[n]), (rows, borders[n + 1]), held) for n, held in enumerate(self._holders)
-        )
+        return tuple(Piece((0, borders[n]), (rows, borders[n + 1]), by) for n, by in enumerate(self._holders))
 
     def needed(self, variable: Any) -> tuple[tuple[Point, Point], ...]:
         pieces = self.pieces(variable)
@@ -68,13 +66,11 @@ class Divided:
 
     def copies(self, components: Mapping[str, Any], runs: Any) -> dict[str, Array]:
         self._refuse(components)
-        found: dict[str, Array] = self._real.copies(components, runs)
-        return found
+        return self._real.copies(components, runs)
 
     def views(self, components: Mapping[str, Any]) -> dict[str, Array]:
         self._refuse(components)
-        found: dict[str, Array] = self._real.views(components)
-        return found
+        return self._real.views(components)
 
     def _refuse(self, components: Mapping[str, Any]) -> None:
         for part in components.values():
@@ -121,10 +117,6 @@ def values(model: keras.Model) -> dict[str, Array]:
     return {name: np.array(value) for name, value in state_of(model).capture_mirrored().items()}
 
 
-def state_of(model: keras.Model, **options: bool) -> ModelState:
-    return ModelState(model, tf.distribute.get_strategy(), **options)
-
-
 def test_a_divided_variable_is_neither_mirrored_nor_local_and_the_identity_is_the_same() -> None:
     model = made()
     plain = state_of(model)
@@ -169,9 +161,7 @@ def test_a_process_restores_what_it_holds_from_pieces_or_from_a_whole_value(memb
         model = made(seed=2)
         with divided(member, HOLDERS):
             state = state_of(model)
-            boxes = {
-                name: {box: old[name][box.index] for box in held} for name, held in state.wanted().items()
-            }
+            boxes = {name: {box: old[name][box.index] for box in own} for name, own in state.wanted().items()}
             mirrored = {name: value for name, value in old.items() if name in state.mirrored or not as_pieces}
             state.restore(mirrored, {}, boxes if as_pieces else {})
             held = state.wanted()
@@ -243,9 +233,7 @@ def test_weights_of_a_checkpoint_are_loaded_into_a_divided_model(tmp_path: Path)
             assert now[name].tobytes() == old[name].tobytes()
 
 
-def test_a_divided_variable_that_is_made_later_takes_what_its_process_holds_of_the_value_that_waited() -> (
-    None
-):
+def test_a_divided_variable_that_is_made_later_takes_what_its_process_holds_of_what_waited() -> None:
     old, model = values(made(seed=1)), bare()
     with divided(0, HOLDERS):
         state = state_of(model, complete=False)

@@ -153,9 +153,7 @@ def captured_at(batches: int, tap: Tap) -> tuple[Any, dict[str, np.ndarray]]:
     return json.loads(json.dumps(snapshots.capture(batches, arrays))), arrays
 
 
-def test_elements_are_drawn_again_up_to_the_position_and_twice_in_a_row_the_same_snapshot_serves(
-    tap: Tap,
-) -> None:
+def test_elements_are_drawn_again_up_to_the_position_and_a_snapshot_serves_twice_in_a_row(tap: Tap) -> None:
     snapshots = resumed(captured_at(9, Tap()), tap, 9)
     assert tap.drawn == 9 * PER_BATCH
     tap.trained(11)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -31,6 +31,7 @@ from keras_preempt.state import architecture
 from keras_preempt.state.variable_names import named_alike
 from tests import fits
 from tests.cluster.harness import QUIET_CPU
+from tests.cluster.small_fit import Steps
 
 DATA = np.arange(2 * 4 * 4, dtype=np.float32).reshape(-1, 2) / 32
 
@@ -56,22 +57,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     model = make_model()
     model.compile(keras.optimizers.Adam(0.1, use_ema=True), "mse", jit_compile=False)
     weights: list[np.ndarray] = []
-    steps = iter(range(99))
-
-    def strike(*_: Any, **__: Any) -> None:
-        if next(steps) == 6:
-            os.kill(os.getpid(), signal.SIGTERM)
 
     def ended(*_: Any, **__: Any) -> None:
         weights[:] = model.get_weights()
 
     leave = TerminationConfig(exit_fn=lambda: None)
     ours = PreemptionCallback(directory, termination=leave, save_every="epoch")
-    callbacks = [fits.Doing(on_train_batch_begin=strike, on_train_batch_end=ended), ours]
+    callbacks = [Steps(strike=(1, 2)), fits.Doing(on_train_batch_end=ended), ours]
     with pytest.raises(Preempted):
-        model.fit(
-            DATA, DATA.sum(axis=1), batch_size=4, epochs=3, shuffle=False, verbose=0, callbacks=callbacks
-        )
+        model.fit(DATA, DATA.sum(1), batch_size=4, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
     return Run(directory, weights, [weight.path for weight in model.weights])
 
 
@@ -137,17 +131,14 @@ def test_another_model_is_refused_by_name_and_left_alone(trained: Run) -> None:
 
 def test_a_model_without_weights_yet_and_what_is_no_run_are_refused(trained: Run, tmp_path: Path) -> None:
     bare = keras.Sequential([keras.layers.Dense(1)], name="bare")
-    with pytest.raises(
-        ValueError, match=r"Expected a built model\. Received: 'bare', which has no weights yet"
-    ):
+    expected = r"Expected a built model\. Received: 'bare', which has no weights yet"
+    with pytest.raises(ValueError, match=expected):
         keras_preempt.load_weights(bare, trained.directory)
     with pytest.raises(ForeignDirectory, match="which is empty"):
         keras_preempt.load_weights(make_model(), tmp_path)
 
 
-def test_a_damaged_newest_checkpoint_gives_the_one_before(
-    copied: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_checkpoint_gives_the_one_before(copied: Path, caplog: pytest.LogCaptureFixture) -> None:
     next(copied.glob("step-00000007/*/*mirrored*")).write_bytes(b"")
     assert keras_preempt.load_weights(make_model(), copied) == 4
     assert "is not used" in caplog.text
@@ -224,11 +215,8 @@ def test_a_model_that_cannot_be_described_is_no_error_and_no_code_gets_into_the_
 def test_a_storage_that_fails_does_not_end_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise StoreUnavailable("The disk is full.")
-
     store = open_store(tmp_path)
-    monkeypatch.setattr(type(store), "create", fail)
+    monkeypatch.setattr(type(store), "create", mock.Mock(side_effect=StoreUnavailable("The disk is full.")))
     architecture.keep(store, 1, {"model": {}})
     assert "The architecture could not be kept beside the checkpoints: The disk is full." in caplog.text
 
@@ -269,9 +257,7 @@ NUMBERED_ON = ["block_00/dense_7/kernel", "block_01/dense_7/kernel"]
         *((BELOW_COUNTED_ON, NET), (NET, BELOW_COUNTED_ON), (BELOW_DEEP, DEEP), (NUMBERED_ON, NUMBERED)),
     ],
 )
-def test_what_keras_has_counted_on_or_put_before_a_name_is_taken_back(
-    names: list[str], others: list[str]
-) -> None:
+def test_numbers_and_prefixes_that_keras_gave_are_taken_back(names: list[str], others: list[str]) -> None:
     assert named_alike(names, others) == dict(zip(names, others, strict=True))
 
 

@@ -150,9 +150,8 @@ class Fit:
 
     def _train(self) -> None:
         sudden = self._slow_downs and self._choose.random() < 0.05
-        ends = self.now + self._step * (
-            self._choose.uniform(1.0, 2.0) if sudden else self._choose.uniform(0.8, 1.2)
-        )
+        least, most = (1.0, 2.0) if sudden else (0.8, 1.2)
+        ends = self.now + self._step * self._choose.uniform(least, most)
         if self._saving is not None:
             self._pass_time(min(self._saving[0], ends))
         self._end_save(ends)

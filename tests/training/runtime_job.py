@@ -185,12 +185,6 @@ def notice(member: int = 0, source: str = "signal") -> Notice:
     return Notice(source, f"SIGTERM to {member}", received_at=0.0)
 
 
-def the_plan(job: Job) -> Plan:
-    """Waits for the plan of the only round."""
-    (text,) = job.service.await_key("/plan")
-    return Plan.decode(text)
-
-
 def give_up_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every wait of a round that begins from now on ends after that time."""
     for name in ("ALIGNMENT_TIMEOUT", "PLAN_MARGIN", "LEADER_WAIT"):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -73,9 +76,7 @@ def fit(place: str, settle: Settle, **hooks: Callable[..., None]) -> Callable[[]
         if "resumed" in place:
             running.logs_of_an_epoch_without_steps({"loss": 1.0}, of_step=True)
 
-    def fails(*_: Any, **__: Any) -> None:
-        raise ValueError(place)
-
+    fails = mock.Mock(side_effect=ValueError(place))
     doing = fits.Doing(on_train_begin=guard, **hooks, **({HOOKS[place]: fails} if place in HOOKS else {}))
     y = np.full((4, 1), 3.0 if place == "step" else 1.0, "float32")
     data = tf.data.Dataset.from_tensor_slices((np.ones((4, 2), "float32"), y)).batch(2)
@@ -105,25 +106,34 @@ def test_an_error_is_seen_once_and_the_one_to_raise_is_raised(place: str, other:
 def test_what_does_not_end_the_fit_is_not_seen_and_nothing_is_left(place: str) -> None:
     seen: list[BaseException] = []
 
-    def settle(error: BaseException) -> BaseException:
-        seen.append(error)
-        return error
-
-    def no_batch_left(*_: Any, **__: Any) -> None:
-        raise StopIteration
-
     def evaluate(*_: Any, **__: Any) -> None:
         ones, fails = np.ones((2, 2)), fits.Doing(on_test_begin=fits.fail)
         with pytest.raises(KeyError):
             failing().evaluate(ones, ones[:, :1], verbose=0, callbacks=[fails])
 
     hooks: dict[str, dict[str, Any]] = {
-        "no batch left": {"on_train_batch_begin": no_batch_left},
+        "no batch left": {"on_train_batch_begin": mock.Mock(side_effect=StopIteration)},
         "taken by a callback": {"on_train_batch_end": evaluate},
     }
-    end = fit(place, settle, **hooks.get(place, {}))
+    end = fit(place, lambda error: seen.append(error) or error, **hooks.get(place, {}))
     assert seen == []
     assert {"evaluate", "reset_metrics", "_get_metrics_result_or_logs"} <= set(vars(failing()))
     end()
     end()
     assert not {"evaluate", "reset_metrics", "_get_metrics_result_or_logs"} & set(vars(failing()))
+
+
+def test_nothing_of_those_who_have_called_fit_is_kept_until_garbage_is_collected() -> None:
+    """Such as an open file, whose last lines a process that is preempted would leave unwritten."""
+
+    def train() -> weakref.ref[object]:
+        mine = mock.Mock()
+        fit("nowhere", lambda error: error)
+        return weakref.ref(mine)
+
+    gc.disable()
+    try:
+        kept = train()
+        assert kept() is None
+    finally:
+        gc.enable()

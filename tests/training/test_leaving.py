@@ -10,6 +10,7 @@ import threading
 import weakref
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -84,9 +85,7 @@ def test_a_preempted_process_drops_no_iterator_and_all_else_as_ever(where: str, 
     assert (tmp_path / "log").read_text() == "written, and flushed as the frame goes"
 
 
-def test_a_program_that_catches_the_exit_keeps_its_iterators_until_it_trains_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_caught_exit_keeps_the_iterators_until_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leaving.atexit, "register", lambda function: None)
     iterator = iter(tf.data.Dataset.range(9))
     dropped = weakref.ref(iterator)
@@ -183,11 +182,7 @@ def test_somebody_who_looks_at_the_key_is_not_a_failure() -> None:
 
 
 class Lost(LocalCoordinator):
-    def wait_for(self, key: str, timeout: float | None) -> str:
-        raise CoordinationLost("Socket closed")
-
-    def put_if_absent(self, key: str, value: str) -> bool:
-        raise CoordinationLost("Socket closed")
+    wait_for = put_if_absent = mock.Mock(side_effect=CoordinationLost("Socket closed"))
 
 
 class WithOwnFailure(LocalCoordinator):
@@ -197,9 +192,7 @@ class WithOwnFailure(LocalCoordinator):
 
 
 @pytest.mark.parametrize("coordinator", [Lost, WithOwnFailure])
-def test_a_service_that_is_lost_or_this_process_own_failure_ends_the_watch_alone(
-    coordinator: type[LocalCoordinator],
-) -> None:
+def test_a_lost_service_or_an_own_failure_ends_the_watch_alone(coordinator: type[LocalCoordinator]) -> None:
     watched = Watched(coordinator())
     watched.join()
     assert not watched.ended.is_set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -68,10 +67,7 @@ def test_others_are_not_told_of_and_continue(
     assert "NOT resumable" not in caplog.text
 
 
-def test_a_fit_that_cannot_be_traced_is_resumed_with_the_same_bits(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "keras_preempt")
+def test_an_untraceable_fit_is_resumed_to_the_bit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tf.config.run_functions_eagerly(True)
     try:
         ends = []
@@ -187,7 +183,6 @@ def train(model: keras.Model, *callbacks: keras.callbacks.Callback, **options: A
 def test_what_a_validation_draws_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: type[keras.Model], before: str, at_once: str
 ) -> None:
-    caplog.set_level(logging.INFO, "keras_preempt")
     train(kind(), PreemptionCallback(tmp_path))
     (promised,) = [line for line in caplog.messages if "Watching over" in line]
     assert before in promised
@@ -218,7 +213,6 @@ def test_looking_at_a_validation_traces_nothing_anew(tmp_path: Path, strategy: s
 
 
 def test_an_eager_validation_is_not_looked_at(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "keras_preempt")
     train(OwnThroughOthers(), PreemptionCallback(tmp_path), run_eagerly=True)
     assert AT_ONCE not in caplog.text
     assert "exact if the training step and the validation step, which cannot be looked at" in caplog.text

@@ -82,9 +82,7 @@ def test_the_reserve_is_made_of_what_was_measured(clock: Clock, pace: Pace) -> N
     assert pace.reserve(0) == grace.reserve(2.0, 3.0, 0.5)
 
 
-def test_a_snapshot_may_come_between_any_two_boundaries_and_displaces_no_pause(
-    clock: Clock, pace: Pace
-) -> None:
+def test_a_snapshot_may_come_between_two_boundaries_and_displaces_no_pause(clock: Clock, pace: Pace) -> None:
     clock.now += 1.0
     pace.enter(1)
     pace.paused(7.0)

@@ -36,6 +36,18 @@ def of_step(kind: str, **resource: str) -> Promise:
     return promise(CERTAIN, operations=[Operation(kind, **resource)], held="held".__eq__)
 
 
+def of_shuffle(*, repeated: bool) -> Promise:
+    """Training and validation data come from one shuffle, which one of them may repeat."""
+    shuffled = tf.data.Dataset.range(16).shuffle(16, seed=1)
+    train = shuffled.skip(4).repeat() if repeated else shuffled.skip(4)
+    shuffles = Shuffles(train.batch(2), shuffled.take(4).batch(2))
+    assert shuffles.shared
+    return promise(CERTAIN, shuffles)
+
+
+UNREADABLE = cast(Any, SimpleNamespace(shared=True, readable=False, shared_while_drawn=False))
+
+
 @pytest.mark.parametrize(
     ("promised", "named", "certain"),
     [
@@ -51,6 +63,8 @@ def of_step(kind: str, **resource: str) -> Promise:
         (of_step("EagerPyFunc"), "runs Python code", False),
         (promise(CERTAIN, operations=None), "exact if the training step, which", False),
         (promise(CERTAIN, callbacks=["Counts"]), "Counts. Give them get_state", False),
+        (of_shuffle(repeated=True), "Split the data before it is shuffled", True),
+        (promise(CERTAIN, UNREADABLE), "cannot be read", True),
     ],
 )
 def test_what_speaks_against_it_is_said_and_not_exact_only_of_what_is_certain(
@@ -61,8 +75,9 @@ def test_what_speaks_against_it_is_said_and_not_exact_only_of_what_is_certain(
     assert str(promised).startswith("NOT exact after a preemption: exact except: ") == certain
 
 
-def test_a_generator_that_a_checkpoint_holds_is_no_doubt() -> None:
+def test_a_generator_that_a_checkpoint_holds_and_a_shuffle_that_nobody_repeats_are_no_doubt() -> None:
     assert of_step("RngReadAndSkip", resource="held").doubts == ()
+    assert of_shuffle(repeated=False).doubts == ()
 
 
 def test_all_doubts_are_one_line_with_the_certain_ones_first() -> None:
@@ -71,26 +86,3 @@ def test_all_doubts_are_one_line_with_the_certain_ones_first() -> None:
     assert "\n" not in said
     assert said.index("RandomGamma") < said.index("runs Python code")
     assert said.index("RandomGamma") < said.index("Counts")
-
-
-WHOLE = tf.data.Dataset.range(16)
-
-
-def _shared(repeated: bool) -> Shuffles:
-    shuffled = WHOLE.shuffle(16, seed=1)
-    train = shuffled.skip(4).repeat() if repeated else shuffled.skip(4)
-    return Shuffles(train.batch(2), shuffled.take(4).batch(2))
-
-
-def test_a_shared_shuffle_is_exact_but_a_doubt_if_one_of_them_repeats_it() -> None:
-    shuffles = _shared(repeated=False)
-    assert shuffles.shared
-    assert promise(CERTAIN, shuffles).doubts == ()
-    said = str(promise(CERTAIN, _shared(repeated=True)))
-    assert said.startswith("NOT exact")
-    assert "Split the data before it is shuffled" in said
-
-
-def test_a_shared_shuffle_that_cannot_be_read_is_a_doubt() -> None:
-    unreadable = SimpleNamespace(shared=True, readable=False, shared_while_drawn=False)
-    assert "cannot be read" in str(promise(CERTAIN, cast(Any, unreadable)))

@@ -134,9 +134,7 @@ class Workers(RemoteWorkers):
 
 @pytest.mark.parametrize("gone", [True, False])
 @pytest.mark.parametrize("of_tensorflow", [True, False])
-def test_any_error_of_tensorflow_is_a_loss_when_the_remote_workers_are_gone(
-    gone: bool, of_tensorflow: bool
-) -> None:
+def test_an_error_of_tensorflow_is_a_loss_if_remote_workers_are_gone(gone: bool, of_tensorflow: bool) -> None:
     workers = Workers((("worker", 2),))
     object.__setattr__(workers, "gone", gone)
     with pytest.raises(ValueError) as error:  # noqa: PT011, PT012 (which one it is does not matter)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import keras
 import numpy as np
@@ -73,12 +74,8 @@ def found(model_state: ModelState, present: tuple[int, ...], members: int) -> Lo
     return LoadedFromOthers(manifest, tensors, workers[0].local, workers[0].state, None, old, tuple(workers))
 
 
-def regrouped(
-    model_state: ModelState, checkpoint: LoadedFromOthers, setup: Setup, member: int = 0
-) -> Regrouped:
-    return regroup_checkpoint(
-        checkpoint, model_state, member, setup, steps_per_execution=1, num_batches=setup.batches
-    )
+def regrouped(state: ModelState, old: LoadedFromOthers, setup: Setup, member: int = 0) -> Regrouped:
+    return regroup_checkpoint(old, state, member, setup, steps_per_execution=1, num_batches=setup.batches)
 
 
 def test_three_workers_become_one_by_the_rules(model_state: ModelState) -> None:
@@ -154,16 +151,12 @@ def test_as_many_replicas_on_other_workers_keep_every_value(model_state: ModelSt
     assert "weights and what each replica holds exact" in result.summary
 
 
-class TwoReplicasHere:
-    """The variables of a worker with two replicas, of which nothing is asked but how they are kept."""
-
-    mirrored: dict[str, Any] = {}  # noqa: RUF012
-
-    def rules(self) -> dict[str, Rule]:
-        return {"metric": Rule.TOTAL, "state": Rule.OWN, "keras/global_seed": Rule.OWN}
-
-    def replicas_here(self, name: str) -> int:
-        return 1 if name == "keras/global_seed" else 2
+# The variables of a worker with two replicas, of which nothing is asked but how they are kept.
+TWO_REPLICAS_HERE: Any = SimpleNamespace(
+    mirrored={},
+    rules=lambda: {"metric": Rule.TOTAL, "state": Rule.OWN, "keras/global_seed": Rule.OWN},
+    replicas_here=lambda name: 1 if name == "keras/global_seed" else 2,
+)
 
 
 def test_each_replica_of_each_worker_gets_its_own_value(model_state: ModelState) -> None:
@@ -176,8 +169,8 @@ def test_each_replica_of_each_worker_gets_its_own_value(model_state: ModelState)
         local = {"metric@0": metric, "state@0": number, "keras/global_seed@0": number}
         workers.append(replace(own, local=local))
     checkpoint = replace(checkpoint, tensors={}, workers=tuple(workers))
-    here, setup = cast(ModelState, TwoReplicasHere()), replace(ALONE, workers=2, replicas=4)
-    values = [regrouped(here, checkpoint, setup, member).loaded.local for member in range(2)]
+    setup = replace(ALONE, workers=2, replicas=4)
+    values = [regrouped(TWO_REPLICAS_HERE, checkpoint, setup, member).loaded.local for member in range(2)]
     assert [int(own[f"metric@{n}"]) for own in values for n in range(2)] == [2, 2, 2, 1]
     assert [int(own[f"state@{n}"]) for own in values for n in range(2)] == [0, 1, 0, 1]
     assert [int(own["keras/global_seed@0"]) for own in values] == [0, 1]

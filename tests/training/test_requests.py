@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -24,6 +24,8 @@ from keras_preempt.process import environment
 from keras_preempt.training import requests
 from keras_preempt.training.requests import BUCKET_SECONDS, LOCAL_SECONDS, Requests, interval
 from keras_preempt.training.schedule import Schedule, chosen, parse
+from tests.checkpoint.builders import new_store
+from tests.cluster.small_fit import await_
 
 PATIENCE = 240.0
 SAVED = "step-00000007/00002-0001"
@@ -70,9 +72,7 @@ class Job:
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
-    store = LocalStore(tmp_path / "run")
-    store.prepare()
-    return store
+    return new_store(tmp_path)
 
 
 @pytest.fixture
@@ -83,20 +83,11 @@ def job(store: LocalStore) -> Iterator[Job]:
     assert "keras_preempt-requests" not in {thread.name for thread in threading.enumerate()}
 
 
-def look_until(found: Callable[[], bool]) -> None:
-    limit = time.monotonic() + PATIENCE
-    while not found():
-        assert time.monotonic() < limit
-        time.sleep(0.005)  # A file or the log cannot be waited for, only looked at.
-
-
 def await_gone(store: LocalStore) -> None:
-    look_until(lambda: not (store.path / SAVE_REQUEST).exists())
+    await_(lambda: not (store.path / SAVE_REQUEST).exists())
 
 
-def test_a_request_calls_a_round_and_the_save_of_that_answers_it_and_none_of_an_earlier_state(
-    job: Job,
-) -> None:
+def test_a_request_calls_a_round_whose_save_answers_it_and_none_of_an_earlier_state(job: Job) -> None:
     earlier = time.monotonic()
     asked = job.ask()
     job.requests.saved(earlier, "step-00000006/00002-0000")
@@ -120,9 +111,7 @@ def test_it_is_called_again_when_nothing_came_of_the_round_and_no_agreement_in_s
     assert "could not agree" in answer["reason"]
 
 
-def test_it_is_not_called_again_while_its_save_is_being_written(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_not_called_again_while_its_save_is_written(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "_AGAIN", 0.001)
     job.ask()
     job.requests.captured()
@@ -169,21 +158,18 @@ def test_a_request_to_a_later_start_is_left_to_that_one(job: Job) -> None:
 def test_a_foreign_file_stays_is_named_once_and_keeps_nobody_from_training(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "keras_preempt"):
-        (job.store.path / SAVE_REQUEST).write_text("buy milk")
-        look_until(lambda: "is ignored, because keras-preempt save did not write it" in caplog.text)
-        (job.store.path / SAVE_REQUEST).unlink()
-        job.ask()
-    assert caplog.text.count("is ignored, because keras-preempt save did not write it") == 1
+    told = "is ignored, because keras-preempt save did not write it"
+    (job.store.path / SAVE_REQUEST).write_text("buy milk")
+    await_(lambda: told in caplog.text)
+    (job.store.path / SAVE_REQUEST).unlink()
+    job.ask()
+    assert caplog.text.count(told) == 1
 
 
 def test_a_request_that_cannot_be_removed_is_carried_out_once(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(name: str) -> None:
-        raise StoreUnavailable("no permission")
-
-    monkeypatch.setattr(job.store, "delete", refuse)
+    monkeypatch.setattr(job.store, "delete", mock.Mock(side_effect=StoreUnavailable("no permission")))
     job.ask()
     job.requests.saved(time.monotonic(), SAVED)
     job.await_answer()
@@ -196,23 +182,15 @@ def test_a_request_that_cannot_be_removed_is_carried_out_once(
 def test_storage_that_fails_is_named_once_and_asked_again(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = threading.Semaphore(0)
-
-    def fail(name: str) -> None:
-        asked.release()
-        raise StoreUnavailable("gone")
-
+    asked = mock.Mock(side_effect=StoreUnavailable("gone"))
     with monkeypatch.context() as patch:
-        patch.setattr(job.store, "stat", fail)
-        for _ in range(5):
-            assert asked.acquire(timeout=PATIENCE)
+        patch.setattr(job.store, "stat", asked)
+        await_(lambda: asked.call_count >= 5)
     job.ask()
     assert caplog.text.count("cannot be looked for") == 1
 
 
-def test_nothing_is_looked_for_while_the_worker_has_to_leave(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_looked_for_while_the_worker_leaves(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.leaves = True
     looked = threading.Event()
     with monkeypatch.context() as patch:

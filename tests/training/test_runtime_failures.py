@@ -10,7 +10,7 @@ import pytest
 
 from keras_preempt.agreement import member
 from keras_preempt.agreement.alignment import Plan
-from tests.training.runtime_job import Job, bounded_rounds, notice, the_plan
+from tests.training.runtime_job import Job, bounded_rounds, notice
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +31,7 @@ def test_a_dead_member_aborts_the_round_and_lets_everyone_train_on(caplog: pytes
             assert worker.acted == []
             assert "worker 2 did not answer" in worker.told("abort")[0]["reason"]
         errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
-        assert any(
-            "worker 2 did not answer" in message and "Training continues" in message for message in errors
-        )
+        assert any("worker 2 did not answer" in text and "Training continues" in text for text in errors)
 
 
 def test_a_worker_under_notice_asks_again_after_an_aborted_round_however_many_signals_came(
@@ -59,7 +57,8 @@ def test_no_worker_waits_for_ever_for_the_plan_of_a_caller_that_died() -> None:
         for worker in (job.workers[0], job.workers[2]):
             worker.let_train(4)
             worker.await_doing("step 4")  # the hold at boundary 3 has ended
-        assert "worker 1 called, and then made no plan" in str(the_plan(job).abort)
+        (plan,) = job.service.await_key("/plan")
+        assert "worker 1 called, and then made no plan" in str(Plan.decode(plan).abort)
         job.service.lose()
         job.end()
 
@@ -147,8 +146,6 @@ def test_close_wakes_and_ends_the_watcher_in_every_state(state: str) -> None:
         if state == "acting":
             worker.saving = threading.Event()
         job.stand_in(2, 2)
-        if state == "gathering answers":
-            job.service.mute(lambda member, key: "/at/1" in key)
         if state == "waiting for the plan":
             release = job.service.hold_back("put", lambda member, key: key.endswith("/plan"))
             other.runtime.notify(notice(1))
@@ -156,10 +153,12 @@ def test_close_wakes_and_ends_the_watcher_in_every_state(state: str) -> None:
             threading.Timer(0.1, release).start()
         elif state == "held":
             release = job.hold()
+        elif state == "gathering answers":
+            job.service.mute(lambda member, key: "/at/1" in key)
+            worker.runtime.notify(notice(0))
+            job.service.await_call(0, "wait", "/at/1")
         elif state != "listening":
             worker.runtime.notify(notice(0))
-        if state == "gathering answers":
-            job.service.await_call(0, "wait", "/at/1")
         if state in ("planned", "acting"):
             job.service.await_key("/plan")
         if state == "acting":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import math
 import threading
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -71,16 +71,6 @@ class Columns(Bias):
         return [ShardedSpec("kernel", "float32", (2, 6), self._pieces)]
 
 
-class Peers:
-    """Knows from the start which workers are gone."""
-
-    def __init__(self, gone: Iterable[int]) -> None:
-        self.gone = frozenset(gone)
-
-    def watched(self) -> Any:
-        return contextlib.nullcontext()
-
-
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
     # Who waits for a worker that cannot come is found by `together`.
@@ -97,12 +87,6 @@ def session_of(content: Content | None) -> Any:
 NOTHING = Content({}, {}, {}, {})
 
 
-def saves_of(store: LocalStore, model: Any, member: int, gone: Iterable[int], content: Content) -> Saves:
-    peers: Any = Peers(gone)
-    saver = Saver(store, model, member, MEMBERS, 1, Retention(9), EventLog(member), peers=peers)
-    return Saves(session_of(content), saver, chosen(None), MEMBERS, Pace())
-
-
 def save(
     store: LocalStore,
     plan: Plan,
@@ -111,10 +95,14 @@ def save(
     content: Content = NOTHING,
 ) -> list[Saved]:
     """Lets the workers that are not gone save at once; returns what came of each."""
-    model = Columns(*holders)
+    model: Any = Columns(*holders)
+    # Each knows from the start which workers are gone.
+    peers: Any = SimpleNamespace(gone=frozenset(gone), watched=contextlib.nullcontext)
 
     def worker(member: int) -> Callable[[], Saved]:
-        return lambda: saves_of(store, model, member, gone, content).at_once(plan, HERE)
+        saver = Saver(store, model, member, MEMBERS, 1, Retention(9), EventLog(member), peers=peers)
+        saves = Saves(session_of(content), saver, chosen(None), MEMBERS, Pace())
+        return lambda: saves.at_once(plan, HERE)
 
     outcomes = together([worker(member) for member in range(MEMBERS) if member not in gone])
     assert all(isinstance(outcome, Saved) for outcome in outcomes), outcomes
@@ -162,8 +150,7 @@ def test_the_save_fails_at_once_and_says_why_if_a_worker_that_alone_held_a_piece
     doomed: tuple[int, ...], store: LocalStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     writers = tuple(member for member in range(MEMBERS) if member not in doomed)
-    with caplog.at_level(logging.ERROR, "keras_preempt"):
-        outcomes = save(store, Plan(0, Kind.PREEMPTED, writers, doomed), (0,), (1, 2), (2,), gone=(2,))
+    outcomes = save(store, Plan(0, Kind.PREEMPTED, writers, doomed), (0,), (1, 2), (2,), gone=(2,))
     assert [outcome.name for outcome in outcomes] == [None, None]
     assert committed(store) == []
     said = [text for text in caplog.messages if "only worker(s) 2 held, such as kernel[0:2,4:6]" in text]
@@ -206,7 +193,6 @@ def test_a_save_in_the_background_is_shown_when_the_end_of_training_waits_for_it
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    caplog.set_level(logging.INFO, "keras_preempt")
     saver: Any = SlowSaver()
     monkeypatch.setattr(caplog.handler, "filters", [lambda record: saver.line.set() is None])
     saves = Saves(session_of(None), saver, chosen(None), 1, Pace(time.time))
@@ -276,30 +262,23 @@ def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Late]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "last", "position"),
+    ("kind", "last", "position", "waited"),
     [
-        pytest.param(Kind.PERIODIC, Kind.PREEMPTED, Position(0, "train", 1, 1), id="the same step"),
-        pytest.param(Kind.PERIODIC, Kind.PREEMPTED, Position(1, "end", 0, 2), id="the end of training"),
-        pytest.param(Kind.PREEMPTED, Kind.DEADLINE, Position(0, "train", 2, 2), id="a save that is owed"),
+        pytest.param(Kind.PERIODIC, Kind.PREEMPTED, HERE, 0, id="the same step"),
+        pytest.param(Kind.PERIODIC, Kind.PREEMPTED, HERE, 30, id="it has waited long already"),
+        pytest.param(Kind.PERIODIC, Kind.PREEMPTED, Position(1, "end", 0, 2), 0, id="the end of training"),
+        pytest.param(Kind.PREEMPTED, Kind.DEADLINE, Position(0, "train", 2, 2), 0, id="a save that is owed"),
     ],
 )
 def test_a_save_in_flight_waits_no_longer_for_others_than_a_notice_leaves_time_to_write_alone(
-    kind: Kind, last: Kind, position: Position, late: Late
+    kind: Kind, last: Kind, position: Position, waited: float, late: Late
 ) -> None:
     late.in_flight(kind)
+    late.pace._saving_since -= waited  # Which says nothing about how long it takes to write everything.
     late.notice()
     manifest = read_manifest(late.store, str(late.save(last, position).name))
     assert (manifest.step, manifest.writers, manifest.missing) == (position.step, (0,), (1,))
     assert len(list(Path(late.store.url).glob("step-*/*"))) == 1  # The attempt that was given up is gone.
-
-
-def test_a_save_that_has_waited_long_already_still_leaves_time_to_write(late: Late) -> None:
-    late.in_flight(Kind.PERIODIC)
-    since = late.pace._saving_since
-    assert since is not None
-    late.pace._saving_since = since - 30  # Which says nothing about how long it takes to write everything.
-    late.notice()
-    late.save(Kind.PREEMPTED, Position(0, "train", 1, 1))
 
 
 def test_the_first_save_at_a_notice_waits_no_longer_for_the_one_in_flight(late: Late) -> None:
@@ -344,11 +323,7 @@ def test_training_goes_on_while_a_save_is_written_and_at_most_one_is_in_flight()
 
 def test_an_error_in_the_background_is_raised_at_the_next_wait_and_only_once() -> None:
     background = BackgroundSave()
-
-    def write(cancelled: Callable[[], bool]) -> Saved:
-        raise MemoryError("no room")
-
-    background.start(HERE, write)
+    background.start(HERE, mock.Mock(side_effect=MemoryError("no room")))
     with pytest.raises(MemoryError, match="no room"):
         background.wait()
     assert background.wait() is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +59,7 @@ def test_a_worker_that_trains_alone_is_warned_and_told_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", config())
-    with caplog.at_level(logging.WARNING, "keras_preempt"):
-        fit(tmp_path / "run")
+    fit(tmp_path / "run")
     (told,) = [r.message for r in caplog.records if "TF_CONFIG" in r.message]
     assert told.startswith("TF_CONFIG names 2 workers, and this one, worker 1, trains a model of its own")
     assert "made under no strategy" in told
@@ -75,9 +73,8 @@ def test_another_worker_in_the_directory_is_an_error_and_leaves_no_claim_but_a_r
     fit(tmp_path / "run")  # This process lives on, as the other worker would.
     before = sorted(path.name for path in (tmp_path / "run" / "incarnations").iterdir())
     monkeypatch.setenv("TF_CONFIG", config(index=1))
-    with pytest.raises(
-        SideBySide, match=r"(?s)worker 1, made under no strategy, in .*run, where worker 0 has begun"
-    ):
+    expected = r"(?s)worker 1, made under no strategy, in .*run, where worker 0 has begun"
+    with pytest.raises(SideBySide, match=expected):
         fit(tmp_path / "run")
     assert sorted(path.name for path in (tmp_path / "run" / "incarnations").iterdir()) == before
     for _ in range(2):  # In its own directory, and as a restart there, it goes on.
@@ -108,9 +105,8 @@ def test_a_worker_that_may_live_is_company(
 def test_an_earlier_start_of_the_same_worker_or_of_another_cluster_is_none(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     claimed_by(store, 1, this_process.name())
-    incarnations.claim(
-        store, {incarnations.ALONE: {"task": "worker 0", "cluster": "d", "process": ANOTHER_MACHINE}}
-    )
+    of_another_cluster = {"task": "worker 0", "cluster": "d", "process": ANOTHER_MACHINE}
+    incarnations.claim(store, {incarnations.ALONE: of_another_cluster})
     incarnations.claim(store, {})
     worker(1).refuse_company(store, claimed_by(store, 1, None))
 
@@ -171,12 +167,10 @@ def test_a_process_on_jax_that_has_not_joined_the_others_is_alone_and_refused_in
     found = alone(None, Place())
     assert found is not None
     assert (found.task, found.members, found.strategy) == ("process 1", 2, "no distribution")
-    with caplog.at_level(logging.WARNING, "keras_preempt"):
-        found.warn()
+    found.warn()
     (told,) = caplog.messages
-    assert told.startswith(
-        "KERAS_DISTRIBUTION_NUM_PROCESSES names 2 workers, and this one, process 1, trains"
-    )
+    expected = "KERAS_DISTRIBUTION_NUM_PROCESSES names 2 workers, and this one, process 1, trains"
+    assert told.startswith(expected)
     assert "call keras.distribution.initialize()" in told
     assert "MultiWorkerMirroredStrategy" not in told
     monkeypatch.setenv("KERAS_DISTRIBUTION_PROCESS_ID", "0")
@@ -196,8 +190,7 @@ def test_processes_on_jax_that_train_together_or_are_no_job_are_not_alone(
         assert alone(None, Place()) is None
     monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
     assert alone(None, Place()) is not None
-    monkeypatch.setattr(
-        keras.backend, "backend", lambda: "tensorflow"
-    )  # Of which these variables say nothing.
+    # Of TensorFlow these variables say nothing.
+    monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
     monkeypatch.delenv("TF_CONFIG")
     assert alone(ONE_DEVICE, Place()) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -66,9 +65,7 @@ def test_few_boundaries_are_looked_at_and_no_stretch_is_longer_than_its_worth_or
     assert training.looks <= 6 * len(training.taken)
 
 
-def test_all_snapshots_together_take_no_more_than_their_share_also_if_they_take_longer_than_expected() -> (
-    None
-):
+def test_all_snapshots_together_take_no_more_than_their_share_also_if_longer_than_expected() -> None:
     randomness = random.Random(5)
     training = Scheduled(expected=0.001)
     for _ in range(3000):
@@ -174,12 +171,9 @@ def test_a_validation_is_no_training() -> None:
     assert not training.taken.at
 
 
-def test_where_it_is_given_up_no_boundary_is_looked_at_and_it_is_said_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_once_given_up_no_boundary_is_looked_at_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     training = Training(last=2, tells=False)
-    with caplog.at_level(logging.INFO, "keras_preempt"):
-        training.train(2000, 0.01)
+    training.train(2000, 0.01)
     assert len(training.taken.at) == 2
     assert training.taker.next_boundary() == NEVER
     assert [record.getMessage() for record in caplog.records] == [
@@ -194,9 +188,8 @@ def test_without_snapshots_a_long_replay_is_announced_once_and_by_one_process(
     monkeypatch.setattr(snapshots, "drawn_again_at_most", lambda feed, epochs: most)
     for tells in (True, False):
         training = Training(last=None, tells=tells)
-        with caplog.at_level(logging.INFO, "keras_preempt"):
-            training.train(1, 30.0)  # The first step is compiled.
-            looks = training.train(3000, 0.05)
+        training.train(1, 30.0)  # The first step is compiled.
+        looks = training.train(3000, 0.05)
         assert training.taker.next_boundary() == NEVER
         assert len(looks) <= 10
     (said,) = [record.getMessage() for record in caplog.records]
@@ -209,8 +202,7 @@ def test_without_snapshots_a_long_replay_is_announced_once_and_by_one_process(
 @pytest.mark.parametrize("at_most", [None, (1000, "at the end of training")])
 def test_a_short_replay_is_no_news(at_most: Any, caplog: pytest.LogCaptureFixture) -> None:
     cost = ReplayCost(lambda: at_most)
-    with caplog.at_level(logging.INFO, "keras_preempt"):
-        due = [cost.boundary(entered, entered * 0.05, 1) for entered in (1, 2, 18, 34, 66, 130)]
+    due = [cost.boundary(entered, entered * 0.05, 1) for entered in (1, 2, 18, 34, 66, 130)]
     assert due == [2, 18, 34, 66, 130, NEVER]
     assert not caplog.records
 

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -81,6 +82,16 @@ def started(outcomes: list[Start | Exception]) -> list[Start]:
     return [outcome for outcome in outcomes if isinstance(outcome, Start)]
 
 
+def assert_restored(starts: list[Start], step: int, *, exchanged: bool) -> None:
+    for member, start in enumerate(starts):
+        assert start.name.startswith(f"step-{step:08d}/")
+        assert start.exchanged == exchanged
+        assert start.restored is not None
+        assert start.restored.state["member"] == member
+        for name, array in model(step).items():
+            assert start.restored.tensors[name].tobytes() == array.tobytes()
+
+
 def of_one(unlucky: int, text: str, kind: type[Exception], outcomes: list[Start | Exception]) -> None:
     """All have failed with that text: one by an error of its own kind, and the others say that it cannot begin."""
     for member, outcome in enumerate(outcomes):
@@ -105,9 +116,7 @@ def spoil(store: LocalStore, step: int, what: str = "*.safetensors") -> None:
     file.write_bytes(data)
 
 
-def test_workers_of_a_new_run_begin_without_a_checkpoint_and_every_start_gets_the_next_incarnation(
-    tmp_path: Path,
-) -> None:
+def test_a_new_run_begins_without_a_checkpoint_and_each_start_is_the_next_incarnation(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "run")
     for number in (1, 2, 3):
         assert started(begin_all([store] * 3)) == [Start(number, None, "", ())] * 3
@@ -116,12 +125,8 @@ def test_workers_of_a_new_run_begin_without_a_checkpoint_and_every_start_gets_th
 def test_all_workers_continue_from_the_newest_checkpoint_each_with_its_own_part(tmp_path: Path) -> None:
     store = saved_run(tmp_path, 3, 8, 5)
     starts = started(begin_all([store] * 2))
-    for member, start in enumerate(starts):
-        assert start.name.startswith("step-00000008/")
-        assert start.skipped == ()
-        assert start.restored is not None
-        assert start.restored.state["member"] == member
-        assert (start.restored.tensors["dense/kernel"] == model(8)["dense/kernel"]).all()
+    assert_restored(starts, 8, exchanged=False)
+    assert [start.skipped for start in starts] == [(), ()]
 
 
 @pytest.mark.parametrize("spoilt", ["w00000.mirrored*", "MANIFEST.json"])
@@ -201,19 +206,13 @@ def test_a_directory_of_another_model_is_refused_on_all_workers_and_left_alone(t
 def test_a_model_that_one_worker_cannot_build_or_a_directory_that_it_cannot_write_is_an_error_on_all(
     tmp_path: Path, unlucky: int
 ) -> None:
-    def broken() -> dict[str, Any]:
-        raise ValueError("no such layer")
-
+    broken = mock.Mock(side_effect=ValueError("no such layer"))
     outcomes = begin_all([LocalStore(tmp_path / "run")] * 3, identities={unlucky: broken})
     of_one(unlucky, "no such layer", ValueError, outcomes)
     assert [status_of(outcome) for outcome in outcomes] == [None] * 3
 
-    class Refusing(LocalStore):
-        def prepare(self) -> None:
-            raise StoreUnavailable("403 no permission to create")
-
     stores = [LocalStore(tmp_path / "run") for _ in range(3)]
-    stores[unlucky] = Refusing(tmp_path / "run")
+    vars(stores[unlucky])["prepare"] = mock.Mock(side_effect=StoreUnavailable("403 no permission to create"))
     of_one(unlucky, "403 no permission to create", StoreUnavailable, begin_all(stores))
     assert not (tmp_path / "run").exists() or snapshot(tmp_path / "run") == {}
 

@@ -1,7 +1,7 @@
-"""The program that runs one way: ``run.py MODULE NAME OUTPUT DIRECTORY STRATEGY PLACE [--plain]``.
+"""The program that runs one way: ``run.py MODULE NAME STRATEGY PLACE [--plain] FOLDER...``.
 
-It finds the way in the catalogue, calls its job, and writes the results of the job to ``OUTPUT.<worker>.npz`` and
-``.json``, which are compared bit by bit.
+It finds the way in the catalogue, calls its job in each folder, and writes the results of the job to
+``FOLDER/output.<worker>.npz`` and ``.json``, which are compared bit by bit. Only the last run is struck.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import numpy as np
 import tensorflow as tf
 
-from tests.ways.way import MIRRORED, STRIKE, WORKERS, Way
+from tests.ways.way import MIRRORED, NEXT_RUN, STRIKE, WORKERS, Way
 
 WORKER = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
 
@@ -39,16 +39,17 @@ class Run:
         options: Given to the PreemptionCallback besides its directory; a job may change them before it fits.
     """
 
-    def __init__(self, output: str, directory: str, strategy: str, place: str, plain: bool) -> None:
+    def __init__(self, folder: str, strategy: str, place: str, plain: bool, strike: str | None) -> None:
         self.strategy = strategy
-        self.work = Path(output).parent / "work"
+        self.work = Path(folder, "work")
         self.work.mkdir(exist_ok=True)
         self.worker = WORKER
         self.options: dict[str, Any] = {}
-        self.directory = directory
-        self.first = not Path(directory).exists()
-        self._output = output
+        self.directory = f"{folder}/run"
+        self.first = not Path(self.directory).exists()
+        self._output = f"{folder}/output"
         self._place = place
+        self._strike = strike
         self._plain = plain
         self._strategy = self._make_strategy()
         self._arrays: dict[str, np.ndarray] = {}
@@ -78,7 +79,7 @@ class Run:
         if self._recorder is None:
             from tests.ways.recorder import Recorder
 
-            self._recorder = Recorder(os.environ.get(STRIKE))
+            self._recorder = Recorder(self._strike)
         return self._recorder
 
     def preemption(self, directory: str | None = None) -> list[Any]:
@@ -170,23 +171,42 @@ def find(module: str, name: str) -> Way:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("module", "name", "output", "directory", "strategy", "place"):
+    for name in ("module", "name", "strategy", "place"):
         parser.add_argument(name)
+    parser.add_argument("folders", nargs="+")
     parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
     args = parser.parse_args()
     drawn = _count_draws()
-    run = Run(args.output, args.directory, args.strategy, args.place, args.plain)
+    for number, folder in enumerate(args.folders, 1):
+        strike = os.environ.get(STRIKE) if number == len(args.folders) else None
+        if number > 1:
+            _begin_anew()
+            drawn.clear()
+            print(NEXT_RUN, flush=True)
+        os.chdir(folder)
+        run = Run(folder, args.strategy, args.place, args.plain, strike)
+        import keras
+
+        from keras_preempt.training.snapshot_schedule import SnapshotSchedule
+
+        # The few steps of a way would be over before a snapshot of the input is due by the clock.
+        SnapshotSchedule.left = property(lambda schedule: 0.0)  # type: ignore[assignment]
+        SnapshotSchedule.boundaries_left = lambda schedule, entered: 1  # type: ignore[method-assign]
+        keras.utils.set_random_seed(11)
+        find(args.module, args.name).job(run)
+        run.end()
+        print(f"DRAWN {sum(drawn.values())} outside of steps", flush=True)
+
+
+def _begin_anew() -> None:
+    """As in another process, as far as a job can tell."""
     import keras
 
-    from keras_preempt.training.snapshot_schedule import SnapshotSchedule
+    from tests import fits
 
-    # The few steps of a way would be over before a snapshot of the input is due by the clock.
-    SnapshotSchedule.left = property(lambda schedule: 0.0)  # type: ignore[assignment]
-    SnapshotSchedule.boundaries_left = lambda schedule, entered: 1  # type: ignore[method-assign]
-    keras.utils.set_random_seed(11)
-    find(args.module, args.name).job(run)
-    run.end()
-    print(f"DRAWN {sum(drawn.values())} outside of steps", flush=True)
+    keras.utils.clear_session()
+    keras.config.set_dtype_policy("float32")
+    fits.forget()
 
 
 def _count_draws() -> Counter[str]:

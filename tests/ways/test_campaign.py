@@ -27,7 +27,7 @@ def hold(seed: int, folder: Path) -> None:
     undisturbed = job.start("undisturbed").assert_ok()
     results = []
     for strike in drawn.strikes:
-        result = job.start("preempted", strike)
+        result = job.start("preempted", strike=strike)
         results.append(result)
         if result.codes == [0] * job.workers:
             break  # The place does not come any more.

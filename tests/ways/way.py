@@ -27,6 +27,9 @@ STRATEGIES = {
 STRIKE = "WAY_STRIKE"
 """The environment variable that holds where a start gets SIGTERM; see `tests.ways.recorder.Recorder`."""
 
+NEXT_RUN = "NEXT RUN"
+"""The line between the outputs of two runs in one process."""
+
 
 @dataclass(frozen=True)
 class Exact:

@@ -283,11 +283,14 @@ def _is_called_by_fit(code: CodeType) -> bool:
     Args:
         code: The code of fit.
     """
+    # It ends at another frame than its own: a frame that holds itself would keep every caller's variables, such as open
+    # files, until garbage is collected, and a process that is preempted leaves without that.
     frame = inspect.currentframe()
-    caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
-    while caller is not None and caller.f_code in _passed_through:
-        caller = caller.f_back
-    return caller is not None and caller.f_code is code
+    for _ in range(2):
+        frame = frame and frame.f_back
+    while frame is not None and frame.f_code in _passed_through:
+        frame = frame.f_back
+    return frame is not None and frame.f_code is code
 
 
 def running_fit(

@@ -234,7 +234,10 @@ class LocalStore:
         path = self._resolve(name, follow=False)
         with self._explained(name):
             path.unlink()
-            flush_folder(path.parent)
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # Another process has removed the empty folder already.
+                flush_folder(path.parent)
         self._prune(path.parent)
 
     def delete_tree(self, prefix: str) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 import time
 from pathlib import Path
 
@@ -34,10 +35,10 @@ def open_temporary(folder: Path) -> tuple[int, Path]:
 
 
 def open_in_folder(path: Path, flags: int) -> int:
-    """Opens a file and makes its folder, which another process may remove in between while it is empty."""
+    """Opens a file and makes its folders, each of which another process may remove while it is empty."""
     for _ in range(_FOLDER_ATTEMPTS - 1):
-        make_folder(path.parent)
         with contextlib.suppress(FileNotFoundError):
+            make_folder(path.parent)
             return os.open(path, flags, 0o666)
     make_folder(path.parent)
     return os.open(path, flags, 0o666)
@@ -53,8 +54,9 @@ def make_folder(folder: Path) -> None:
         try:
             path.mkdir()
         except FileExistsError:
-            if not path.is_dir():
-                raise
+            with contextlib.suppress(FileNotFoundError):  # Another process has removed it by now.
+                if not (stat.S_ISDIR(path.lstat().st_mode) or path.is_dir()):
+                    raise
         flush_folder(path.parent)
 
 

@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -176,21 +177,33 @@ def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:
     assert snapshot(tmp_path / "real") == {"a/b": b"x"}
 
 
-def test_a_folder_removed_by_somebody_else_is_made_again(
+def test_folders_removed_by_somebody_else_are_made_again(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = posix_files.make_folder
+    real = posix_files.flush_folder
     calls = []
 
-    def make_folder(folder: Path) -> None:
+    def flush_folder(folder: Path) -> None:
         real(folder)
         calls.append(folder)
-        if len(calls) < 3:
-            folder.rmdir()
+        if len(calls) in (1, 3):  # The outer one is there, then also the inner one.
+            next(folder.iterdir()).rmdir()
 
-    monkeypatch.setattr(posix_files, "make_folder", make_folder)
-    store.create("folder/a", b"x")
-    assert snapshot(store.path) == {"folder/a": b"x"}
+    monkeypatch.setattr(posix_files, "flush_folder", flush_folder)
+    store.create("outer/inner/a", b"x")
+    assert snapshot(store.path) == {"outer/inner/a": b"x"}
+
+
+def test_who_removes_the_last_file_of_a_folder_disturbs_nobody_who_writes_into_it(store: LocalStore) -> None:
+    def write_and_remove(member: int) -> None:
+        for number in range(100):
+            name = f"step/attempt/{member}-{number}"
+            store.create(name, b"x")
+            store.delete(name)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write_and_remove, range(8)))
+    assert snapshot(store.path) == {}
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/keras_preempt/run"])

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from keras_preempt.cli.main import main
+from tests.cli import launched
+from tests.cli.launched import called, command_line
 
-ROOT = str(Path(__file__).parents[3])
-DOCTOR = [sys.executable, "-m", "keras_preempt", "doctor", "--json"]
-ENV = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")]),
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}
+DOCTOR = command_line("doctor", "--json")
+ENV = {**launched.ENV, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 #: Starts a command that inherits a blocked SIGTERM.
 BLOCK = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); os.execvp(sys.argv[1], sys.argv[1:])"
@@ -83,13 +74,8 @@ def start(
     *arguments: str, env: Mapping[str, str] | None = None, before: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
     """Starts a doctor; `before` is a command that starts it in turn."""
-    return subprocess.Popen(
-        [*before, *DOCTOR, *arguments],
-        env={**ENV, **(env or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*before, *DOCTOR, *arguments], env={**ENV, **(env or {})}, **output)
 
 
 def report_of(process: subprocess.Popen[str]) -> Report:
@@ -115,11 +101,5 @@ def doctor(*arguments: str, env: Mapping[str, str] | None = None, before: Sequen
     """Runs a doctor; one without a command to try, and that nothing starts in turn, in this process."""
     if before or "--" in arguments:
         return report_of(start(*arguments, env=env, before=before))
-    output, errors = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.dict(os.environ, env or {}),
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(errors),
-    ):
-        status = main(["doctor", "--json", *arguments])
-    return read(status, output.getvalue(), errors.getvalue())
+    done = called("doctor", "--json", *arguments, env=env)
+    return read(done.returncode, done.stdout, done.stderr)

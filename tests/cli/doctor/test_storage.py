@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -98,9 +99,8 @@ def variables_of(kind: str, workers: int) -> list[dict[str, str]]:
     if kind == "Keras":
         return [{**worker_environment(config), "TF_CONFIG": ""} for config in configs]
     if kind == "Slurm":
-        return [
-            {"SLURM_PROCID": str(index), "SLURM_STEP_NUM_TASKS": str(workers)} for index in range(workers)
-        ]
+        tasks = {"SLURM_STEP_NUM_TASKS": str(workers)}
+        return [{**tasks, "SLURM_PROCID": str(index)} for index in range(workers)]
     network = {
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "pod_network"), ENV["PYTHONPATH"]]),
         # All pods listen on one port; another run of this test beside this one has addresses of its own.
@@ -111,10 +111,8 @@ def variables_of(kind: str, workers: int) -> list[dict[str, str]]:
 
 def as_cluster(directories: list[str], *more: str, kind: str = "TF_CONFIG") -> list[Report]:
     """A doctor for each directory, started as the workers of one job are, each with its own."""
-    variables = variables_of(kind, len(directories))
-    processes = [
-        start(directory, *more, env=env) for directory, env in zip(directories, variables, strict=True)
-    ]
+    started = zip(directories, variables_of(kind, len(directories)), strict=True)
+    processes = [start(directory, *more, env=env) for directory, env in started]
     return [report_of(process) for process in processes]
 
 
@@ -154,11 +152,9 @@ def test_the_workers_of_a_job_try_it_in_one_place(kind: str, tmp_path: Path) -> 
     says_where = f"import os; print('place:', os.environ['{DRILL_DIRECTORY}'])"
     command = ("--", sys.executable, "-c", says_where)
     reports = as_cluster([str(tmp_path / "shared")] * 2, *command, kind=kind)
-    places = {line.partition("place: ")[2] for report in reports for line in report.errors.splitlines()} - {
-        ""
-    }
-    assert len(places) == 1, places
-    assert places.pop().startswith(str(tmp_path / "shared"))
+    places = [place for report in reports for place in re.findall("place: (.*)", report.errors)]
+    assert len(set(places)) == 1, places
+    assert places[0].startswith(str(tmp_path / "shared"))
     for report in reports:
         levels = {name: report.findings.get(name, {}).get("level") for name in ("shared", "ports", "clocks")}
         # Slurm's variables do not say where a task listens.

@@ -6,12 +6,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keras_preempt.testing import FakeGcs
-from tests.cli.doctor.doctored import BLOCK, DOCTOR, ENV, doctor, script
+from tests.cli.doctor.doctored import BLOCK, DOCTOR, ENV, Report, doctor, script
+from tests.cli.doctor.test_storage import as_cluster
+from tests.cli.launched import command_line
 
 PYTHON = sys.executable
 LONG = ("--grace", "120", "--start-timeout", "280")
@@ -21,6 +25,11 @@ SHORT = ("--grace", "6", "--start-timeout", "280")
 _SWALLOW = "import signal, subprocess, sys; signal.signal(15, signal.SIG_IGN); sys.exit(subprocess.call(sys.argv[1:]))"
 
 
+def tried(run: object, *command: str, given: Sequence[str] = LONG, **how: Any) -> Report:
+    """What a doctor says that tries a command."""
+    return doctor(str(run), *given, "--", *command, **how)
+
+
 def shell(train: str, *, exec: bool) -> list[str]:
     line = f"exec {PYTHON} {train} run" if exec else f"{PYTHON} {train} run; true"
     return ["sh", "-c", line]
@@ -28,7 +37,7 @@ def shell(train: str, *, exec: bool) -> list[str]:
 
 def test_a_good_script_passes_and_leaves_nothing(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    report = doctor(str(run), *LONG, "--", *shell(script(tmp_path), exec=True))
+    report = tried(run, *shell(script(tmp_path), exec=True))
     report.assert_passes()
     assert "ended with 75" in report.findings["signal path"]["what"]
     assert {report.findings[check]["level"] for check in ("signal path", "room", "save")} == {"ok"}
@@ -37,7 +46,7 @@ def test_a_good_script_passes_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_shell_that_does_not_become_the_command_is_found(tmp_path: Path) -> None:
     """The test above shows that the cure works."""
-    report = doctor(str(tmp_path / "run"), *LONG, "--", *shell(script(tmp_path), exec=False))
+    report = tried(tmp_path / "run", *shell(script(tmp_path), exec=False))
     assert "did not hand it on" in report.cure("signal path")
     assert "exec python" in report.cure("signal path")
     assert "left behind: python" in report.cure("left behind")
@@ -54,9 +63,9 @@ def test_a_shell_that_does_not_become_the_command_is_found(tmp_path: Path) -> No
 def test_a_script_that_ends_by_itself_is_not_blamed_on_signals(
     body: str, check: str, says: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "train.py").write_text(body)
-    report = doctor(str(tmp_path / "run"), *LONG, "--", PYTHON, str(tmp_path / "train.py"))
-    assert says in report.cure(check)
+    train = tmp_path / "train.py"
+    train.write_text(body)
+    assert says in tried(tmp_path / "run", PYTHON, str(train)).cure(check)
 
 
 _LOOP = """
@@ -73,9 +82,9 @@ with PreemptionCheckpointHandler(None, tf.train.Checkpoint(step=step), sys.argv[
 
 @pytest.mark.chaos  # It waits ten seconds by design; test_reasons.py and test_loops.py have its parts.
 def test_a_custom_loop_is_not_blamed_for_reporting_no_events(tmp_path: Path) -> None:
-    (tmp_path / "loop.py").write_text(_LOOP)
-    saved = tmp_path / "saved"
-    report = doctor(str(tmp_path / "run"), *LONG, "--", PYTHON, str(tmp_path / "loop.py"), str(saved))
+    loop, saved = tmp_path / "loop.py", tmp_path / "saved"
+    loop.write_text(_LOOP)
+    report = tried(tmp_path / "run", PYTHON, str(loop), str(saved))
     report.assert_passes()
     finding = report.findings["signal path"]
     assert finding["level"] == "not checked"
@@ -87,10 +96,8 @@ def test_a_custom_loop_is_not_blamed_for_reporting_no_events(tmp_path: Path) -> 
 
 @pytest.mark.chaos
 def test_training_that_is_over_at_once_shows_nothing(tmp_path: Path) -> None:
-    report = doctor(
-        str(tmp_path / "run"), *LONG, "--", PYTHON, script(tmp_path, "fit(epochs=1)"), str(tmp_path / "run")
-    )
-    assert "more epochs" in report.cure("training")
+    run = str(tmp_path / "run")
+    assert "more epochs" in tried(run, PYTHON, script(tmp_path, "fit(epochs=1)"), run).cure("training")
 
 
 def test_nothing_outlives_a_doctor_that_is_killed(tmp_path: Path) -> None:
@@ -98,9 +105,8 @@ def test_nothing_outlives_a_doctor_that_is_killed(tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     os.mkfifo(alive)
     line = f"sleep 600 & echo begun > {alive}; exec 3> {alive}; wait; true"
-    process = subprocess.Popen(
-        [*DOCTOR, "--", "sh", "-c", line], env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([*DOCTOR, "--", "sh", "-c", line], env=ENV, **silent)
     with open(alive, "rb") as pipe:
         assert pipe.readline() == b"begun\n"
         process.kill()
@@ -135,8 +141,8 @@ def test_a_script_that_does_not_hear_sigterm_is_found_and_the_cure_works(case: s
         ),
         "thread": ([PYTHON, in_thread, run], "listening", "from the main thread", good),
     }[case]
-    assert says in doctor(run, *SHORT, "--", *broken).cure(check)
-    doctor(run, *LONG, "--", *cured).assert_passes()
+    assert says in tried(run, *broken, given=SHORT).cure(check)
+    tried(run, *cured).assert_passes()
 
 
 @pytest.mark.chaos
@@ -146,11 +152,11 @@ def test_a_shell_that_is_process_1_is_found_and_exec_cures_it(tmp_path: Path) ->
     if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
         pytest.skip("needs the right to make a PID namespace")
     run, train = str(tmp_path / "run"), script(tmp_path)
-    report = doctor(run, *SHORT, "--", *shell(train, exec=False), before=inside)
+    report = tried(run, *shell(train, exec=False), given=SHORT, before=inside)
     assert "exec python" in report.cure("PID 1")
-    doctor(run, *LONG, "--", *shell(train, exec=True), before=inside).assert_passes()
+    tried(run, *shell(train, exec=True), before=inside).assert_passes()
     # The same, told from outside of the namespace: the wrapper makes it.
-    report = doctor(run, *SHORT, "--", *inside, *shell(train, exec=False))
+    report = tried(run, *inside, *shell(train, exec=False), given=SHORT)
     assert report.problems & {"signal path", "PID 1"}
 
 
@@ -160,22 +166,17 @@ def test_a_shell_that_is_process_1_is_found_and_exec_cures_it(tmp_path: Path) ->
 def test_good_set_ups_pass(case: str, tmp_path: Path) -> None:
     run, train = str(tmp_path / "run"), script(tmp_path)
     if case == "launcher":
-        launcher = [PYTHON, "-m", "keras_preempt", "run", "--workers", "2", "--"]
-        doctor(run, *LONG, "--", *launcher, PYTHON, train, run).assert_passes()
+        tried(run, *command_line("run", "--workers", "2", "--"), PYTHON, train, run).assert_passes()
     elif case == "two workers":
-        report = doctor(run, *LONG, "--workers", "2", "--wait", "120", "--", PYTHON, train, run)
+        report = tried(run, PYTHON, train, run, given=[*LONG, "--workers", "2", "--wait", "120"])
         report.assert_passes()
         assert report.findings["shared"]["level"] == "ok"
     elif case == "two of a cluster":
-        from tests.cli.doctor.test_storage import as_cluster
-
         for report in as_cluster([run] * 2, *LONG, "--wait", "120", "--", PYTHON, train, run):
             report.assert_passes()
             assert report.findings["signal path"]["level"] == "ok"
     else:
         with FakeGcs() as gcs:
-            report = doctor(
-                "gs://bucket/run", *LONG, "--", PYTHON, train, "gs://bucket/run", env=gcs.environment()
-            )
-            report.assert_passes()
+            run = "gs://bucket/run"
+            tried(run, PYTHON, train, run, env=gcs.environment()).assert_passes()
             assert gcs.objects("bucket") == {}

@@ -13,7 +13,8 @@ import pytest
 
 from keras_preempt.cli.drill.directories import MIXES, drill_bucket
 from keras_preempt.testing import FAULT_KINDS
-from tests.cli.drill.test_command import COMMAND, ENVIRONMENT, TRAIN
+from tests.cli.drill.test_command import TRAIN
+from tests.cli.launched import ENV, command_line
 
 _LISTING = "/storage/v1/b/drill/o?prefix="
 
@@ -60,8 +61,8 @@ def test_every_mix_consists_of_known_faults_and_the_last_has_all() -> None:
     ["> drill.log 2>&1", pytest.param("2>&1 | tee drill.log", marks=pytest.mark.chaos)],
 )
 def test_the_output_of_the_drill_is_not_taken_for_a_file_of_the_script(into: str, tmp_path: Path) -> None:
-    line = f"{shlex.join([*COMMAND, '--at', 'step:4', '--', *TRAIN])} {into}"
-    env = {**ENVIRONMENT, "FAKE_FAULT": "writes"}
+    line = f"{shlex.join(command_line('drill', '--at', 'step:4', '--', *TRAIN))} {into}"
+    env = {**ENV, "FAKE_FAULT": "writes"}
     done = subprocess.run(["sh", "-c", line], cwd=tmp_path, env=env, capture_output=True, timeout=300)
     printed = (tmp_path / "drill.log").read_text()
     assert done.returncode == 0, printed

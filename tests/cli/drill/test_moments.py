@@ -1,14 +1,15 @@
-"""``keras-preempt drill`` at moments of one's own choice, on a stand-in for a training script."""
+"""``keras-preempt drill`` at moments of one's own choice, with signals from outside and others, on a stand-in."""
 
 from __future__ import annotations
 
 import re
-import sys
+import shlex
 
 import pytest
 
-from keras_preempt.cli.main import main
-from tests.cli.drill.test_command import drill
+from tests.cli.drill.test_command import TRAIN, drill
+
+LINE = shlex.join(TRAIN)
 
 
 def test_chosen_and_drawn_moments_happen_in_the_order_of_the_run(tmp_path):
@@ -23,15 +24,45 @@ def test_chosen_and_drawn_moments_happen_in_the_order_of_the_run(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_signal_is_sent_and_files_that_the_script_writes_are_kept_apart(tmp_path):
+def test_another_signal_is_sent_and_files_that_the_script_writes_are_kept_apart(tmp_path, monkeypatch):
     here, temporary = tmp_path / "here", tmp_path / "temporary"
     here.mkdir()
     temporary.mkdir()
+    monkeypatch.chdir(here)
     options = ("--signal", "usr2", "--at", "step:4", "--isolate")
-    told = drill(*options, fault="writes", tmp=temporary, cwd=here).stdout
+    told = drill(*options, fault="writes", tmp=temporary).stdout
     assert "w0 gets SIGUSR2 now" in told
     assert "the script also wrote log.csv here" not in told
     assert list(here.iterdir()) == list(temporary.iterdir()) == []
+
+
+def test_a_shell_that_swallows_the_signal_fails_the_drill_with_the_cure():
+    result = drill("--at", "step:4", shell=f"{LINE}; true", code=3)
+    assert "w0 gets SIGTERM now, from outside" in result.stdout
+    assert "SIGTERM does not reach the training" in result.stderr
+    assert "exec python train.py" in result.stderr
+    assert "VERDICT" not in result.stdout
+
+
+def test_a_shell_that_hands_the_signal_on_is_a_cure():
+    """The other cure, `exec`, leaves no shell: as in all other drills."""
+    shell = f"{LINE} & child=$!; trap 'kill -TERM $child' TERM; wait $child; wait $child"
+    last = drill("--at", "step:4", shell=shell).stdout.splitlines()[-1]
+    assert "w0 at step 4; SIGTERM from outside; 0 steps lost" in last
+
+
+def test_a_kill_takes_the_shell_and_what_it_has_started():
+    options = ("--kill", "--save-every", "3", "--at", "step:4")
+    last = drill(*options, shell=f"{LINE}; true").stdout.splitlines()[-1]
+    assert "w0 killed at step 4; SIGKILL from outside; 1 step run again" in last
+
+
+def test_the_verdict_says_which_signals_a_worker_sent_itself():
+    told = drill("--at", "leaving:12", "--at", "step:4").stdout
+    assert told.count("w0 gets SIGTERM now, from outside") == 2
+    assert told.count("w0 gets SIGTERM now, by its own hand") == 1
+    outside = "SIGTERM from outside (w0 at step 4)"
+    assert f"{outside}; SIGTERM from outside, then SIGTERM by its own hand (w0 at " in told.splitlines()[-1]
 
 
 def test_a_signal_that_the_script_does_not_listen_for_is_reported_with_what_to_write():
@@ -50,11 +81,8 @@ def test_a_kill_continues_from_the_checkpoint_before_it_and_says_what_was_run_ag
     newest = "incarnation 2: w0 was killed as planned; the newest checkpoint is of step 10: starting again"
     assert newest in told
     assert "w0 killed, 13 steps done; training continued from step 10: 3 steps run again." in told
-    assert re.search(
-        r"VERDICT: identical \(.*w0 killed at step 13.* 10 steps run again, "
-        r"(\d+\.\d s lost|the undisturbed run took \d+\.\d s longer)\)",
-        told,
-    )
+    taken = r"(\d+\.\d s lost|the undisturbed run took \d+\.\d s longer)"
+    assert re.search(rf"VERDICT: identical \(.*w0 killed at step 13.* 10 steps run again, {taken}\)", told)
 
 
 def test_a_kill_without_a_checkpoint_starts_over_and_says_what_to_do():
@@ -110,9 +138,8 @@ def test_workers_that_each_train_a_model_of_their_own_are_no_verdict():
         (("--gcs-faults", "all", "--keep", "x"), "the bucket with faults ends with the drill"),
     ],
 )
-def test_options_that_make_no_sense_are_one_line_and_nothing_is_trained(options, message, capfd):
-    assert main(["drill", *options, "--", sys.executable, "-c", "print('trained')"]) == 2
-    out, err = capfd.readouterr()
-    assert message in err
-    assert err.count("\n") == 1
-    assert out == ""
+def test_options_that_make_no_sense_are_one_line_and_nothing_is_trained(options, message):
+    result = drill(*options, shell="echo trained", code=2)
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""

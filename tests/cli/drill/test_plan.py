@@ -7,6 +7,7 @@ import pytest
 from keras_preempt.cli.drill.plan import FitSpan, Moment, NoSuchMoment, RunShape, plan_preemptions
 
 SHAPE = RunShape(20, validations=[(5, 3), (10, 3), (15, 3)], saves=[4, 8, 12])
+STANDS_SELDOM = RunShape(20, boundaries=[0, 4, 8, 12, 16])
 
 
 def test_a_seed_gives_the_same_plan_again_and_another_seed_another():
@@ -28,13 +29,6 @@ def test_every_member_and_every_step_can_be_chosen():
     assert {(p.member, p.step) for p in plans} == {(m, s) for m in (0, 1) for s in (1, 2, 3)}
 
 
-def test_a_run_too_short_for_the_preemptions_is_refused():
-    with pytest.raises(NoSuchMoment, match="at least 4 training steps for --preempt 3"):
-        plan_preemptions(0, 3, RunShape(3), 2)
-    with pytest.raises(NoSuchMoment, match="at least 21 training steps for --preempt 19"):
-        plan_preemptions(0, 19, SHAPE, 1, [Moment("step", 3)])
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_drawn_steps_are_none_of_the_chosen_ones_and_all_are_in_the_order_of_the_run(seed):
     moments = [Moment("validation"), Moment("step", 10), Moment("saving", 3), Moment("leaving", 10)]
@@ -46,38 +40,40 @@ def test_drawn_steps_are_none_of_the_chosen_ones_and_all_are_in_the_order_of_the
 
 
 @pytest.mark.parametrize(
-    ("moment", "at", "step", "batch"),
+    ("shape", "moment", "at", "step", "batch"),
     [
-        (Moment("step", 19), "train", 19, 0),
-        (Moment("validation"), "validation", 5, 2),
-        (Moment("validation", 3), "validation", 15, 2),
-        (Moment("saving"), "saving", 8, 0),
-        (Moment("saving", 1), "saving", 4, 0),
-        (Moment("leaving", 7), "leaving", 7, 0),
+        (SHAPE, Moment("step", 19), "train", 19, 0),
+        (SHAPE, Moment("validation"), "validation", 5, 2),
+        (SHAPE, Moment("validation", 3), "validation", 15, 2),
+        (SHAPE, Moment("saving"), "saving", 8, 0),
+        (SHAPE, Moment("saving", 1), "saving", 4, 0),
+        (SHAPE, Moment("leaving", 7), "leaving", 7, 0),
+        # The only save is taken where there is no second.
+        (RunShape(20, saves=[4]), Moment("saving"), "saving", 4, 0),
+        # Of the steps before which training stands at a boundary, the next.
+        (STANDS_SELDOM, Moment("step", 9), "train", 12, 0),
     ],
 )
-def test_a_moment_is_found_in_the_run(moment, at, step, batch):
-    (found,) = plan_preemptions(1, 0, SHAPE, 1, [moment])
+def test_a_moment_is_found_in_the_run(shape, moment, at, step, batch):
+    (found,) = plan_preemptions(1, 0, shape, 1, [moment])
     assert (found.at, found.step, found.batch) == (at, step, batch)
 
 
-def test_the_only_save_is_taken_where_there_is_no_second():
-    (found,) = plan_preemptions(1, 0, RunShape(20, saves=[4]), 1, [Moment("saving")])
-    assert found.step == 4
-
-
 @pytest.mark.parametrize(
-    ("moment", "message"),
+    ("drawn", "shape", "moments", "message"),
     [
-        (Moment("step", 20), "lies beyond the end"),
-        (Moment("leaving", 20), "lies beyond the end"),
-        (Moment("validation", 4), "the run has 3 validations. Choose a number from 1 to 3"),
-        (Moment("saving", 4), "the run has 3 saves"),
+        (0, SHAPE, [Moment("step", 20)], "lies beyond the end"),
+        (0, SHAPE, [Moment("leaving", 20)], "lies beyond the end"),
+        (0, SHAPE, [Moment("validation", 4)], "the run has 3 validations. Choose a number from 1 to 3"),
+        (0, SHAPE, [Moment("saving", 4)], "the run has 3 saves"),
+        (0, STANDS_SELDOM, [Moment("step", 17)], "Choose a step from 1 to 16"),
+        (3, RunShape(3), [], "at least 4 training steps for --preempt 3"),
+        (19, SHAPE, [Moment("step", 3)], "at least 21 training steps for --preempt 19"),
     ],
 )
-def test_a_moment_that_the_run_does_not_have_is_refused_with_what_it_has(moment, message):
+def test_moments_that_the_run_does_not_have_are_refused_with_what_it_has(drawn, shape, moments, message):
     with pytest.raises(NoSuchMoment, match=message):
-        plan_preemptions(1, 0, SHAPE, 1, [moment])
+        plan_preemptions(1, drawn, shape, 2, moments)
 
 
 def test_a_worker_gets_it_as_json():
@@ -113,10 +109,5 @@ def test_a_moment_lies_in_a_fit_and_is_given_in_steps_of_its_model(moment, fit, 
 
 
 def test_only_steps_before_which_training_stands_at_a_boundary_are_drawn():
-    shape = RunShape(20, boundaries=[0, 4, 8, 12, 16])
-    steps = {plan_preemptions(seed, 1, shape, 1)[0].step for seed in range(50)}
+    steps = {plan_preemptions(seed, 1, STANDS_SELDOM, 1)[0].step for seed in range(50)}
     assert steps == {4, 8, 12, 16}
-    (found,) = plan_preemptions(1, 0, shape, 1, [Moment("step", 9)])
-    assert found.step == 12
-    with pytest.raises(NoSuchMoment, match="Choose a step from 1 to 16"):
-        plan_preemptions(1, 0, shape, 1, [Moment("step", 17)])

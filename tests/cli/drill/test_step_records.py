@@ -19,9 +19,8 @@ Lines = list[dict[str, Any]]
 
 def lines(first: int, last: int, wrong_from: int | None = None, exact: bool = True, why: str = "") -> Lines:
     """The record of one worker from step `first` to step `last`."""
-    found: Lines = [
-        {"what": "begin", "step": first, "restored": "x" if first else "", "exact": exact, "why": why}
-    ]
+    restored = "x" if first else ""
+    found: Lines = [{"what": "begin", "step": first, "restored": restored, "exact": exact, "why": why}]
     for step in range(first, last + 1):
         wrong = wrong_from is not None and step >= wrong_from
         found.append(
@@ -32,6 +31,12 @@ def lines(first: int, last: int, wrong_from: int | None = None, exact: bool = Tr
             }
         )
     return found
+
+
+def begun(found: Lines, **fields: Any) -> Lines:
+    """A record that begins with further fields."""
+    begin, *rest = found
+    return [{**begin, **fields}, *rest]
 
 
 def run(*incarnations: Lines, workers: int = 1) -> RunRecord:
@@ -64,10 +69,8 @@ def test_runs_part_at_the_first_step_that_differs() -> None:
     parting = find_parting(UNDISTURBED, run(lines(0, 4), lines(4, 10, wrong_from=6)))
     assert parting == Parting(0, 1, 6, 1, 4, 5, ("weights",), {"loss": (6.0, 6.25)})
     told = describe_parting(parting, [4])
-    assert (
-        "After step 5 was equal, from step 6 on (epoch 1, w0) the runs differ: weights; loss 6.0 and 6.25."
-        in told
-    )
+    differ = "the runs differ: weights; loss 6.0 and 6.25."
+    assert f"After step 5 was equal, from step 6 on (epoch 1, w0) {differ}" in told
     assert "2 steps after it continued at step 4, restart 1 of 1" in told
 
 
@@ -97,11 +100,11 @@ def causes(
 
 #: A run that differs from a while after its restart on.
 DRIFTS = (lines(0, 4), lines(4, 10, wrong_from=6))
+WRONG_AT_THE_RESTART = (lines(0, 4), lines(4, 10, wrong_from=4))
 
-
-def with_begin(**fields: Any) -> Lines:
-    begin, *rest = lines(0, 10)
-    return [{**begin, **fields}, *rest]
+#: The record of a run whose input is not promised to be the same again.
+DOUBTED = lines(0, 10, exact=False, why="1 shuffle(s) have no seed")
+WARM = begun(lines(0, 10), unsaved=["Warm"])
 
 
 def test_a_difference_before_the_first_preemption_is_the_scripts_own() -> None:
@@ -112,46 +115,34 @@ def test_a_difference_before_the_first_preemption_is_the_scripts_own() -> None:
 
 
 def test_a_difference_at_the_very_beginning_is_a_missing_seed_and_nothing_else() -> None:
-    doubted = lines(0, 10, exact=False, why="1 shuffle")
-    told = causes(lines(0, 4, wrong_from=0), record=doubted)
+    told = causes(lines(0, 4, wrong_from=0), record=DOUBTED)
     assert "The initial state differs already" in told
     assert "keras.utils.set_random_seed" in told
     assert "shuffle" not in told
 
 
 def test_a_difference_at_the_restart_is_a_state_that_was_not_restored_or_a_missing_seed() -> None:
-    told = causes(lines(0, 4), lines(4, 10, wrong_from=4))
-    assert "something was not saved or not restored" in told
+    assert "something was not saved or not restored" in causes(*WRONG_AT_THE_RESTART)
     assert "something was not saved" not in causes(lines(0, 4), lines(0, 10, wrong_from=0))
+
+
+SHARED = begun(lines(0, 10), shared=["both come from one shuffle"])
+PYTHON = "Python code (tf.py_function) in an input pipeline (f)"
+RANDOM = "the stateful random operation RandomUniform in the training step (f)"
+
+
+def with_source(source: str) -> Lines:
+    return [*lines(0, 10), {"what": "sources", "found": [source]}]
 
 
 @pytest.mark.parametrize(
     ("record", "likely", "also"),
     [
-        (
-            lines(0, 10, exact=False, why="1 shuffle(s) have no seed"),
-            "the input. 1 shuffle(s) have no seed.",
-            "",
-        ),
-        (
-            with_begin(shared=["both come from one shuffle"]),
-            "both come from one shuffle.",
-            "Shuffle after the split",
-        ),
-        (with_begin(unsaved=["Warm"]), "callbacks whose state is not kept: Warm.", "Give them get_state()"),
-        *(
-            ([*lines(0, 10), {"what": "sources", "found": [source]}], source, cure)
-            for source, cure in (
-                (
-                    "Python code (tf.py_function) in an input pipeline (f)",
-                    "If it uses random numbers or keeps state",
-                ),
-                (
-                    "the stateful random operation RandomUniform in the training step (f)",
-                    "use a keras.random.SeedGenerator",
-                ),
-            )
-        ),
+        (DOUBTED, "the input. 1 shuffle(s) have no seed.", ""),
+        (SHARED, "both come from one shuffle.", "Shuffle after the split"),
+        (WARM, "callbacks whose state is not kept: Warm.", "Give them get_state()"),
+        (with_source(PYTHON), PYTHON, "If it uses random numbers or keeps state"),
+        (with_source(RANDOM), RANDOM, "use a keras.random.SeedGenerator"),
     ],
 )
 def test_what_was_recorded_of_the_script_is_the_likely_cause_with_its_cure(
@@ -164,7 +155,7 @@ def test_what_was_recorded_of_the_script_is_the_likely_cause_with_its_cure(
 
 
 def test_callbacks_whose_state_is_not_kept_do_not_explain_a_difference_before_the_restart() -> None:
-    assert "Warm" not in causes(lines(0, 4, wrong_from=2), record=with_begin(unsaved=["Warm"]))
+    assert "Warm" not in causes(lines(0, 4, wrong_from=2), record=WARM)
 
 
 def test_without_a_trace_of_a_cause_the_usual_ones_are_named_with_the_next_step() -> None:
@@ -177,24 +168,20 @@ def test_without_a_trace_of_a_cause_the_usual_ones_are_named_with_the_next_step(
 
 def test_files_that_the_first_run_left_for_the_second_are_named_first_where_no_step_differs() -> None:
     told = likely_causes(None, UNDISTURBED, None, written="log.csv")
-    assert told[0].startswith(
-        "Likely cause: files that the second run found as the first one had left them: log.csv"
-    )
+    found = "files that the second run found as the first one had left them: log.csv"
+    assert told[0].startswith(f"Likely cause: {found}")
     assert "Add --isolate" in told[0]
-    doubted = run(lines(0, 10, exact=False, why="1 shuffle"))
-    told = likely_causes(find_parting(UNDISTURBED, run(*DRIFTS)), doubted, None, written="log.csv")
+    parting = find_parting(UNDISTURBED, run(*DRIFTS))
+    told = likely_causes(parting, run(DOUBTED), None, written="log.csv")
     assert told[0].startswith("Likely cause: the input.")
     assert told[1].startswith("Other possible cause: files that the second run found")
 
 
 def test_a_worker_that_was_killed_while_it_saved_is_the_cause() -> None:
-    (told,) = likely_causes(
-        find_parting(UNDISTURBED, run(lines(0, 4), lines(4, 10, wrong_from=4))),
-        UNDISTURBED,
-        None,
-        ["w0 continued from the part of w1 in x"],
-    )
-    assert told.startswith("Cause: w0 continued from the part of w1 in x")
+    parting = find_parting(UNDISTURBED, run(*WRONG_AT_THE_RESTART))
+    why = "w0 continued from the part of w1 in x"
+    (told,) = likely_causes(parting, UNDISTURBED, None, [why])
+    assert told.startswith(f"Cause: {why}")
 
 
 def write(
@@ -218,25 +205,19 @@ def test_a_record_that_was_cut_by_a_kill_shows_how_far_it_came(tmp_path: Path) -
 
 
 def test_validations_are_recorded_with_their_last_batch() -> None:
-    seen = [
-        {"what": "at", "phase": "validation", "epoch": 0, "batch": b, "step": s}
-        for s in (5, 10)
-        for b in (0, 0, 1)
-    ]
-    assert run([*lines(0, 10), *seen]).fits(0)[0].validations == [(5, 1), (10, 1)]
+    seen = {"what": "at", "phase": "validation", "epoch": 0}
+    validated = [{**seen, "batch": batch, "step": step} for step in (5, 10) for batch in (0, 0, 1)]
+    assert run([*lines(0, 10), *validated]).fits(0)[0].validations == [(5, 1), (10, 1)]
 
 
 def of_fit(name: str, found: Lines) -> Lines:
-    begin, *rest = found
-    return [{**begin, "fit": name, "directory": name}, *rest]
+    return begun(found, fit=name, directory=name)
 
 
 def test_each_fit_is_compared_with_itself_and_the_first_that_differs_is_named() -> None:
-    first = RunRecord([[[*of_fit("a", lines(0, 6)), *of_fit("b", lines(0, 8))]]])
-    second = RunRecord(
-        [[of_fit("a", lines(0, 3))], [[*of_fit("a", lines(3, 6)), *of_fit("b", lines(0, 8, wrong_from=5))]]]
-    )
-    parting = find_parting(first, second)
+    first = run([*of_fit("a", lines(0, 6)), *of_fit("b", lines(0, 8))])
+    went_on = [*of_fit("a", lines(3, 6)), *of_fit("b", lines(0, 8, wrong_from=5))]
+    parting = find_parting(first, run(of_fit("a", lines(0, 3)), went_on))
     assert parting is not None
     assert (parting.fit, parting.fits, parting.step, parting.incarnation) == (2, 2, 5, 1)
     told = describe_parting(parting, [3])
@@ -245,29 +226,24 @@ def test_each_fit_is_compared_with_itself_and_the_first_that_differs_is_named() 
 
 
 def test_steps_are_lost_only_if_they_were_run_and_run_again() -> None:
-    stopped_later = RunRecord([[of_fit("a", lines(0, 4))], [of_fit("a", lines(4, 25))]])
+    stopped_later = run(of_fit("a", lines(0, 4)), of_fit("a", lines(4, 25)))
     assert stopped_later.steps_run_again() == 0
-    again = RunRecord(
-        [
-            [of_fit("a", lines(0, 6))],
-            [[*of_fit("a", lines(4, 9)), *of_fit("b", lines(0, 3))]],
-            [of_fit("b", lines(1, 8))],
-        ]
-    )
+    second = [*of_fit("a", lines(4, 9)), *of_fit("b", lines(0, 3))]
+    again = run(of_fit("a", lines(0, 6)), second, of_fit("b", lines(1, 8)))
     assert again.steps_run_again() == 2 + 2
 
 
 def test_what_identical_does_not_cover_is_named_and_nothing_else() -> None:
     assert uncovered(UNDISTURBED, 1) == []
-    begin, *rest = lines(0, 10, exact=False, why="1 shuffle")
-    record = run([{**begin, "unsaved": ["Warm"]}, *rest, {"what": "sources", "found": ["Python code (f)"]}])
+    found = begun(DOUBTED, unsaved=["Warm"])
+    record = run([*found, {"what": "sources", "found": ["Python code (f)"]}])
     callbacks, data, source = uncovered(record, 2)
     assert "(Warm): 2 preemptions made no difference" in callbacks
-    assert "the input (1 shuffle)" in data
+    assert "the input (1 shuffle(s) have no seed)" in data
     assert source.startswith("Python code (f)")
 
 
 def test_a_fit_without_an_epoch_left_counts_for_nothing() -> None:
     begin = {**of_fit("b", lines(0, 0))[0], "step": 6}
-    record = RunRecord([[[*of_fit("a", lines(0, 6)), begin, *of_fit("c", lines(0, 3))]]])
+    record = run([*of_fit("a", lines(0, 6)), begin, *of_fit("c", lines(0, 3))])
     assert [fit.name for fit in record.trained()] == ["a", "c"]

@@ -128,5 +128,4 @@ def test_a_signal_that_was_not_heard_is_lost(how: str) -> None:
         listening.settle()
     killed = [] if how == "arrived" else [(0, signal.SIGKILL)]
     assert send.sent == [(0, signal.SIGTERM), *killed]
-    pid = ended.pid if how == "arrived" else STARTED
-    assert listening.lost == {0: Lost(0, "SIGTERM", pid, TRAINING)}
+    assert listening.lost == {0: Lost(0, "SIGTERM", send.pid, TRAINING)}

@@ -31,7 +31,7 @@ from keras_preempt.report.events import EventLog
 from keras_preempt.training.snapshot_schedule import SnapshotSchedule
 from tests.fits import Doing
 
-FEW, MANY = 20, 200
+FEW, MANY = 20, 80
 
 MAIN = threading.main_thread()
 
