@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cluster.bucket import bucket_of_this_process
 from tests.cluster.left_behind import is_given_back
 from tests.cluster.training import Training, Undisturbed
 
 if TYPE_CHECKING:
+    from keras_preempt.testing import FakeGcs
     from tests.cluster.noticed_fit import Model, NoticedFit, Outcome
 
 _PRELUDE = """
@@ -71,6 +73,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
         return found
 
     return get
+
+
+@pytest.fixture
+def gcs(tmp_path: Path) -> Iterator[FakeGcs]:
+    with bucket_of_this_process(tmp_path) as server:
+        yield server
 
 
 # -- Fits in this process: see noticed_fit.py, which is imported late, since most tests need no TensorFlow here. ------

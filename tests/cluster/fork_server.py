@@ -4,7 +4,7 @@ Importing TensorFlow takes most of the time of a short job. This program imports
 for, and forks for each job: a real process, with its own pid, session, signals and threads, that has run nothing of
 TensorFlow yet. The package is imported, too. What the jobs of one server share besides is the seed of Python's hashes.
 
-A client connects to the socket named by the first argument, and sends one line of JSON (``script``, ``args``,
+A client connects to the abstract socket named by the first argument, and sends one line of JSON (``script``, ``args``,
 ``env``, ``cwd``, ``streams``) with a descriptor for each of the standard streams that it names; the others are closed.
 It gets two lines back: the pid, and when the job has ended, its exit code (negative for a signal, as in `subprocess`).
 A client that goes away takes its job with it, and the end of standard input ends the server and all jobs.
@@ -37,9 +37,9 @@ class _Job:
 
 
 class _Server:
-    def __init__(self, path: str) -> None:
+    def __init__(self, name: str) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(path)
+        self._listener.bind(f"\0{name}")
         self._listener.listen(64)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)

@@ -57,7 +57,7 @@ class ForkServers:
         environment = {**os.environ, **QUIET_CPU, "KERAS_BACKEND": backend}
         environment.pop("PYTHONUNBUFFERED", None)  # Each job says for itself.
         return subprocess.Popen(
-            [sys.executable, str(_PROGRAM), os.path.join(self._folder, backend)],
+            [sys.executable, str(_PROGRAM), _socket(self._folder, backend)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -80,6 +80,11 @@ class ForkServers:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def _socket(folder: str, backend: str) -> str:
+    """The name of a server's abstract socket: the path of a file could be too long for one."""
+    return f"{os.path.basename(folder)}/{backend}"
+
+
 _starting = threading.Lock()
 
 
@@ -88,7 +93,7 @@ def _address(backend: str) -> str:
     with _starting:
         if _FOLDER not in os.environ:
             atexit.register(ForkServers().close)
-        return os.path.join(os.environ[_FOLDER], backend)
+        return _socket(os.environ[_FOLDER], backend)
 
 
 def python() -> list[str]:
@@ -125,7 +130,7 @@ class ForkedWorker(WorkerProcess):
         read, write = os.pipe()
         try:
             with socket.socket(socket.AF_UNIX) as client:
-                client.connect(_address(self._env.get("KERAS_BACKEND", "tensorflow")))
+                client.connect(f"\0{_address(self._env.get('KERAS_BACKEND', 'tensorflow'))}")
                 request = {
                     "script": os.path.abspath(self._command[1]),
                     "args": self._command[2:],

@@ -34,7 +34,7 @@ def main() -> None:
         "streams": streams,
     }
     with socket.socket(socket.AF_UNIX) as client:
-        client.connect(server)
+        client.connect(f"\0{server}")
         socket.send_fds(client, [json.dumps(request).encode() + b"\n"], streams)
         with client.makefile("r") as answers:
             answers.readline()

@@ -172,6 +172,16 @@ class Loop:
         return outcome
 
 
+def eight_runs(directory: Path, after_four: Callable[[], object], **options: Any) -> None:
+    """A loop that does nothing but eight runs of one step under our handler, and that after the fourth."""
+    value = tf.Variable(0)
+    with Ours(None, tf.train.Checkpoint(value=value), directory, **options) as handler:
+        for step in range(8):
+            handler.run(value.assign_add, 1)
+            if step == 3:
+                after_four()
+
+
 class Cases:
     """What can happen to loops, as functions of a loop and of what is noted; a decorator that adds one."""
 

@@ -84,10 +84,11 @@ class JaxTraining:
         """Runs one incarnation that has to come to the end of training."""
         return self.start().assert_ok()
 
+    def finish_as(self, undisturbed: JaxTraining) -> None:
+        """As `finish`; everything that the two jobs ended with is bit-identical."""
+        self.finish()
+        assert_identical(undisturbed.output, self.output, self.processes)
+
     def restored(self, process: int = 0) -> Path:
         """What the last incarnation began with, on one process."""
         return Path(f"{self.output}.restored.{process}.npz")
-
-    def assert_same_end(self, undisturbed: JaxTraining) -> None:
-        """Everything that the two jobs ended with is bit-identical."""
-        assert_identical(undisturbed.output, self.output, self.processes)

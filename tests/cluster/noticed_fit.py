@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
 from tests import fits
+from tests.cluster.small_fit import InEpochs, await_
 
 STEPS, BATCH = 6, 4
 PATIENCE = 60.0
@@ -36,7 +37,7 @@ Actions = Mapping[tuple[int, int], Callable[[], object]]
 """What to do in a step, by (epoch, batch): when its boundary is passed, before it computes."""
 
 
-class Program(fits.Doing):
+class Program(InEpochs):
     """Does what is asked for in a step, at its tracing and at a save; notes the steps that were run.
 
     Args:
@@ -60,21 +61,17 @@ class Program(fits.Doing):
         self.step_seconds = step_seconds
         self.run: list[tuple[int, int, float]] = []
         self.ended_at: list[float] = []
-        self._epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.on_begin()
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch = epoch
-
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self.step_seconds:
             time.sleep(self.step_seconds)
-        self.actions.get((self._epoch, batch), lambda: None)()
+        self.actions.get((self.epoch, batch), lambda: None)()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.run.append((self._epoch, batch, float(logs["loss"])))
+        self.run.append((self.epoch, batch, float(logs["loss"])))
         self.ended_at.append(time.time())
 
     def get_state(self) -> dict[str, Any]:
@@ -186,10 +183,7 @@ class NoticedFit:
 
     def await_told(self, kind: str, count: int = 1) -> None:
         """Waits until so many events of that kind were told."""
-        limit = time.monotonic() + PATIENCE
-        while len(self.told(kind)) < count:
-            assert time.monotonic() < limit, f"no {kind} was told"
-            time.sleep(0.01)  # A file cannot be waited for, only looked at.
+        await_(lambda: len(self.told(kind)) >= count, PATIENCE, f"no {kind} was told")
 
     @property
     def checkpoints(self) -> list[str]:

@@ -31,33 +31,50 @@ def contents(directory: Path) -> dict[str, bytes | None]:
     }
 
 
-def await_(done: Callable[[], Any], patience: float = 240.0) -> None:
+def await_(done: Callable[[], Any], patience: float = 240.0, message: str = "") -> None:
     """Waits for what cannot be waited for, only looked at: a file, or a list that another thread fills."""
     limit = time.monotonic() + patience
     while not done():
-        assert time.monotonic() < limit
+        assert time.monotonic() < limit, message
         time.sleep(0.01)
 
 
-class Steps(fits.Doing):
+class InEpochs(fits.Doing):
+    """Knows which epoch it is."""
+
+    epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch = epoch
+
+
+class Then(InEpochs):
+    """Does something after one step."""
+
+    def __init__(self, after: tuple[int, int], do: Callable[[], object]) -> None:
+        super().__init__()
+        self._after, self._do = after, do
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if (self.epoch, batch) == self._after:
+            self._do()
+
+
+class Steps(InEpochs):
     """Records the steps run; sends this process SIGTERM before one of them."""
 
     def __init__(self, strike: tuple[int, int] | None = None) -> None:
         super().__init__()
         self._strike = strike
-        self._epoch = 0
         self.run: list[tuple[int, int]] = []
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch = epoch
-
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if (self._epoch, batch) == self._strike:
+        if (self.epoch, batch) == self._strike:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(_STRUCK_STEP)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.run.append((self._epoch, batch))
+        self.run.append((self.epoch, batch))
 
 
 def make_model(units: int = 3) -> keras.Model:

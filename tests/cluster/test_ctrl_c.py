@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 
-from keras_preempt import PreemptionCheckpointHandler
 from keras_preempt.cluster import RestartPolicy, Supervisor, supervisor
 from keras_preempt.notices import interrupt
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED
 from keras_preempt.training import beginning
 from tests.cluster.forked import QUIET_CPU, ForkedCluster
+from tests.cluster.handled_loop import eight_runs
 from tests.cluster.harness import start_cluster
 from tests.cluster.noticed_fit import PATIENCE, NoticedFit, Outcome, sigterm
 from tests.cluster.training import SCRIPT, Strike, Training, Undisturbed
@@ -44,8 +43,7 @@ def test_once_saves_at_one_step_and_leaves_as_interrupted_with_one_line(
     if workers == 1:
         assert_shown("Ctrl-C", result.outputs[0])
     if resumed:  # In `make test` this is seen in one process, below.
-        training.finish()
-        training.assert_same(undisturbed(workers))
+        training.finish_as(undisturbed(workers))
 
 
 def test_twice_leaves_at_once_though_the_step_goes_on(tmp_path: Path) -> None:
@@ -233,16 +231,6 @@ def wait_without_end() -> None:
 
 
 def test_a_custom_loop_saves_before_its_next_run(tmp_path: Path) -> None:
-    value = tf.Variable(0)
-    checkpoint = tf.train.Checkpoint(value=value)
-
-    def loop() -> None:
-        with PreemptionCheckpointHandler(None, checkpoint, tmp_path / "run") as handler:
-            for step in range(8):
-                handler.run(value.assign_add, 1)
-                if step == 3:
-                    press()
-
     with pytest.raises(KeyboardInterrupt, match="its state after 4 runs is saved"):
-        loop()
+        eight_runs(tmp_path / "run", press)
     assert (tmp_path / "run" / "ckpt-1.index").exists()

@@ -26,29 +26,32 @@ def compiled():
     return model
 """
 
-Drilled = Callable[..., tuple[int, str]]
+Drilled = Callable[..., str]
 
 
 @pytest.fixture
 def drilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Drilled:
-    """Drills a script; returns the exit status and what was printed."""
+    """Drills a script, which ends with that status; returns what was printed."""
     monkeypatch.chdir(tmp_path)
     for name, value in QUIET_CPU.items():
         monkeypatch.setenv(name, value)
     if os.environ.get("KERAS_PREEMPT_FRESH_PROCESSES") != "1":
         monkeypatch.setattr(supervisor, "LocalCluster", ForkedCluster)
 
-    def run(script: str, *options: str) -> tuple[int, str]:
+    def run(options: str, script: str, status: int = 0) -> str:
         Path("train.py").write_text(BEGINNING + textwrap.dedent(script))
-        status = main(["drill", *options, "--", "python", "train.py"])
-        return status, capsys.readouterr().out
+        ended = main(["drill", *options.split(), "--", "python", "train.py"])
+        printed = capsys.readouterr().out
+        assert ended == status, printed
+        return printed
 
     return run
 
 
 @pytest.mark.chaos
 def test_data_that_is_not_the_same_after_a_restart_is_found(drilled: Drilled) -> None:
-    status, printed = drilled(
+    printed = drilled(
+        "--at step:3",
         """
         import os
         started_before = int(os.environ["KERAS_PREEMPT_LAUNCHER_INCARNATION"])
@@ -56,17 +59,16 @@ def test_data_that_is_not_the_same_after_a_restart_is_found(drilled: Drilled) ->
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
         compiled().fit(data.repeat(), steps_per_epoch=10, epochs=2, verbose=0, callbacks=[PreemptionCallback("run")])
         """,
-        "--at",
-        "step:3",
+        status=1,
     )
-    assert status == 1, printed
     # Row 100 is in the thirteenth batch.
     assert "After step 12 was equal, from step 13 on (epoch 1, w0) the runs differ: " in printed
 
 
 @pytest.mark.chaos
 def test_training_that_a_restart_changes_is_found_in_the_fit_where_it_happens(drilled: Drilled) -> None:
-    status, printed = drilled(
+    printed = drilled(
+        "--at step:16",
         """
         class Decay(keras.callbacks.Callback):
             batches = 0
@@ -78,10 +80,8 @@ def test_training_that_a_restart_changes_is_found_in_the_fit_where_it_happens(dr
         model = compiled()
         model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[PreemptionCallback("two"), Decay()])
         """,
-        "--at",
-        "step:16",
+        status=1,
     )
-    assert status == 1, printed
     assert "different: fit 2 (two): " in printed
     assert "different: fit 1" not in printed
     assert "(fit 2 of 2, epoch 0, w0) the runs differ" in printed
@@ -93,7 +93,8 @@ def test_identical_says_which_state_it_does_not_speak_for_and_that_bytes_of_an_i
 ) -> None:
     # TensorFlow counts the seeds that a shuffle has drawn (epoch_num_random_samples), and draws two for each iterator;
     # of one that does not reshuffle, nothing depends on that. tests/cli/test_compare.py has bytes that differ.
-    status, printed = drilled(
+    printed = drilled(
+        "--at step:9 --at step:33",
         """
         class Watch(keras.callbacks.Callback):
             pass
@@ -107,12 +108,7 @@ def test_identical_says_which_state_it_does_not_speak_for_and_that_bytes_of_an_i
             model.fit(x, y, batch_size=16, epochs=epoch + 2, initial_epoch=epoch + 1, verbose=0,
                       callbacks=[PreemptionCallback("more"), Watch(), log])
         """,
-        "--at",
-        "step:9",
-        "--at",
-        "step:33",
     )
-    assert status == 0, printed
     assert "tensors different" in printed
     assert (
         "of 3 fits; 2 preemptions: w0 at step 9 (fit 1, step 9 of its model), w0 at step 33 (fit 3, "
@@ -130,24 +126,21 @@ def test_processes_of_jax_are_compared_in_every_bit(
 ) -> None:
     for name, value in ON_JAX.items():
         monkeypatch.setenv(name, value)
-    status, printed = drilled(
+    printed = drilled(
+        "--workers 2 --at step:14",
         """
         keras.distribution.initialize()
         keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
         compiled().fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[PreemptionCallback("run")])
         """,
-        "--workers",
-        "2",
-        "--at",
-        "step:14",
     )
-    assert status == 0, printed
     assert "VERDICT: identical (" in printed
 
 
 @pytest.mark.chaos
 def test_two_workers_that_log_into_one_file_are_not_different(drilled: Drilled) -> None:
-    status, printed = drilled(
+    printed = drilled(
+        "--workers 2 --at step:14",
         """
         with tf.distribute.MultiWorkerMirroredStrategy().scope():
             model = compiled()
@@ -155,10 +148,5 @@ def test_two_workers_that_log_into_one_file_are_not_different(drilled: Drilled) 
         callbacks = [PreemptionCallback("run"), keras.callbacks.CSVLogger("log.csv")]
         model.fit(data, epochs=4, verbose=0, callbacks=callbacks)
         """,
-        "--workers",
-        "2",
-        "--at",
-        "step:14",
     )
-    assert status == 0, printed
     assert "VERDICT: identical" in printed

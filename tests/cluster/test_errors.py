@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cluster.harness import ClusterResult, describe, run_cluster
+from tests.cluster.harness import describe, run_cluster
 from tests.cluster.small_fit import contents
 
 SCRIPT = Path(__file__).parent / "scripts" / "failing.py"
@@ -22,47 +22,40 @@ TOLD_APART = (0, 42, 69, 75, 143)
 BOUND = 5.0
 """Seconds between the end of the fit that fails and that of the other, on a machine that does much else."""
 
-PLACES = [
-    pytest.param("step", 1, "ResourceExhaustedError", "OOM when allocating tensor", id="step"),
-    *[
-        pytest.param(*place, marks=pytest.mark.chaos, id=f"{place[0]} {place[1]}")
-        for member in (0, 1)
-        for place in (
-            ("hook", member, "ValueError", "the learning rate of step 4 is negative"),
-            ("own type", member, "RuntimeError", "CheckpointError: a class that the others may not have"),
-            ("interrupt", member, "RuntimeError", "KeyboardInterrupt"),
-            ("exit", member, "RuntimeError", "SystemExit: 3"),
-            ("last epoch end", member, "ValueError", "the report cannot be written"),
-            ("validation", member, "OSError", "the validation data is gone"),
-            ("epoch end", member, "DataLossError", "the table of the metrics is torn"),
-            ("step", member, "ResourceExhaustedError", "OOM when allocating tensor"),
-        )
-        if place[:2] != ("step", 1)
+ERRORS = {
+    "step": ("ResourceExhaustedError", "OOM when allocating tensor"),
+    "hook": ("ValueError", "the learning rate of step 4 is negative"),
+    "own type": ("RuntimeError", "CheckpointError: a class that the others may not have"),
+    "interrupt": ("RuntimeError", "KeyboardInterrupt"),
+    "exit": ("RuntimeError", "SystemExit: 3"),
+    "last epoch end": ("ValueError", "the report cannot be written"),
+    "validation": ("OSError", "the validation data is gone"),
+    "epoch end": ("DataLossError", "the table of the metrics is torn"),
+}
+"""By the place where a worker fails: what the other one raises."""
+
+IN_MAKE_TEST = ("step", 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "member"),
+    [
+        pytest.param(*case, marks=() if case == IN_MAKE_TEST else pytest.mark.chaos)
+        for case in itertools.product(ERRORS, (0, 1))
     ],
-]
-
-
-Ended = tuple[ClusterResult, list[dict[str, Any]], list[list[dict[str, Any]]]]
-"""How the two workers ended, what each said of it, and the events of each."""
-
-
-def fail(directory: Path, place: str, member: int) -> Ended:
+)
+def test_an_error_of_one_worker_reaches_the_other_as_what_it_is(
+    place: str, member: int, tmp_path: Path
+) -> None:
+    kind, text = ERRORS[place]
+    directory = tmp_path / "run"
     result = run_cluster(SCRIPT, 2, args=[str(directory), place, str(member)], timeout=150)
-    said = []
+    shown = describe(result.outputs)
+    ends = []
     for output in result.outputs:
         lines = [line.removeprefix("RAISED ") for line in output.splitlines() if line.startswith("RAISED ")]
-        said.append(json.loads(lines[0]) if lines else {})
-    logs = sorted(directory.glob("events/*.jsonl"))
-    return result, said, [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
-
-
-@pytest.mark.parametrize(("place", "member", "kind", "text"), PLACES)
-def test_an_error_of_one_worker_reaches_the_other_as_what_it_is(
-    place: str, member: int, kind: str, text: str, tmp_path: Path
-) -> None:
-    result, ends, told = fail(tmp_path / "run", place, member)
+        ends.append(json.loads(lines[0]) if lines else {})
     failed, other = ends[member], ends[1 - member]
-    shown = describe(result.outputs)
     assert other, shown
     assert other["type"] == kind, shown
     assert other["text"].startswith(f"Worker {member}: ")
@@ -75,10 +68,12 @@ def test_an_error_of_one_worker_reaches_the_other_as_what_it_is(
         assert code not in TOLD_APART, shown
         assert said["threads"] == []
         assert said["replaced"] == []
+    logs = sorted(directory.glob("events/*.jsonl"))
+    told = [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
     origins = [next(e["origin"] for e in events if "origin" in e) for events in told]
     assert origins[member] == "this worker"
     assert origins[1 - member] == "another worker"
     assert re.search(f"Worker {member} has failed.*not a preemption", result.outputs[1 - member])
-    committed = (tmp_path / "run").glob("step-*/*/MANIFEST.json")
+    committed = directory.glob("step-*/*/MANIFEST.json")
     saved = {"last epoch end": ["step-00000006", "step-00000012"]}.get(place, ["step-00000006"])
-    assert sorted(path.parent.parent.name for path in committed) == saved, contents(tmp_path / "run").keys()
+    assert sorted(path.parent.parent.name for path in committed) == saved, contents(directory).keys()

@@ -14,24 +14,24 @@ from tests.cluster.harness import start_cluster
 
 SCRIPT = Path(__file__).parent / "scripts" / "exits.py"
 
-STATUS = {"preempted": 75, "gce": 143, "error": 1, "finish": 0, "interrupt": -signal.SIGINT}
-ERROR = {
-    "preempted": "SystemExit",
-    "gce": "SystemExit",
-    "error": "InvalidArgumentError",
-    "finish": "NoneType",
-    "interrupt": "KeyboardInterrupt",
+WAYS: dict[str, tuple[int, str, list[int]]] = {
+    "preempted": (75, "SystemExit", [6]),
+    "gce": (143, "SystemExit", [6]),
+    "error": (1, "InvalidArgumentError", [2, 4]),
+    "finish": (0, "NoneType", [16]),
+    "interrupt": (-signal.SIGINT, "KeyboardInterrupt", [6]),
 }
+"""The exit status, the error, and the possible steps of the last checkpoint."""
+
 MORE = ("finish", "interrupt")
 """In `make chaos`; in one process these are in test_ctrl_c.py."""
 
-ways = pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=pytest.mark.chaos if way in MORE else ()) for way in STATUS]
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.chaos if way in MORE else ()) for way in WAYS]
 )
-
-
-@ways
 def test_however_a_fit_ends_its_process_is_as_it_was_before(way: str, tmp_path: Path) -> None:
+    status, error, possible = WAYS[way]
     directory, temporary = tmp_path / "run", tmp_path / "tmp"
     temporary.mkdir()
     platform = "gce-gpu" if way == "gce" else "generic"
@@ -41,10 +41,10 @@ def test_however_a_fit_ends_its_process_is_as_it_was_before(way: str, tmp_path: 
             if way == "gce":
                 running.wait_for_line(0, "^STRIKE")
                 fake.gce.preempt()
-            result = running.wait(180).assert_codes(STATUS[way])
+            result = running.wait(180).assert_codes(status)
     (said,) = [line for line in result.outputs[0].splitlines() if line.startswith("LEFT ")]
     assert json.loads(said.removeprefix("LEFT ")) == {
-        "error": ERROR[way],
+        "error": error,
         "handlers": [True, True],
         "interrupt": True,
         "wakeup": True,
@@ -58,5 +58,4 @@ def test_however_a_fit_ends_its_process_is_as_it_was_before(way: str, tmp_path: 
     # The last good checkpoint is there. Two epochs of 8 steps, saved every 2; what strikes does so when step 5 begins,
     # and a notice lets it be run. An error can come while the save of step 4 is being written.
     committed = sorted(path.parent.parent.name for path in directory.glob("step-*/*/MANIFEST.json"))
-    possible = {"finish": [16], "preempted": [6], "gce": [6], "error": [2, 4], "interrupt": [6]}[way]
     assert committed[-1] in [f"step-{step:08d}" for step in possible]

@@ -6,12 +6,11 @@ import gc
 import time
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from keras_preempt.backend.seam import backend
-from tests.cluster.noticed_fit import Model, NoticedFit, sigterm
+from tests.cluster.noticed_fit import NoticedFit, sigterm
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 
@@ -37,10 +36,8 @@ def many_objects() -> list[list[int]]:
 
 
 def test_no_garbage_is_collected_from_a_notice_until_its_checkpoint_is_committed(
-    model: Model, tmp_path: Path, collections: list[float]
+    job: NoticedFit, collections: list[float]
 ) -> None:
-    job = NoticedFit(tmp_path / "run", model=model)
-
     def struck() -> None:
         sigterm()
         job.await_told("notice")
@@ -55,10 +52,8 @@ def test_no_garbage_is_collected_from_a_notice_until_its_checkpoint_is_committed
 
 
 def test_garbage_is_collected_again_while_training_goes_on_after_a_save(
-    model: Model, tmp_path: Path, collections: list[float]
+    job: NoticedFit, collections: list[float]
 ) -> None:
-    job = NoticedFit(tmp_path / "run", model=model)
-
     def saved() -> None:
         job.await_told("commit")
         assert gc.isenabled()
@@ -68,9 +63,8 @@ def test_garbage_is_collected_again_while_training_goes_on_after_a_save(
     assert gc.isenabled()
 
 
-def test_a_save_keeps_no_iterator_of_its_epoch(model: Model, tmp_path: Path) -> None:
+def test_a_save_keeps_no_iterator_of_its_epoch(job: NoticedFit) -> None:
     """The next save would drop it: two processes on a busy machine have waited 7 and 17 s for that."""
-    job = NoticedFit(tmp_path / "run", model=model)
     drawn_from: list[weakref.ref[object]] = []
 
     def saved() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,36 +19,14 @@ from keras_preempt.checkpoint.storage import staging
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs
-from tests.cluster.bucket import URL, bucket_of_this_process, own_threads
-from tests.cluster.small_fit import STEPS, Steps, await_, fit, make_model
-from tests.fits import Doing
+from tests.cluster.bucket import URL, own_threads
+from tests.cluster.small_fit import STEPS, Steps, Then, await_, fit, make_model
 
 End = tuple[list[tuple[int, int]], list[bytes]]
 """The steps of a fit, and all its weights at the end."""
 
 SHORT = 2.5
 """Seconds of a grace period that leaves no time to train on."""
-
-
-@pytest.fixture
-def gcs(tmp_path: Path) -> Iterator[FakeGcs]:
-    with bucket_of_this_process(tmp_path) as server:
-        yield server
-
-
-class Then(Doing):
-    """Does something after one step."""
-
-    def __init__(self, after: tuple[int, int], do: Callable[[], object]) -> None:
-        super().__init__()
-        self._after, self._do, self._epoch = after, do, 0
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch = epoch
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if (self._epoch, batch) == self._after:
-            self._do()
 
 
 @pytest.fixture(scope="module")

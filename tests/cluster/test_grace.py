@@ -11,8 +11,7 @@
 | a second notice during the final save | saves and exits |
 | a signal in a step of 3 s | is heard and agreed on before that step ends |
 
-They share two processes, which train one model again and again, see scripts/grace_cases.py; what another case shows
-as well, two of `make chaos`.
+All share two processes, which train one model again and again: see scripts/grace_cases.py.
 """
 
 from __future__ import annotations
@@ -46,13 +45,6 @@ CASES: dict[str, tuple[list[str], list[tuple[str, bool]] | None]] = {
     "until_the_deadline": (["SystemExit 75"], [GOES_ON, GOES_ON, ("deadline", False)]),
 }
 """How the fits of each case end; its plans, each with a reason and whether training goes on."""
-FURTHER = (
-    "in_the_last_step",
-    "cancelled_after_the_first_save",
-    "again_during_the_final_save",
-    "different_deadlines",
-)
-"""Cases of `make chaos`."""
 
 
 class Case:
@@ -80,32 +72,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cases")
 
 
-def _run(folder: Path, names: list[str]) -> tuple[dict[str, list[Case]], list[float]]:
-    """Of each case, both workers; when each worker had ended after the last one, in seconds since 1970."""
-    with start_cluster(CASES_SCRIPT, 2, args=[str(folder), *names]) as running:
+@pytest.fixture(scope="module")
+def gone(folder: Path) -> list[float]:
+    """Runs all cases. When each worker had ended at the last one's deadline, in seconds since 1970."""
+    with start_cluster(CASES_SCRIPT, 2, args=[str(folder)]) as running:
         result, gone = _until_gone(running)
-    kept = [folder / f"{worker}.json" for worker in range(2)]
-    assert all(path.exists() for path in kept), describe(result.outputs)
-    found = [json.loads(path.read_text()) for path in kept]
+    assert all((folder / f"{worker}.json").exists() for worker in range(2)), describe(result.outputs)
+    return gone
+
+
+@pytest.fixture(scope="module")
+def cases(folder: Path, gone: list[float]) -> dict[str, list[Case]]:
+    """Of each case, both workers."""
+    found = [json.loads((folder / f"{worker}.json").read_text()) for worker in range(2)]
     return {
-        name: [Case(folder, name, worker, found[worker][name]) for worker in range(2)] for name in names
-    }, gone
-
-
-@pytest.fixture(scope="module")
-def ran(folder: Path) -> tuple[dict[str, list[Case]], list[float]]:
-    names = [name for name in CASES if name not in FURTHER]
-    return _run(folder, ["undisturbed", "undisturbed_and_long", *names])
-
-
-@pytest.fixture(scope="module")
-def cases(ran: tuple[dict[str, list[Case]], list[float]]) -> dict[str, list[Case]]:
-    return ran[0]
-
-
-@pytest.fixture(scope="module")
-def further(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Case]]:
-    return _run(tmp_path_factory.mktemp("further"), ["undisturbed", *FURTHER])[0]
+        name: [Case(folder, name, worker, found[worker][name]) for worker in range(2)] for name in found[0]
+    }
 
 
 def _until_gone(running: RunningCluster) -> tuple[ClusterResult, list[float]]:
@@ -119,13 +101,10 @@ def _until_gone(running: RunningCluster) -> tuple[ClusterResult, list[float]]:
     return ClusterResult([end.code for end in exits], running.outputs, 0.0), [began + end.at for end in exits]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.chaos if name in FURTHER else ()) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_each_notice_is_answered_and_in_the_end_it_is_as_if_nothing_had_happened(
-    name: str, request: pytest.FixtureRequest
+    name: str, cases: dict[str, list[Case]]
 ) -> None:
-    cases = request.getfixturevalue("further" if name in FURTHER else "cases")
     ends, plans = CASES[name]
     for worker, case in enumerate(cases[name]):
         assert [fit["ended"] for fit in case.fits] == ends
@@ -138,37 +117,34 @@ def test_each_notice_is_answered_and_in_the_end_it_is_as_if_nothing_had_happened
             assert case.fits[-1]["digest"] == undisturbed["digest"] != ""
 
 
-@pytest.mark.chaos
-def test_a_notice_on_the_last_step_lets_all_finish(further: dict[str, list[Case]]) -> None:
-    for case in further["in_the_last_step"]:
+def test_a_notice_on_the_last_step_lets_all_finish(cases: dict[str, list[Case]]) -> None:
+    for case in cases["in_the_last_step"]:
         assert [reason for reason, _ in case.plans] == ["preempted"], "the notice came after training"
         assert case.events("finish")
         assert not case.events("exit")
 
 
-def test_a_notice_is_cancelled_before_its_first_save(cases: dict[str, list[Case]]) -> None:
-    noticed, _ = cases["cancelled_and_noticed_again"]
-    assert noticed.events("withdrawn")[0]["time"] < noticed.events("commit")[0]["time"]
+@pytest.mark.parametrize(
+    ("name", "notified", "before"),
+    [("cancelled_and_noticed_again", 0, True), ("cancelled_after_the_first_save", 1, False)],
+)
+def test_a_notice_is_cancelled_before_or_after_its_first_save(
+    name: str, notified: int, before: bool, cases: dict[str, list[Case]]
+) -> None:
+    (withdrawn,), commits = cases[name][notified].events("withdrawn"), cases[name][notified].events("commit")
+    assert (withdrawn["time"] < commits[0]["time"]) == before
 
 
-@pytest.mark.chaos
-def test_a_notice_is_cancelled_after_its_first_save(further: dict[str, list[Case]]) -> None:
-    _, noticed = further["cancelled_after_the_first_save"]
-    assert noticed.events("commit")[0]["time"] < noticed.events("withdrawn")[0]["time"]
-
-
-@pytest.mark.chaos
-def test_further_notices_during_the_final_save_change_nothing(further: dict[str, list[Case]]) -> None:
-    first, second = further["again_during_the_final_save"]
+def test_further_notices_during_the_final_save_change_nothing(cases: dict[str, list[Case]]) -> None:
+    first, second = cases["again_during_the_final_save"]
     assert len(first.events("notice")) == 2
     assert len(second.events("notice")) == 1
     assert first.events("notice")[1]["time"] > first.events("hold")[0]["time"]
     assert [event["saved"] for event in first.events("exit")] == [first.events("restore")[0]["checkpoint"]]
 
 
-@pytest.mark.chaos
-def test_the_earliest_deadline_rules(further: dict[str, list[Case]]) -> None:
-    for case in further["different_deadlines"]:
+def test_the_earliest_deadline_rules(cases: dict[str, list[Case]]) -> None:
+    for case in cases["different_deadlines"]:
         first, second = case.events("commit")[:2]
         assert first["step"] < second["step"] == len(case.fits[0]["steps"])
 
@@ -194,9 +170,8 @@ def test_a_signal_in_a_long_step_is_heard_at_once_and_the_others_know_before_it_
 
 
 def test_two_workers_use_the_earlier_grace_and_resume_from_the_last_save(
-    ran: tuple[dict[str, list[Case]], list[float]], folder: Path
+    cases: dict[str, list[Case]], folder: Path, gone: list[float]
 ) -> None:
-    cases, gone = ran
     workers = cases["until_the_deadline"]
     (notice,) = workers[1].events("notice")
     grace = workers[1].notes["grace"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from contextlib import ExitStack
 from pathlib import Path
 
 from tests.cluster.test_tpu import Cloud
@@ -14,8 +13,7 @@ STEPS, HOLD = 12, 5
 
 
 def test_a_loop_that_asks_a_watcher_before_each_step_ends_with_tensorflows_error(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        cloud = Cloud(tmp_path, stack)
+    with Cloud(tmp_path) as cloud:
         workers, coordinator = cloud.workers(0), cloud.coordinator("watched", script=LOOP)
         coordinator.wait_for_line(0, "^STEPS$")
         workers.signal(1, signal.SIGTERM)
@@ -25,8 +23,7 @@ def test_a_loop_that_asks_a_watcher_before_each_step_ends_with_tensorflows_error
 
 
 def test_a_loop_goes_on_in_its_process_on_other_workers_with_the_exact_value(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        cloud = Cloud(tmp_path, stack)
+    with Cloud(tmp_path) as cloud:
         first, coordinator = cloud.workers(0), cloud.coordinator("handled", script=LOOP)
         coordinator.wait_for_line(0, "HOLDS")
         first.signal(1, signal.SIGTERM)

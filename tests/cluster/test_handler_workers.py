@@ -31,12 +31,15 @@ LEFT = "SystemExit 9"
 Cases = Callable[[str], list[dict[str, Any]]]
 
 
+def under_both(shown_by: type[Exception], reason: str = "TensorFlow's class does not do that") -> list[Any]:
+    """Both classes; under TensorFlow's a test must fail by this error: see `run_cases`."""
+    fails = pytest.mark.xfail(strict=True, raises=shown_by, reason=reason)
+    return ["ours", pytest.param("tensorflow", marks=[pytest.mark.chaos, fails])]
+
+
 def weakness_of_tensorflows(shown_by: type[Exception] = AssertionError) -> pytest.MarkDecorator:
-    """Runs a test of `cases` under both classes; under TensorFlow's it must fail by this error: see `run_cases`."""
-    fails = pytest.mark.xfail(strict=True, raises=shown_by, reason="TensorFlow's class does not do that")
-    return pytest.mark.parametrize(
-        "cases", ["ours", pytest.param("tensorflow", marks=[pytest.mark.chaos, fails])], indirect=True
-    )
+    """Runs a test of `cases` under both classes."""
+    return pytest.mark.parametrize("cases", under_both(shown_by), indirect=True)
 
 
 def run_cases(folder: Path, kind: str, *names: str, codes: tuple[int, int] = (0, 0)) -> list[dict[str, Any]]:
@@ -194,21 +197,7 @@ def test_nothing_is_left_in_the_processes(run: Callable[..., list[dict[str, Any]
             assert case["notes"]["handler"], name
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "ours",
-        pytest.param(
-            "tensorflow",
-            marks=[
-                pytest.mark.chaos,
-                pytest.mark.xfail(
-                    strict=True, raises=TimeoutError, reason="TensorFlow's class waits without end"
-                ),
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", under_both(TimeoutError, "TensorFlow's class waits without end"))
 def test_a_peer_that_died_before_the_agreement_hangs_nobody(kind: str, tmp_path: Path) -> None:
     (living,) = run_cases(tmp_path, kind, "dead_peer", codes=(0, -signal.SIGKILL))
     assert endings(living["dead_peer"]) == ["finished"]

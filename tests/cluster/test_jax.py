@@ -104,8 +104,7 @@ def test_a_model_that_is_divided_among_processes_continues_with_the_same_bits_wh
     assert f"Worker 0 has failed, and so all workers end: {error}" in failed.outputs[1]
     assert error in failed.outputs[0]
 
-    training.finish()
-    training.assert_same_end(undisturbed)
+    training.finish_as(undisturbed)
 
 
 @pytest.mark.chaos
@@ -124,8 +123,7 @@ def test_a_preemption_changes_nothing(
     training = JaxTraining(tmp_path, processes, *kind, env=env)
     for struck in strikes:
         training.preempt(*struck)
-    training.finish()
-    training.assert_same_end(undisturbed(processes, kind, env))
+    training.finish_as(undisturbed(processes, kind, env))
 
 
 @pytest.mark.chaos
@@ -146,8 +144,7 @@ def test_the_loss_of_a_process_is_told_by_all_others(
     result = training.start((1, place, "SIGKILL"))
     survivors = [EXIT_WORKER_LOST] * (processes - 2)
     result.assert_codes(EXIT_WORKER_LOST, -signal.SIGKILL, *survivors)
-    training.finish()
-    training.assert_same_end(undisturbed(processes, (kind,), env))
+    training.finish_as(undisturbed(processes, (kind,), env))
 
 
 @pytest.mark.chaos
@@ -160,8 +157,7 @@ def test_the_loss_of_process_0_ends_the_others_and_training_continues(
     assert result.codes[0] == -signal.SIGKILL
     # JAX itself ends a process that has lost the service, within milliseconds.
     assert result.codes[1] in (EXIT_WORKER_LOST, -signal.SIGABRT), describe(result.outputs)
-    training.finish()
-    training.assert_same_end(undisturbed(2, ("dp",), {}))
+    training.finish_as(undisturbed(2, ("dp",), {}))
 
 
 @pytest.mark.chaos
@@ -191,8 +187,7 @@ def test_a_signal_before_training_listens_is_heard(
     assert any(
         "before fit" in output.partition("STRUCK")[2].partition("\n")[2] for output in result.outputs
     ), describe(result.outputs)
-    training.finish()
-    training.assert_same_end(undisturbed(2, (kind,), {}))
+    training.finish_as(undisturbed(2, (kind,), {}))
 
 
 @pytest.mark.chaos
@@ -201,10 +196,9 @@ def test_a_bucket_serves_as_a_directory_does(kind: str, tmp_path: Path, undistur
     with FakeGcs(buckets=("bucket",)) as gcs:
         training = JaxTraining(tmp_path, 2, kind, env=gcs.environment(), url="gs://bucket/run")
         training.preempt(terminated(1, "batch 1 2"))
-        training.finish()
+        training.finish_as(undisturbed(2, (kind,), {}))
         assert "Continuing from step-000000" in training.results[-1].outputs[0]
     assert not training.directory.exists()
-    training.assert_same_end(undisturbed(2, (kind,), {}))
 
 
 @pytest.mark.chaos
@@ -217,8 +211,7 @@ def test_ctrl_c_at_one_process_saves_on_all(
     result.assert_codes(-signal.SIGINT)
     for output in result.outputs:
         assert "Interrupted: its checkpoint is step-000000" in output, describe(result.outputs)
-    training.finish()
-    training.assert_same_end(undisturbed(2, (kind,), {}))
+    training.finish_as(undisturbed(2, (kind,), {}))
 
 
 @pytest.mark.chaos

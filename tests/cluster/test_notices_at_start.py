@@ -62,9 +62,8 @@ def test_a_notice_while_the_step_is_traced_is_acted_on_after_that(
 
 @grace
 def test_a_notice_while_other_callbacks_begin_is_acted_on_at_the_first_boundary(
-    grace: float, model: Model, tmp_path: Path, undisturbed_fit: Outcome
+    grace: float, job: NoticedFit, undisturbed_fit: Outcome
 ) -> None:
-    job = NoticedFit(tmp_path / "run", model=model)
     outcome = job.fit(on_begin=sigterm, termination={"grace_period": grace})
     assert (outcome.ended, len(outcome.steps)) == (("finished", 18) if grace else ("Preempted", 0))
     job.fit()
@@ -73,10 +72,9 @@ def test_a_notice_while_other_callbacks_begin_is_acted_on_at_the_first_boundary(
 
 @grace
 def test_a_notice_while_a_checkpoint_is_restored_spoils_nothing(
-    grace: float, model: Model, tmp_path: Path, undisturbed_fit: Outcome, monkeypatch: pytest.MonkeyPatch
+    grace: float, job: NoticedFit, undisturbed_fit: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A save before the first step would hold what Keras has reset and what is not put back yet."""
-    job = NoticedFit(tmp_path / "run", model=model)
     job.fit({(1, 2): sigterm})
     restore = Session.restore
 
@@ -97,7 +95,7 @@ def test_a_notice_while_a_checkpoint_is_restored_spoils_nothing(
 
 
 def test_a_boundary_that_is_entered_while_the_answer_is_given_is_the_one_to_save_at(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: NoticedFit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expect, notify, answer = Hearing.expect, Hearing.notify, Member.answer
     fits: list[Hearing] = []
@@ -130,6 +128,5 @@ def test_a_boundary_that_is_entered_while_the_answer_is_given_is_the_one_to_save
     monkeypatch.setattr(Hearing, "expect", announced)
     monkeypatch.setattr(Hearing, "notify", heard)
     monkeypatch.setattr(Member, "answer", late)
-    job = NoticedFit(tmp_path / "run", model=model)
     assert job.fit({(1, 2): struck}).ended == "Preempted"
     assert job.checkpoints == [f"step-{STEPS + 3:08d}"]

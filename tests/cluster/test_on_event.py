@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 from pathlib import Path
 
 import pytest
-import tensorflow as tf
 
-from keras_preempt import Event, Preempted, PreemptionCheckpointHandler, TerminationConfig
+from keras_preempt import Event, Preempted, TerminationConfig
 from keras_preempt.checkpoint import save_request
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import delivery
 from keras_preempt.report.event import ANY, SCHEMA
-from tests.cluster.small_fit import STEPS, await_, fit
-from tests.cluster.test_gcs_fit import Then
+from tests.cluster.handled_loop import eight_runs, sigterm
+from tests.cluster.small_fit import STEPS, Then, await_, fit
 
 PATIENCE = 240.0
 TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool, "list": list, "dict": dict}
@@ -96,24 +93,9 @@ def test_a_function_that_fails_changes_nothing(tmp_path: Path, caplog: pytest.Lo
 
 def test_a_custom_loop_tells_its_events_too(tmp_path: Path) -> None:
     told: list[Event] = []
-    value = tf.Variable(0)
-    handler = PreemptionCheckpointHandler(
-        None,
-        tf.train.Checkpoint(value=value),
-        tmp_path / "run",
-        TerminationConfig(exit_fn=lambda: None),
-        on_event=told.append,
-    )
-
-    def loop() -> None:
-        with handler:
-            for step in range(8):
-                handler.run(value.assign_add, 1)
-                if step == 3:
-                    os.kill(os.getpid(), signal.SIGTERM)
-
+    config = TerminationConfig(exit_fn=lambda: None)
     with pytest.raises(Preempted):
-        loop()
+        eight_runs(tmp_path / "run", sigterm, termination_config=config, on_event=told.append)
     for event in told:
         assert_follows_the_schema(event)
         assert SCHEMA[event.kind].loops

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint.failpoints import VARIABLE
-from tests.cluster.harness import ClusterResult, describe, run_cluster, start_cluster
+from tests.cluster.harness import ClusterResult, run_cluster
 from tests.cluster.training import PREEMPTED, Strike
 
 SCRIPT = Path(__file__).parent / "scripts" / "other_workers.py"
@@ -44,25 +44,27 @@ class Run:
         folder.mkdir(exist_ok=True)
 
     def start(
-        self, workers: int, preempt_at: str = "", strategy: str = "", args: Sequence[str] = ()
+        self,
+        workers: int,
+        preempt_at: str = "",
+        strategy: str = "",
+        args: Sequence[str] = (),
+        codes: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+        **how: Any,
     ) -> ClusterResult:
         """Runs one start to its end; the last worker gets SIGTERM at a mark."""
+        strategy = strategy or ("mwms" if workers > 1 else "one")
+        strikes = [asdict(Strike(preempt_at, (workers - 1,)))] if preempt_at else []
         result = run_cluster(
             SCRIPT,
             workers,
-            args=[*self.command(workers, strategy), *args],
-            env=self.environment(workers, preempt_at),
+            args=[str(self.folder / "kept"), str(self.directory), "--strategy", strategy, *args],
+            env={"TRAIN_STRIKES": json.dumps(strikes), **(env or {})},
             timeout=240,
+            **how,
         )
-        return result.assert_codes(PREEMPTED if preempt_at else 0)
-
-    def command(self, workers: int, strategy: str = "") -> list[str]:
-        strategy = strategy or ("mwms" if workers > 1 else "one")
-        return [str(self.folder / "kept"), str(self.directory), "--strategy", strategy]
-
-    def environment(self, workers: int, preempt_at: str) -> dict[str, str]:
-        strikes = [asdict(Strike(preempt_at, (workers - 1,)))] if preempt_at else []
-        return {"TRAIN_STRIKES": json.dumps(strikes)}
+        return result.assert_codes(*(codes or [PREEMPTED if preempt_at else 0]))
 
     def kept(self, moment: str, workers: int) -> Values:
         """What the variables held when the last start of these workers began ("resumed") or ended ("left")."""
@@ -165,15 +167,8 @@ def test_a_worker_killed_before_it_saved_costs_its_share_of_the_metrics_and_noth
     tmp_path: Path,
 ) -> None:
     run = Run(tmp_path / "run")
-    with start_cluster(
-        SCRIPT,
-        2,
-        args=run.command(2),
-        env=run.environment(2, "batch 1 2"),
-        per_worker_env={1: {VARIABLE: "save.before-parts=kill"}},
-    ) as running:
-        result = running.wait(240)
-    assert result.codes == [PREEMPTED, -9], describe(result.outputs)
+    armed = {1: {VARIABLE: "save.before-parts=kill"}}
+    run.start(2, "batch 1 2", codes=(PREEMPTED, -9), per_worker_env=armed)
     two = run.kept("left", 2)
     output = run.start(1).outputs[0]
     assert "worker(s) 1 had not written their own part" in output

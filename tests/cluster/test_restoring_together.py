@@ -22,7 +22,7 @@ from keras_preempt.checkpoint.failpoints import VARIABLE
 from keras_preempt.process.environment import DIRECTORY, RESTORE
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from keras_preempt.testing import FakeGcs
-from tests.cluster.harness import run_cluster, start_cluster
+from tests.cluster.harness import start_cluster
 from tests.cluster.test_other_workers import Run, assert_epochs_whole, assert_regrouped
 from tests.cluster.training import PREEMPTED, SCRIPT, Strike, Training, Undisturbed
 
@@ -48,9 +48,8 @@ def test_training_after_a_restore_together_is_bit_identical_to_that_after_a_plai
     training = Training(tmp_path, workers, batch)
     training.preempt(Strike("batch 1 2", (0,)))
     training.preempt(Strike("test 2", (1,)), env=TOGETHER)
-    training.finish(env=TOGETHER)
+    training.finish_as(undisturbed(workers, *batch), env=TOGETHER)
     assert exchanged(training) == [True, True]
-    training.assert_same(undisturbed(workers, *batch))
 
 
 def _wait_until_stopped(pid: int, timeout: float = 120.0) -> None:
@@ -100,9 +99,8 @@ def test_restarts_that_fail_or_hear_a_notice_while_they_restore_lose_nothing(
         told = f"The workers could not read {saved} together, so each reads all of it: "
         (why,) = (line.partition(told)[2] for line in output.splitlines() if told in line)
         assert "restore.before-read was armed to raise" in why
-    training.finish(env=TOGETHER)
+    training.finish_as(undisturbed(2), env=TOGETHER)
     assert exchanged(training)[-1] is True
-    training.assert_same(undisturbed(2))
 
 
 @pytest.mark.chaos  # A worker that fails there is the next one; a loss is in test_losses.py.
@@ -120,8 +118,7 @@ def test_a_worker_that_dies_in_the_exchange_is_lost_to_the_others(
         result.assert_codes(*codes)
         assert result.outputs[1 - dying].count("Another worker is gone, or cannot be reached") == 1
         assert training.checkpoints == saved
-    training.finish(env=TOGETHER)
-    training.assert_same(undisturbed(2))
+    training.finish_as(undisturbed(2), env=TOGETHER)
 
 
 @pytest.fixture
@@ -155,9 +152,8 @@ def test_the_weights_in_a_bucket_are_read_once_by_all_workers_together(
     training.start(Strike("batch 1 2", (0,), settle=False), env=env).assert_codes(PREEMPTED)
     assert weights_read(gcs) == 0
     weights = weights_of_the_newest(gcs)
-    training.finish(env=env)
+    training.finish_as(undisturbed(2), env=env)
     assert weights_read(gcs) == times * weights
-    training.assert_same(undisturbed(2))
 
 
 @pytest.mark.chaos
@@ -169,14 +165,7 @@ def test_another_number_of_workers_restores_the_same_together_as_apart(workers: 
     apart = run.copy(tmp_path / "apart")
     values = []
     for each, how in ((run, TOGETHER), (apart, APART)):
-        result = run_cluster(
-            Path(__file__).parent / "scripts" / "other_workers.py",
-            workers,
-            args=each.command(workers, ""),
-            env={**each.environment(workers, ""), **how},
-            timeout=240,
-        )
-        result.assert_ok()
+        each.start(workers, env=how)
         values.append([each.kept("resumed", workers), each.kept("left", workers)])
     assert_regrouped(two, run.kept("resumed", workers))
     assert_epochs_whole(run.history())

@@ -114,8 +114,7 @@ def test_a_process_preempted_at_every_moment_ends_as_if_nothing_had_happened(
 
 def test_the_callback_changes_no_bit_of_a_training(tmp_path: Path, undisturbed: Undisturbed) -> None:
     plain = Training(tmp_path, args=["--plain"])
-    plain.finish()
-    plain.assert_same(undisturbed(1))
+    plain.finish_as(undisturbed(1))
     assert not plain.directory.exists()
 
 
@@ -129,12 +128,10 @@ def test_early_stopping_stops_where_it_would_have(
 ) -> None:
     training = Training(tmp_path, workers, ["--stop-early"])
     training.preempt(Strike("test_batch 0 2", (workers - 1,)))
-    training.finish()
     expected = undisturbed(workers, "--stop-early")
     assert max(int(step.split()[1]) for step in expected.steps(0)) < 3, "it has to stop before the last epoch"
-    training.assert_same(expected)
-    training.finish()  # It stopped: there is nothing left to do, not even with epochs left.
-    training.assert_same(expected)
+    training.finish_as(expected)
+    training.finish_as(expected)  # It stopped: there is nothing left to do, not even with epochs left.
 
 
 @ENDS
@@ -156,16 +153,14 @@ def test_a_notice_in_the_last_step_lets_the_run_finish_and_more_epochs_go_on(
     training = Training(tmp_path, workers, ["--no-validation"])
     training.finish(Strike("done 1 5", tuple(range(workers))), args=["--epochs", "2"])
     assert all("finish" in training.events(worker)[0] for worker in range(workers))
-    training.finish()
-    training.assert_same(undisturbed(workers, "--no-validation"))
+    training.finish_as(undisturbed(workers, "--no-validation"))
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.chaos), 2])
 def test_the_status_of_a_preempted_process_outlives_further_signals(tmp_path: Path, workers: int) -> None:
     """For instance from a scheduler that repeats itself."""
-    args = [str(tmp_path / "output"), str(tmp_path / "run"), "--marks", "--slow", "0.05"]
-    args += ["--strategy", "mwms"] if workers > 1 else []
-    with start_cluster(SCRIPT, workers, args=args) as running:
+    command = Training(tmp_path, workers, ("--slow", "0.05")).command
+    with start_cluster(SCRIPT, workers, args=command) as running:
         running.wait_for_line(0, "^AT batch 0 1")
         running.signal(0, signal.SIGTERM)
         running.wait_for_line(0, "Preempted: exiting with status 75")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,27 +14,21 @@ from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.cli.main import main
 from keras_preempt.testing import FakeGcs
 from tests.cli.saved_run import run
-from tests.cluster.bucket import URL, bucket_of_this_process
-from tests.cluster.harness import RunningCluster, start_cluster
-from tests.cluster.small_fit import await_, fit
-from tests.cluster.test_gcs_fit import Then
+from tests.cluster.bucket import URL
+from tests.cluster.harness import start_cluster
+from tests.cluster.small_fit import Then, await_, fit
 from tests.cluster.training import SCRIPT, Training, Undisturbed
 
 SAVED = 0
 PATIENCE = 240.0
 
 
-def started(tmp_path: Path, workers: int, *args: str) -> tuple[Training, RunningCluster]:
-    training = Training(tmp_path, workers, args)
-    return training, start_cluster(SCRIPT, workers, args=training.command)
-
-
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.chaos), 2])
 def test_all_workers_save_at_one_step_and_train_on_as_if_nothing_had_happened(
     workers: int, tmp_path: Path, undisturbed: Undisturbed, capsys: Any
 ) -> None:
-    training, job = started(tmp_path, workers, "--save-on-request", "0.05s", "--slow", "0.1")
-    with job, ThreadPoolExecutor(2) as pool:
+    training = Training(tmp_path, workers, ("--save-on-request", "0.05s", "--slow", "0.1"))
+    with start_cluster(SCRIPT, workers, args=training.command) as job, ThreadPoolExecutor(2) as pool:
         job.wait_for_line(0, "^AT batch 0 0", timeout=240)
         job.signal(0, signal.SIGSTOP)
         both = [pool.submit(main, ["save", str(training.directory)]) for _ in range(2)]
@@ -58,8 +51,8 @@ def test_all_workers_save_at_one_step_and_train_on_as_if_nothing_had_happened(
 def test_a_job_that_is_preempted_meanwhile_answers_with_what_it_saves_then(
     tmp_path: Path, capsys: Any
 ) -> None:
-    training, job = started(tmp_path, 1, "--save-on-request", "1h", "--slow", "0.1")
-    with job, ThreadPoolExecutor(1) as pool:
+    training = Training(tmp_path, 1, ("--save-on-request", "1h", "--slow", "0.1"))
+    with start_cluster(SCRIPT, 1, args=training.command) as job, ThreadPoolExecutor(1) as pool:
         job.wait_for_line(0, "^AT batch 0 0", timeout=240)
         asked = pool.submit(run, capsys, "save", str(training.directory))
         await_(lambda: (training.directory / SAVE_REQUEST).exists())
@@ -69,12 +62,6 @@ def test_a_job_that_is_preempted_meanwhile_answers_with_what_it_saves_then(
     assert code == SAVED, output
     assert "told to stop meanwhile" in output
     assert not (training.directory / SAVE_REQUEST).exists()
-
-
-@pytest.fixture
-def gcs(tmp_path: Path) -> Iterator[FakeGcs]:
-    with bucket_of_this_process(tmp_path) as server:
-        yield server
 
 
 def test_in_a_bucket_each_look_is_one_request_for_the_metadata_of_one_object(

@@ -20,7 +20,6 @@ from keras_preempt.report import tensorboard as tensorboard_points
 from keras_preempt.report.loading import load
 from keras_preempt.report.tensorboard import GOODPUT, LOST_STEPS, SAVE_SECONDS, Points
 from tests.cluster import small_fit
-from tests.cluster.test_gcs_fit import Then
 
 OURS = (GOODPUT, LOST_STEPS, SAVE_SECONDS)
 
@@ -87,7 +86,7 @@ def test_the_points_are_those_of_the_report_and_steps_that_are_run_again_have_on
     run.fit(strike=(0, 2))
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            run.fit(Then((1, 0), lambda: 1 // 0))  # Runs steps 4 and 5, and keeps nothing of them.
+            run.fit(small_fit.Then((1, 0), lambda: 1 // 0))  # Runs steps 4 and 5, and keeps nothing of them.
     run.fit(save_every="epoch")
     points = run.points()
     report = load(LocalStore(run.directory))

@@ -31,16 +31,16 @@ from tests.cluster.harness import RunningCluster, describe, start_cluster
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-class Cloud:
+class Cloud(ExitStack):
     """Gives a coordinator its workers, and takes them away; ends all processes in the end."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
-        self._stack = stack
 
     def workers(self, number: int) -> RunningCluster:
         """Starts the set of workers with this number."""
-        cluster = self._stack.enter_context(start_cluster(SCRIPTS / "remote_worker.py", 2))
+        cluster = self.enter_context(start_cluster(SCRIPTS / "remote_worker.py", 2))
         for worker in range(2):
             cluster.wait_for_line(worker, "SERVES")
         written = self.folder / "addresses"
@@ -49,7 +49,7 @@ class Cloud:
         return cluster
 
     def coordinator(self, *args: str, script: str = "remote_training.py") -> RunningCluster:
-        return self._stack.enter_context(start_cluster(SCRIPTS / script, 1, args=[str(self.folder), *args]))
+        return self.enter_context(start_cluster(SCRIPTS / script, 1, args=[str(self.folder), *args]))
 
     def held(self, *args: str, until: str, doomed: int | None = 1) -> tuple[RunningCluster, RunningCluster]:
         """The first workers, of which one is preempted, and a coordinator that waits for that in an execution."""
@@ -71,8 +71,8 @@ class Cloud:
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[Cloud]:
-    with ExitStack() as stack:
-        yield Cloud(tmp_path, stack)
+    with Cloud(tmp_path) as cloud:
+        yield cloud
 
 
 def ends(output: str) -> list[dict[str, Any]]:

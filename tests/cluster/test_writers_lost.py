@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,12 @@ HEARTBEAT = 10.0
 """Seconds after which TensorFlow tells of a death: who has written by then did not know it from there."""
 
 
-def lose(training: Training, doomed: int, dies: int, point: str = "save.before-parts") -> ClusterResult:
+def lose(
+    training: Training, doomed: int, dies: int, point: str = "save.before-parts", args: Sequence[str] = ()
+) -> ClusterResult:
     """Runs a start in which one worker gets a notice, and another dies at that point of the save."""
     armed = {dies: {VARIABLE: f"{point}=kill"}}
-    result = training.start(Strike("batch 1 2", (doomed,)), per_worker_env=armed)
+    result = training.start(Strike("batch 1 2", (doomed,)), per_worker_env=armed, args=args)
     result.assert_codes(*[KILLED if worker == dies else PREEMPTED for worker in range(training.workers)])
     return result
 
@@ -62,10 +65,8 @@ def test_a_worker_under_notice_whose_writer_dies_writes_in_its_place(doomed: int
 @pytest.mark.chaos
 def test_a_worker_under_notice_with_a_deadline_writes_before_the_loss_is_known(tmp_path: Path) -> None:
     training = Training(tmp_path, 2)
-    armed = {1: {VARIABLE: "save.before-parts=kill"}}
     # Too short to train on, so that there is one save, and far shorter than the heartbeat may take.
-    result = training.start(Strike("batch 1 2", (0,)), per_worker_env=armed, args=["--grace", str(GRACE)])
-    result.assert_codes(PREEMPTED, KILLED)
+    result = lose(training, doomed=0, dies=1, args=["--grace", str(GRACE)])
     events = training.events(0)[-1]
     assert [plan["goes_on"] for plan in events["plan"]] == [False]
     (commit,) = events["commit"]

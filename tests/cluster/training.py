@@ -125,6 +125,11 @@ class Training:
         """Runs one incarnation that has to come to the end of training."""
         return self.start(*strikes, **how).assert_ok()
 
+    def finish_as(self, undisturbed: Training, *strikes: Strike, **how: Any) -> None:
+        """As `finish`, and as if nothing had happened."""
+        self.finish(*strikes, **how)
+        self.assert_same(undisturbed)
+
     def events(self, worker: int) -> list[dict[str, list[dict[str, Any]]]]:
         """The worker's events by kind, of every incarnation that wrote any."""
         found = []

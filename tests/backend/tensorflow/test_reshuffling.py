@@ -77,7 +77,8 @@ def test_looking_for_seed_generators_again_and_again_gets_no_slower() -> None:
         before, _ = reshuffling._newest_name()
         Reshuffling(data)
         tried.append(reshuffling._newest_name()[0] - before)
-    assert max(tried) <= 4 * len(kept), "each search leaves names for the next one to try"
+    # The first one also tries what other tests have left, and makes the names that all others try.
+    assert max(tried[2:]) <= tried[1], "each search leaves names for the next one to try"
 
 
 @pytest.mark.parametrize("drawn", [False, True])

@@ -16,8 +16,6 @@ import threading
 from collections import Counter
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import keras
 import numpy as np
 import tensorflow as tf

@@ -12,16 +12,14 @@ import signal
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_preempt import PreemptionCallback, TerminationConfig
+from tests.cluster.small_fit import await_
 from tests.fits import Doing
 
 DIRECTORY, WAY = sys.argv[1:]
@@ -48,14 +46,11 @@ class Strike(Doing):
             os.kill(os.getpid(), signal.SIGINT)
         if batch == STRIKE and WAY == "gce":
             print("STRIKE", flush=True)
-            await_notice()
+            await_(heard_of_a_notice, 60, "no notice came")
 
 
-def await_notice():
-    limit = time.monotonic() + 60
-    while not any('"event":"notice"' in path.read_text() for path in Path(DIRECTORY).glob("events/*.jsonl")):
-        assert time.monotonic() < limit, "no notice came"
-        time.sleep(0.01)  # A file cannot be waited for, only looked at.
+def heard_of_a_notice():
+    return any('"event":"notice"' in path.read_text() for path in Path(DIRECTORY).glob("events/*.jsonl"))
 
 
 def fit():

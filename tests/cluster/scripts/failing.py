@@ -12,8 +12,6 @@ import sys
 import threading
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import tensorflow as tf
 
 DIRECTORY, PLACE, FAILING = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -25,7 +23,7 @@ import numpy as np  # noqa: E402
 
 from keras_preempt import PreemptionCallback  # noqa: E402
 from keras_preempt.checkpoint.errors import CheckpointError  # noqa: E402
-from tests.fits import Doing  # noqa: E402
+from tests.cluster.small_fit import InEpochs  # noqa: E402
 
 STEPS, STEP = 6, 4
 ERRORS = {
@@ -39,19 +37,15 @@ ERRORS = {
 }
 
 
-class Fails(Doing):
+class Fails(InEpochs):
     def __init__(self):
         super().__init__()
         self.size = tf.Variable(1, dtype=tf.int64, trainable=False)
-        self.epoch = 0
 
     def fail(self, place):
         if place == PLACE and MEMBER == FAILING:
             print("FAILS", time.time(), flush=True)
             raise ERRORS[place]
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
 
     def on_train_batch_begin(self, batch, logs=None):
         if (self.epoch, batch) == (1, STEP):

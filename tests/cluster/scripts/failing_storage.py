@@ -26,11 +26,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from keras_preempt import TerminationConfig
-from tests.cluster.small_fit import STEPS, fit
+from tests.cluster.small_fit import STEPS, await_, fit
 from tests.fits import Doing
 
 PATIENCE = 60.0  # seconds
@@ -109,6 +108,10 @@ KINDS: dict[str, Callable[[Path], contextlib.AbstractContextManager[None]]] = {
 }
 
 
+def await_saves(over: Callable[[], bool]) -> None:
+    await_(over, PATIENCE, "the saves before are not over")
+
+
 class Failures(logging.Filter):
     """Counts the saves that were said to have failed. No handler, beside which the package would be silent."""
 
@@ -134,14 +137,14 @@ class Fails(Doing):
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
         if self._steps == 5:
             # A committer looks at the parts once more after the manifest, and tells the commit then.
-            self._wait(lambda: self._committed() == [2, 4] and self._told() == 2)
+            await_saves(lambda: self._committed() == [2, 4] and self._told() == 2)
             self._fail()
         elif self._steps == 8:
-            self._wait(lambda: self._said.count == 2)
+            await_saves(lambda: self._said.count == 2)
             self.failing.close()
         elif self._steps == 13:
             # Of an older checkpoint the manifest goes first: the room of its other files must not come back later.
-            self._wait(lambda: self._committed() == [10, 12] and not self._left_of(2, 4))
+            await_saves(lambda: self._committed() == [10, 12] and not self._left_of(2, 4))
             self._fail()
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(STRUCK_STEP)
@@ -163,12 +166,6 @@ class Fails(Doing):
     def _told(self) -> int:
         logs = self._directory.glob("events/*.jsonl")
         return sum(path.read_text().count('"event":"commit"') for path in logs)
-
-    def _wait(self, there: Callable[[], bool]) -> None:
-        limit = time.monotonic() + PATIENCE
-        while not there():
-            assert time.monotonic() < limit, "the saves before are not over"
-            time.sleep(0.01)  # It is written by a thread of the package, of which nothing is told.
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """What can come between a notice and the end of its grace period, one fit after the other on two workers.
 
-Usage: ``grace_cases.py FOLDER resume|CASE...``. Writes ``FOLDER/<worker>.json``: for each case what came of its fits,
-and what the case noted. ``until_the_deadline`` uses up its grace period and ends the processes; with ``resume`` it is
-taken up again, for ``FOLDER/<worker>.resumed.json``. Each worker has a metadata server of its own, so that each is told
+Usage: ``grace_cases.py FOLDER [resume]``. Writes ``FOLDER/<worker>.json``: for each case what came of its fits, and
+what the case noted. The last case uses up its grace period and ends the processes; with ``resume`` it is taken up
+again, for ``FOLDER/<worker>.resumed.json``. Each worker has a metadata server of its own, so that each is told
 something else.
 """
 
@@ -197,13 +197,13 @@ def run(name: str, fake: FakeMetadata, model: Model) -> dict[str, Any]:
     return {"fits": [asdict(outcome) for outcome in job.outcomes], "notes": notes}
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
     model = Model(STRATEGY)
     with FakeMetadata(["azure"]) as fake:
         os.environ.update(fake.environment, KERAS_PREEMPT_PLATFORM="azure")
-        found = {name: run(name, fake, model) for name in names}
+        found = {name: run(name, fake, model) for name in CASES}
     (FOLDER / f"{WORKER}.json").write_text(json.dumps(found))
-    ended = found[names[-1]]["fits"][-1]["ended"]
+    ended = found["until_the_deadline"]["fits"][0]["ended"]
     sys.exit(int(ended.removeprefix("SystemExit ")) if ended.startswith("SystemExit ") else 0)
 
 
@@ -215,4 +215,4 @@ def resume() -> None:
 if sys.argv[2:] == ["resume"]:
     resume()
 else:
-    main(sys.argv[2:])
+    main()

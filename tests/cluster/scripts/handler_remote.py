@@ -9,13 +9,10 @@ In step 5 on the first set the handled loop prints ``HOLDS`` and waits for the n
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 from remote_cluster import Notice, connect_to_workers

@@ -13,8 +13,6 @@ import signal
 import sys
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import tensorflow as tf
 
 STRATEGY = tf.distribute.MultiWorkerMirroredStrategy()

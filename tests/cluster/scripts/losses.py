@@ -23,8 +23,6 @@ import signal
 import sys
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import tensorflow as tf
 
 DIRECTORY, WAY = sys.argv[1:]
@@ -39,7 +37,7 @@ import keras  # noqa: E402  the strategy comes first
 import numpy as np  # noqa: E402
 
 from keras_preempt import PreemptionCallback  # noqa: E402
-from tests.fits import Doing  # noqa: E402
+from tests.cluster.small_fit import InEpochs  # noqa: E402
 
 STEPS, BATCH = 6, 8
 FOREVER = 20_000 if WAY in ("train", "again") else None
@@ -57,12 +55,7 @@ class Dies(keras.layers.Layer):
         return x
 
 
-class Lost(Doing):
-    epoch = 0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
+class Lost(InEpochs):
     def on_train_batch_end(self, batch, logs=None):
         print("RAN", batch, flush=True)
         if FOREVER:

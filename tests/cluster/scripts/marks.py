@@ -19,10 +19,10 @@ import threading
 import time
 from pathlib import Path
 
-import keras
 import numpy as np
 
 from keras_preempt.checkpoint import failpoints
+from tests.cluster.small_fit import InEpochs, await_
 
 MEMBER = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
 SETTLED_WITHIN = 30.0
@@ -30,7 +30,7 @@ SAVING_LASTS = 0.2
 """Seconds; a signal from outside comes some milliseconds after the line that asks for it."""
 
 
-class Marks(keras.callbacks.Callback):
+class Marks(InEpochs):
     """Prints a line at every hook; what it draws makes the random state move on with every step."""
 
     def __init__(self, directory: str, say: bool, slow: float) -> None:
@@ -43,7 +43,6 @@ class Marks(keras.callbacks.Callback):
         ]
         self._training = False
         self._earlier = {kind: self._told(kind) for kind in ("plan", "commit")}
-        self.epoch = 0
 
     def mark(self, text: str) -> None:
         if self._say:
@@ -83,17 +82,14 @@ class Marks(keras.callbacks.Callback):
         return sum(path.read_text().count(f'"event":"{kind}"') for path in logs)
 
     def _await(self, kind: str, count: int) -> None:
-        limit = time.monotonic() + SETTLED_WITHIN
-        while self._told(kind) < count:
-            assert time.monotonic() < limit, f"no event of the kind {kind} came"
-            time.sleep(0.01)  # A file cannot be waited for, only looked at.
+        await_(lambda: self._told(kind) >= count, SETTLED_WITHIN, f"no event of the kind {kind} came")
 
     def on_train_begin(self, logs=None):
         self._training = True
         self.mark("train_begin")
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
+        super().on_epoch_begin(epoch, logs)
         random.random()
         np.random.rand()
         self.mark(f"epoch {epoch}")
@@ -126,9 +122,3 @@ class Marks(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.mark(f"epoch_end {epoch}")
-
-    def get_state(self):
-        return {}
-
-    def set_state(self, state):
-        pass

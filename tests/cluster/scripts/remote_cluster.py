@@ -11,6 +11,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from keras_preempt import PreemptionWatcher
+from tests.cluster.small_fit import await_
 
 
 class CloudTpuLike(tf.distribute.cluster_resolver.SimpleClusterResolver):
@@ -25,10 +26,7 @@ class CloudTpuLike(tf.distribute.cluster_resolver.SimpleClusterResolver):
 def connect_to_workers(folder: Path, number: int) -> CloudTpuLike:
     """Waits for the set of workers of that number to tell their addresses, and connects to them."""
     path = folder / f"workers-{number}.json"
-    limit = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < limit, "no workers came"
-        time.sleep(0.05)
+    await_(path.exists, 60, "no workers came")
     addresses = json.loads(path.read_text())
     spec = tf.train.ClusterSpec({"worker": addresses})
     resolver = CloudTpuLike(spec, master=f"grpc://{addresses[0]}", environment="")

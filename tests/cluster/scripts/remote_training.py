@@ -13,14 +13,10 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import random
 import sys
 import threading
-import time
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
@@ -28,7 +24,8 @@ import tensorflow as tf
 from remote_cluster import Notice, connect_to_workers
 
 from keras_preempt import PreemptionCallback, TerminationConfig
-from tests.fits import Doing, untuned
+from tests.cluster.small_fit import InEpochs, await_
+from tests.fits import untuned
 
 FOLDER, MODE = Path(sys.argv[1]), sys.argv[2]
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tpu_loop.py"
@@ -50,14 +47,10 @@ def compute_on_worker_1():
     return tf.distribute.OneDeviceStrategy("/job:worker/replica:0/task:1/device:CPU:0")
 
 
-class Marks(Doing):
+class Marks(InEpochs):
     def __init__(self, say=print):
         super().__init__()
         self.say = say
-        self.epoch = 0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
 
     def on_train_batch_begin(self, batch, logs=None):
         if self.say is not print:
@@ -78,10 +71,7 @@ class Marks(Doing):
 
     def await_loss(self):
         print("HOLDS", flush=True)
-        limit = time.monotonic() + 60
-        while not (FOLDER / "gone").exists():
-            assert time.monotonic() < limit, "the workers did not go"
-            time.sleep(0.02)
+        await_((FOLDER / "gone").exists, 60, "the workers did not go")
 
     def on_train_batch_end(self, batch, logs=None):
         drawn = random.random(), np.random.rand()

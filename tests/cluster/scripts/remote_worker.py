@@ -6,7 +6,6 @@ import json
 import os
 import threading
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 config = json.loads(os.environ.pop("TF_CONFIG"))
 
 import tensorflow as tf  # noqa: E402  it would read the variable

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
+from tests.cluster.small_fit import await_
 from tests.fits import Doing
 
 STEPS = 18
@@ -47,10 +47,8 @@ class Looks(Doing):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         after = int(os.environ.get("KILL_AFTER", STEPS))
         if worker == workers - 1 and self.model.optimizer.iterations.numpy() == after + 1:
-            limit = time.monotonic() + 60
-            while not list(Path(sys.argv[2]).glob(f"step-{after:08d}/*/MANIFEST.json")):
-                assert time.monotonic() < limit, "the save was not committed"
-                time.sleep(0.01)
+            committed = f"step-{after:08d}/*/MANIFEST.json"
+            await_(lambda: list(Path(sys.argv[2]).glob(committed)), 60, "the save was not committed")
             os.kill(os.getpid(), signal.SIGKILL)
 
 

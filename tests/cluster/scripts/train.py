@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import sys
 import threading
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
