@@ -200,7 +200,8 @@ def test_a_run_that_cannot_be_reported_on_is_one_line_with_a_cure(
 
 def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path, run: Run) -> None:
     directory = write(str(tmp_path / "run"), preempted())
-    for file in (tmp_path / "no" / "out.html", tmp_path):
+    (tmp_path / "taken").mkdir()
+    for file in (tmp_path / "no" / "out.html", tmp_path / "taken"):
         error = refused(run, directory, "--html", file, code=2)
         assert "Expected a file to write the page to" in error
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "taken"]

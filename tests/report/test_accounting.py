@@ -12,7 +12,7 @@ from keras_preempt.report.accounting import account
 from keras_preempt.report.events import KINDS
 from keras_preempt.report.life import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNTOLD, End
 from keras_preempt.report.page import page
-from keras_preempt.report.tables import account_as_json
+from keras_preempt.report.tables import account_as_json, summary
 from tests.report import story as length
 from tests.report.story import NOW, Story
 
@@ -98,6 +98,7 @@ def test_steps_after_the_last_save_of_a_crash_are_lost() -> None:
     assert "continued from step 10, and this one had done 15" in first.lost_why
     assert first.why == "w0: ValueError: no"
     assert (found.steps_run, found.lost, found.step) == (25, 5, 20)
+    assert "steps: 25 run, 20 kept, 5 lost" in summary(found)
     # Of the first start, 10 of 15 steps were kept.
     assert found.workers[0].useful == pytest.approx(14.0 * 10 / 15 + 9.0)
 

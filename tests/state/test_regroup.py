@@ -187,12 +187,12 @@ def test_at_least_one_step_of_the_epoch_is_left() -> None:
 
 
 def test_whole_epochs_stay_whole() -> None:
-    # 44 samples: 5 batches and a part of 8, 3 and a part of 12. Two iterators an epoch, one thrown away.
-    found = converted(at(3, epoch=1), place(3, 3, (6, 0)), setup(8, 6), setup(12, 4, workers=2))
-    assert found.place["drawn_before"] == [4, 0]
-    assert (found.where["batch"], found.place["batches"], found.again) == (2, 2, 0)
-    validation = converted(at(1, phase="validation"), place(6), setup(8, 6), setup(12, 4, workers=2))
-    assert validation.place["batches"] == 4
+    # 44 samples: 5 batches and a part of 8, 4 and a part of 10. Two iterators an epoch, one thrown away.
+    found = converted(at(3, epoch=1), place(3, 3, (6, 0)), setup(8, 6), setup(10, 5, workers=2))
+    assert found.place["drawn_before"] == [5, 0]
+    assert (found.where["batch"], found.place["batches"], found.again) == (2, 2, 4)
+    validation = converted(at(1, phase="validation"), place(6), setup(8, 6), setup(10, 5, workers=2))
+    assert validation.place["batches"] == 5
     assert (validation.where, validation.sample) == (at(1, phase="validation"), 0)
 
 

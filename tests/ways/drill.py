@@ -71,10 +71,6 @@ class Job:
         """The prefix of what a run of that name ends with."""
         return self._folder / run / "output"
 
-    def directory(self, run: str) -> Path:
-        """The checkpoint directory of a run of that name."""
-        return self._folder / run / "run"
-
     def start(self, *runs: str, strike: str | None = None, plain: bool = False) -> ClusterResult:
         """Runs one start of each run to its end, all in the same process, of which the last one is struck."""
         folders = [self._folder / run for run in runs]
