@@ -15,6 +15,7 @@ what came of each fit; the last fit ends the process.
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import os
 import resource
@@ -158,10 +159,14 @@ class Fails(Doing):
 
     def _committed(self) -> list[int]:
         """Steps of the checkpoints, of which the older ones go when the newer ones are there."""
-        return sorted(int(path.parts[-3][5:]) for path in self._directory.glob("step-*/*/MANIFEST.json"))
+        return sorted(int(Path(name).parts[-3][5:]) for name in self._found("step-*/*/MANIFEST.json"))
 
-    def _left_of(self, *steps: int) -> list[Path]:
-        return [path for step in steps for path in self._directory.glob(f"step-{step:08d}/*/*")]
+    def _left_of(self, *steps: int) -> list[str]:
+        return [name for step in steps for name in self._found(f"step-{step:08d}/*/*")]
+
+    def _found(self, pattern: str) -> list[str]:
+        # `Path.glob` fails if a folder goes in which it looks.
+        return glob.glob(f"{self._directory}/{pattern}")
 
     def _told(self) -> int:
         logs = self._directory.glob("events/*.jsonl")
