@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from tests.cluster.jax_training import JaxTraining, Strike, terminated
 RECOVERABLE = {"JAX_ENABLE_RECOVERABILITY": "true"}
 TWO_DEVICES = {"JAX_NUM_CPU_DEVICES": "2"}
 LAST_OF_EPOCH, LAST = "batch 0 5", "batch 2 5"
+AHEAD = 2
+"""Steps that one process may have queued when another one, on a busy machine, is struck: see docs/jax.md."""
 
 Undisturbed = Callable[..., JaxTraining]
 
@@ -88,8 +91,9 @@ def test_a_model_that_is_divided_among_processes_continues_with_the_same_bits_wh
     undisturbed.finish()
     training = JaxTraining(tmp_path / "struck", 2, "mp", fresh=False)
     preempted = training.preempt(terminated(1, "batch 1 2"))
-    for output in preempted.outputs:
-        assert "epoch 1, train batch 3, step 9" in output, describe(preempted.outputs)
+    said = [re.findall(r"epoch 1, train batch \d, step (\d+)\.", output) for output in preempted.outputs]
+    assert said[0] == said[1], describe(preempted.outputs)
+    assert 9 <= int(said[0][0]) <= 9 + AHEAD, describe(preempted.outputs)
     # Each process has written its own part of what is divided.
     (checkpoint,) = training.directory.glob("step-*/*/MANIFEST.json")
     assert len(list(checkpoint.parent.glob("w*.sharded.safetensors"))) == 2
