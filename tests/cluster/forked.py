@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -19,6 +18,7 @@ from typing import Any
 
 from keras_preempt.cluster import LocalCluster
 from keras_preempt.cluster.worker import WorkerProcess
+from tests.cluster.forked_python import ask
 
 #: Quiet, on the CPU, and one computing thread per worker: the machine's cores are shared by all of them.
 QUIET_CPU = {
@@ -130,15 +130,9 @@ class ForkedWorker(WorkerProcess):
         read, write = os.pipe()
         try:
             with socket.socket(socket.AF_UNIX) as client:
-                client.connect(f"\0{_address(self._env.get('KERAS_BACKEND', 'tensorflow'))}")
-                request = {
-                    "script": os.path.abspath(self._command[1]),
-                    "args": self._command[2:],
-                    "env": self._env,
-                    "cwd": str(self._cwd or os.getcwd()),
-                    "streams": [1, 2],
-                }
-                socket.send_fds(client, [json.dumps(request).encode() + b"\n"], [write, write])
+                server = _address(self._env.get("KERAS_BACKEND", "tensorflow"))
+                folder = str(self._cwd or os.getcwd())
+                ask(client, server, self._command[1:], self._env, folder, {1: write, 2: write})
                 os.close(write)
                 with client.makefile("r") as answers:
                     self._follow(_Forked(int(answers.readline()), read), answers)

@@ -234,9 +234,8 @@ class LocalStore:
         path = self._resolve(name, follow=False)
         with self._explained(name):
             path.unlink()
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # Another process has removed the empty folder already.
+            # Another process may have removed the empty folder already.
+            with contextlib.suppress(FileNotFoundError):
                 flush_folder(path.parent)
         self._prune(path.parent)
 
