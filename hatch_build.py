@@ -1,8 +1,8 @@
 """The description of the package on PyPI, made of README.md when the package is built.
 
 On GitHub the links of README.md lead to the files beside it. PyPI has no files, so that there they have to lead to the
-repository, at the tag of the version. The repository's address is in mkdocs.yml; while that is a placeholder, the
-description has no links to files and no picture.
+repository, at the tag of the version. The repository's address is in mkdocs.yml; while that is empty, the description
+has no links to files and no picture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_PLACEHOLDER = "YOUR-ORGANISATION"
 _LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?!\w+:|#)(?P<path>[^)\s]+)\)")
 _PICTURE = re.compile(r"<picture>.*?</picture>\n*", re.DOTALL)
 _FILE = re.compile(r'(?P<attribute>src|srcset)="(?!\w+:)(?P<path>[^"]+)"')
@@ -29,23 +28,28 @@ class Description(MetadataHookInterface):
         text = (root / "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {
             "content-type": "text/markdown",
-            "text": description(text, repository, f"v{metadata['version']}"),
+            "text": description(text, repository, tag(metadata["version"])),
         }
         metadata["urls"] = {"Repository": repository} if repository else {}
 
 
 def address(settings: str) -> str | None:
-    """Returns the address of the repository out of the text of mkdocs.yml, or None while it is a placeholder.
+    """Returns the address of the repository out of the text of mkdocs.yml, or None while it is empty.
 
     Raises:
-        ValueError: There is none.
+        ValueError: It has no line for it.
     """
-    found = re.search(r"^ +repository: (\S+)$", settings, re.MULTILINE)
+    found = re.search(r'^ +repository: "?([^"\s]*)"?$', settings, re.MULTILINE)
     if found is None:
         raise ValueError(
             "Expected a line 'repository: https://...' in mkdocs.yml. Received: none. Add it below 'extra:'."
         )
-    return None if _PLACEHOLDER in found[1] else found[1].rstrip("/")
+    return found[1].rstrip("/") or None
+
+
+def tag(version: str) -> str:
+    """Returns what the repository has for a version: the tag of a release, the main branch between two."""
+    return "main" if ".dev" in version else f"v{version}"
 
 
 def description(readme: str, repository: str | None, tag: str) -> str:
@@ -54,7 +58,7 @@ def description(readme: str, repository: str | None, tag: str) -> str:
     Args:
         readme: Its text.
         repository: The address of the repository, without a slash at its end, if it is known.
-        tag: The tag of this version in the repository.
+        tag: The tag or branch of this version in the repository.
     """
     if repository is None:
         return _LINK.sub(r"\g<text>", _PICTURE.sub("", readme))

@@ -1,6 +1,6 @@
-"""Runs every benchmark, prints all ratios in one table, and writes the figures of docs/performance.md.
+"""Runs every benchmark, prints all ratios in one table, and writes these and the figures of docs/performance.md.
 
-With --jax these are the benchmarks on JAX, whose figures stand in a part of the page of their own. The output of
+With --jax these are the benchmarks on JAX, which have parts of the page of their own. The output of
 each benchmark is shown as it comes. One that misses its aim or fails is named, and the others still run; the exit
 status is then 1.
 """
@@ -63,32 +63,28 @@ BENCHMARKS_ON_JAX = (
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the page.
+    """What the page has of some benchmarks: a table of their ratios, and further down the output of each.
 
     Attributes:
         benchmarks: What is run for it.
-        begin: The mark before its figures.
-        end: The mark after them.
+        name: How the marks around its figures begin, and those around its ratios end.
+        option: How it is written.
         packages: Whose versions to name; none for those of a benchmark on TensorFlow.
     """
 
     benchmarks: tuple[Benchmark, ...]
-    begin: str
-    end: str
+    name: str = ""
+    option: str = ""
     packages: tuple[str, ...] = ()
 
+    def marks(self, what: str) -> tuple[str, str]:
+        """Returns the lines around the "ratios" or the "figures" on the page."""
+        begin = f"<!-- {what}{self.name}: written by benchmarks/all.py{self.option}; do not edit -->"
+        return begin, f"<!-- {what}{self.name}: end -->"
 
-ON_TENSORFLOW = Part(
-    BENCHMARKS,
-    "<!-- figures: written by benchmarks/all.py; do not edit -->",
-    "<!-- figures: end -->",
-)
-PART_ON_JAX = Part(
-    BENCHMARKS_ON_JAX,
-    "<!-- figures on JAX: written by benchmarks/all.py --jax; do not edit -->",
-    "<!-- figures on JAX: end -->",
-    ON_JAX,
-)
+
+ON_TENSORFLOW = Part(BENCHMARKS)
+PART_ON_JAX = Part(BENCHMARKS_ON_JAX, " on JAX", " --jax", ON_JAX)
 
 
 @dataclass(frozen=True)
@@ -118,49 +114,59 @@ def run(benchmark: Benchmark, *, quick: bool) -> Outcome:
         return Outcome(benchmark.script, "".join(lines), process.returncode, read(told))
 
 
-_HEADER = ["ours over the peer's", "peer", "ratio", "better", "from"]
-
-
-def _rows(outcome: Outcome) -> list[list[str]]:
-    return [
+def ratios_table(outcomes: Sequence[Outcome]) -> str:
+    """Returns every ratio of every benchmark, for a terminal."""
+    rows = [
         [ratio.what, ratio.against, f"{ratio.ratio:.2f}", ratio.better, outcome.script]
+        for outcome in outcomes
         for ratio in outcome.ratios
     ]
-
-
-def ratios_table(outcomes: Sequence[Outcome]) -> str:
-    """Returns every ratio of every benchmark."""
-    return table(_HEADER, [row for outcome in outcomes for row in _rows(outcome)])
-
-
-def _block(script: str, text: str) -> str:
-    return f"<!-- figures of: {script} -->\n```text\n{text.rstrip()}\n```"
+    return table(["ours over the peer's", "peer", "ratio", "better", "from"], rows)
 
 
 def _section(outcome: Outcome) -> str:
     missed = (
         "" if outcome.code == 0 else f"\n\nAn aim was missed, or a run failed: exit status {outcome.code}."
     )
-    return f"### {outcome.script}\n\n{_block(outcome.script, outcome.output)}{missed}"
+    block = f"<!-- figures of: {outcome.script} -->\n```text\n{outcome.output.rstrip()}\n```"
+    folded = f"<details markdown>\n<summary>What it printed</summary>\n\n{block}\n\n</details>"
+    return f"### {outcome.script}\n\n{folded}{missed}"
 
 
-def figures_of(outcomes: Sequence[Outcome], where: str) -> str:
-    """Returns all that stands between the marks of the page."""
-    ratios = _block("all.py", ratios_table(outcomes))
-    return "\n\n".join([f"Measured with {where}.", ratios, *map(_section, outcomes)])
+_HEADER = "| ours over the peer's | ratio | better |\n|---|---|---|"
+_GROUP = "| **`{}`** | | |"
+"""The row above the ratios of a benchmark. The table is so narrow that it stays one on a phone."""
 
 
-def renewed(figures: str, outcomes: Sequence[Outcome]) -> str:
-    """Returns what stands between the marks of the page with the figures of some benchmarks put in anew."""
-    head, *sections = _parts(figures)
+def _rows(outcome: Outcome) -> str:
+    """Returns the ratios of one benchmark as rows of the page's table; empty if it has none."""
+    if not outcome.ratios:
+        return ""
+    rows = [
+        f"| {ratio.what}, over {ratio.against} | {ratio.ratio:.2f} | {ratio.better} |"
+        for ratio in outcome.ratios
+    ]
+    return "\n".join([_GROUP.format(outcome.script), *rows])
+
+
+def ratios_of(outcomes: Sequence[Outcome], where: str) -> str:
+    """Returns the table of ratios of the page."""
+    return "\n".join([f"Measured with {where}.", "", _HEADER, *filter(None, map(_rows, outcomes))])
+
+
+def figures_of(outcomes: Sequence[Outcome]) -> str:
+    """Returns the output of all benchmarks, for the page."""
+    return "\n\n".join(map(_section, outcomes))
+
+
+def renewed(shown: str, outcomes: Sequence[Outcome]) -> str:
+    """Returns figures or ratios of the page with those of some benchmarks put in anew."""
+    head, *parts = _parts(shown)
+    write = _section if parts and parts[0].startswith("### ") else _rows
     new = {outcome.script: outcome for outcome in outcomes}
-    shown = [_section(new[name]) if (name := _title(part)) in new else part.rstrip() for part in sections]
-    first, rows, last = _ratio_rows(head)
-    kept = [row for row in rows if row[-1] not in new]
-    order = [_title(part) for part in sections]
-    rows = [*kept, *(row for outcome in outcomes for row in _rows(outcome))]
-    rows.sort(key=lambda row: order.index(row[-1]))  # Stable: those of one benchmark stay as they are.
-    return "\n\n".join([f"{first}{table(_HEADER, rows)}\n{last}".rstrip(), *shown])
+    renewed = [f"{write(new[name])}\n\n" if (name := _title(part)) in new else part for part in parts]
+    between = "\n\n" if write is _section else "\n"
+    return between.join([head.rstrip(), *(part.rstrip() for part in renewed)]).strip()
 
 
 def not_shown(figures: str, scripts: Sequence[str]) -> list[str]:
@@ -169,29 +175,25 @@ def not_shown(figures: str, scripts: Sequence[str]) -> list[str]:
     return [script for script in scripts if script not in shown]
 
 
-def _parts(figures: str) -> list[str]:
-    """Splits figures into what comes first and the section of each benchmark."""
-    return re.split(r"^(?=### )", figures, flags=re.MULTILINE)
+def _parts(shown: str) -> list[str]:
+    """Splits figures or ratios into what comes first and the part of each benchmark."""
+    return re.split(r"^(?=### |\| \*\*`)", shown, flags=re.MULTILINE)
 
 
-def _title(section: str) -> str:
-    return section.partition("\n")[0].removeprefix("### ").strip()
+def _title(part: str) -> str:
+    return part.partition("\n")[0].strip("#|*` ")
 
 
-def _ratio_rows(head: str) -> tuple[str, list[list[str]], str]:
-    """Splits what stands before the sections into what comes before the table, its rows, and what comes after."""
-    first, lines, last = re.fullmatch(r"(.*```text\n)(.*?)(```.*)", head, re.DOTALL).groups()  # type: ignore[union-attr]
-    return first, [re.split(r"\s{2,}", line.strip()) for line in lines.splitlines()[2:]], last
-
-
-def _shown(part: Part) -> str:
+def _shown(part: Part, what: str) -> str:
     """What stands between the marks of a part of the page."""
-    return PAGE.read_text(encoding="utf-8").partition(part.begin)[2].partition(part.end)[0].strip()
+    begin, end = part.marks(what)
+    return PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0].strip()
 
 
-def write_page(part: Part, figures: str) -> None:
-    """Writes the figures between the marks of a part of the page."""
-    PAGE.write_text(replaced(PAGE, part.begin, part.end, figures), encoding="utf-8")
+def write_page(part: Part, ratios: str, figures: str) -> None:
+    """Writes the ratios and the figures of a part of the page."""
+    for what, content in (("ratios", ratios), ("figures", figures)):
+        PAGE.write_text(replaced(PAGE, *part.marks(what), content), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -210,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"Expected some of {', '.join(one.script for one in part.benchmarks)}. Received: {options.only}."
         )
     renew = options.renew and options.only and not options.quick
-    if renew and (absent := not_shown(_shown(part), [one.script for one in chosen])):
+    if renew and (absent := not_shown(_shown(part, "figures"), [one.script for one in chosen])):
         parser.error(
             f"Expected benchmarks whose figures the page shows. Received: {', '.join(absent)}. Run all of them, "
             "without --only, to show them for the first time."
@@ -226,9 +228,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if failed:
         print(f"\nMissed an aim, or failed: {', '.join(failed)}.")
     if renew:
-        write_page(part, renewed(_shown(part), outcomes))
+        write_page(part, *(renewed(_shown(part, what), outcomes) for what in ("ratios", "figures")))
     elif not options.quick and not options.only:
-        write_page(part, figures_of(outcomes, where))
+        write_page(part, ratios_of(outcomes, where), figures_of(outcomes))
     return 1 if failed else 0
 
 

@@ -70,7 +70,7 @@ def report(results: dict[Job, list[Resumption]]) -> str:
         if job.way == REPLAY:
             tell(f"replay of a batch, {title(job)}", "training on it", a_batch / a_step, better="less")
         if job.way == ARRAYS:
-            tell(f"taking up {title(job)}", "training on a batch", brought_back / a_step, better="less")
+            tell(f"resuming on {title(job)}", "training on a batch", brought_back / a_step, better="less")
     header = ["milliseconds to bring the input back", "in all", "a batch", "training, a batch", "ratio"]
     by_state = next(chosen[job] for job in jobs if job.workers == 1 and job.way == STATE)
     by_replay = next(chosen[job] for job in jobs if job.workers == 1 and job.way == REPLAY)

@@ -6,6 +6,7 @@ after the same with `--jax`.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -13,28 +14,38 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from generated import main  # noqa: E402
+from table_notes import Notes  # noqa: E402
 
 from tests.gallery.catalogue import FOLDERS, SCRIPTS, Identical, Script  # noqa: E402
 from tests.gallery.drilled import Record, load_records  # noqa: E402
 from tests.gallery.on_jax import NOT_ON_JAX  # noqa: E402
 
 #: What each line of the log begins with.
-EVERY_LINE = "Watching over 1 worker(s) in DIRECTORY. "
+EVERY_LINE = "Watching over 1 worker in DIRECTORY. "
+
+#: Callbacks of one script, in a sentence that the log says of several.
+_OWN_CALLBACKS = re.compile(r"(?<=not kept over a restart: )[\w, ]+(?=\. Give them)")
 
 
 def words(seen: Record | None) -> str:
     """Returns a verdict in the words of the table."""
     if seen is None:
         return "not drilled"
-    return "not exact, and says so" if seen["verdict"] == "different" else seen["verdict"]
+    return "not exact" if seen["verdict"] == "different" else seen["verdict"]
 
 
-def row(script: Script, seen: Record | None, on_jax: Record | None) -> str:
+def said(line: str) -> str:
+    """Returns what the log said of a script, as it may have said it of others."""
+    told = _OWN_CALLBACKS.sub("(their names)", line.removeprefix(EVERY_LINE))
+    return re.sub(r"[*_]", r"\\\g<0>", told)  # They would be Markdown.
+
+
+def row(script: Script, seen: Record | None, on_jax: Record | None, notes: Notes) -> str:
     """Returns the row of one script."""
     why_not = NOT_ON_JAX.get(script.name)
-    there = words(on_jax) if why_not is None else f"not on JAX: {why_not}"
-    said = "" if seen is None else "<br>".join(line.removeprefix(EVERY_LINE) for line in seen["said"])
-    cells = [f"`{script.path.name}`", script.shown, words(seen), there, said]
+    there = words(on_jax) if why_not is None else notes.cell("not on JAX", why_not)
+    told = "" if seen is None else ", ".join(str(notes.number(said(line))) for line in seen["said"])
+    cells = [f"`{script.path.name}`", script.shown, words(seen), there, told]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -42,22 +53,26 @@ def tables() -> str:
     """Returns the summary and all tables as Markdown."""
     seen, there = load_records(), load_records("jax")
     identical = sum(isinstance(script.verdict, Identical) for script in SCRIPTS)
-    parts = [
-        f"{len(SCRIPTS)} scripts: {identical} identical, {len(SCRIPTS) - identical} not exact, which the log says "
-        "before the first step."
-    ]
+    parts, notes = [], Notes()
     for folder, heading in FOLDERS.items():
         lines = [
             f"### {heading}",
             "",
-            "| script | what is in it | verdict | on JAX | what the log said before |",
+            "| script | what is in it | verdict | on JAX | log |",
             "|---" * 5 + "|",
         ]
         lines += [
-            row(s, seen.get(s.name), there.get(s.name)) for s in SCRIPTS if s.name.startswith(f"{folder}/")
+            row(s, seen.get(s.name), there.get(s.name), notes)
+            for s in SCRIPTS
+            if s.name.startswith(f"{folder}/")
         ]
         parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+    summary = (
+        f"{len(SCRIPTS)} scripts: {identical} identical, {len(SCRIPTS) - identical} not exact, which the log says "
+        "before the first step. The numbers in the tables are those of this list: what the log said then, and why a "
+        "script is not on JAX."
+    )
+    return "\n\n".join([summary, str(notes), *parts])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ _CODE = {
     **{".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "sh", ".sbatch": "sh", ".json": "json"},
     **{"Dockerfile": "docker", ".service": "ini"},
 }
-_PLACEHOLDER = "YOUR-ORGANISATION"
 
 
 def on_config(config: Any) -> Any:
@@ -34,9 +33,9 @@ def on_config(config: Any) -> Any:
 
 
 def address(config: Any, path: str) -> str | None:
-    """Returns the address of a file in the repository, or None while mkdocs.yml has a placeholder for it."""
+    """Returns the address of a file in the repository, or None while mkdocs.yml has no address for it."""
     repository = str(config.extra["repository"]).rstrip("/")
-    if _PLACEHOLDER in repository:
+    if not repository:
         return None
     return f"{repository}/blob/main/{path}" if path else repository
 

@@ -1,7 +1,8 @@
 """Tables of the site that can be read on a phone.
 
-Each cell is given the heading of its column, from which site.css makes cards where the screen is narrow. Code in a
-table is broken between words only: not after a hyphen or a slash. Output in columns, which a program has aligned with
+Each cell is given the heading of its column, from which site.css makes cards where the screen is narrow; a table whose
+cells are short but for the first column stays a table there. Code in a table is broken between words only: not after a
+hyphen or a slash; a name too long for that between its parts. Output in columns, which a program has aligned with
 spaces, keeps its lines and scrolls.
 """
 
@@ -14,6 +15,13 @@ from typing import Any
 
 _OUTPUT = re.compile(r'<div class="language-text highlight">(?P<inside>.*?</pre>)', re.DOTALL)
 # In a line: two words with several spaces between them, or what a rule or a tree is drawn with.
+_SHORT = 16  # characters of a cell: "not on JAX (12)"
+_LONG = 30  # characters of a name
+_LONG_ON_A_PHONE = 16  # in the first column of a table of short cells
+_WORD = re.compile(r'<span class="word">([^<]*)</span>')
+_BREAKS = re.compile(r"[-/.:=,](?=\S)")  # A browser may break a line there.
+_WITHIN = re.compile(r"(?<=[._/=(-])(?=\w)|(?<=[a-z])(?=[A-Z])")
+
 _ALIGNED = re.compile(r"\S {2,}\S|[─├│└]")
 
 
@@ -49,6 +57,9 @@ class _Tables(HTMLParser):
         self._headings: list[str] | None = None  # None outside of tables.
         self._column = 0
         self._in_heading = False
+        self._table = 0  # Where the tag of the table is in `written`.
+        self._cell = 0  # Characters of this cell so far.
+        self._longest = 0  # Of the cells of this table that are not in its first column.
         self._code: list[str] | None = None  # What stands in the code of a cell so far; None outside of it.
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -56,6 +67,7 @@ class _Tables(HTMLParser):
         whole = self.get_starttag_text() or ""
         if tag == "table" and ("class", "highlighttable") not in attrs:
             self._headings = []
+            self._table, self._longest = len(self.written), 0
         if self._headings is None:
             self.written.append(whole)
             return
@@ -65,6 +77,7 @@ class _Tables(HTMLParser):
             self._headings.append("")
             self._in_heading = True
         elif tag == "td":
+            self._cell = 0
             if self._column < len(self._headings):
                 label = escape(self._headings[self._column].strip())
                 whole = f'<td data-label="{label}"{whole[3:]}'
@@ -79,7 +92,13 @@ class _Tables(HTMLParser):
         self._end_code()
         if tag == "th":
             self._in_heading = False
-        elif tag == "table":
+        elif tag == "td" and self._column > 1:
+            self._longest = max(self._longest, self._cell)
+        elif tag == "table" and self._headings is not None:
+            if len(self._headings) > 2 and self._longest <= _SHORT:
+                first, *rest = self.written[self._table :]
+                rest = [_WORD.sub(lambda word: _whole(word[1], _LONG_ON_A_PHONE), piece) for piece in rest]
+                self.written[self._table :] = [first.replace("<table", "<table data-short", 1), *rest]
             self._headings = None
         self.written.append(f"</{tag}>")
 
@@ -91,6 +110,7 @@ class _Tables(HTMLParser):
         """Writes text."""
         if self._in_heading and self._headings is not None:
             self._headings[-1] += data
+        self._cell += len(data)
         self._write(data)
 
     def handle_entityref(self, name: str) -> None:
@@ -113,4 +133,13 @@ class _Tables(HTMLParser):
             return
         words = "".join(self._code)
         self._code = None
-        self.written.append(re.sub(r"\S*[-/.:=,](?=\S)\S*", r'<span class="word">\g<0></span>', words))
+        self.written.append(re.sub(r"\S+", lambda word: _whole(word[0], _LONG), words))
+
+
+def _whole(word: str, longest: int) -> str:
+    """Returns a word that is not broken; one that is too long for that may be between its parts."""
+    if len(word) > longest:
+        return _WITHIN.sub("<wbr>", word)
+    if len(word) <= _LONG_ON_A_PHONE and not _BREAKS.search(word):
+        return word
+    return f'<span class="word">{word}</span>'

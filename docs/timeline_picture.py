@@ -78,7 +78,7 @@ def verdict(record: Record) -> str:
     return (
         f"VERDICT: {drill['verdict']} ({drill['tensors_compared']} tensors and all other state; "
         f"{len(drill['preemptions'])} preemptions: {strikes}; {drill['preemptions'][0]['sent']}; "
-        f"{drill['steps_lost']} steps lost, {drill['seconds_lost']:.1f} s lost)"
+        f"{drill['steps_lost']} steps lost)"
     )
 
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from generated import main  # noqa: E402
+from table_notes import Notes  # noqa: E402
 
 from tests.ways.on_jax import NOT_DRILLED, NotOnJax, verdict_of  # noqa: E402
 from tests.ways.way import STRATEGIES, Exact, KerasFails, Refused, Verdict, Warned, Way  # noqa: E402
@@ -31,42 +32,43 @@ def ways(modules: tuple[str, ...]) -> list[Way]:
     return [way for name in modules for way in importlib.import_module(f"tests.ways.catalogue.{name}").WAYS]
 
 
-def words(verdict: Verdict | None) -> str:
+#: The headings of the columns, which have to be narrow; the page explains them.
+COLUMNS = dict(zip(STRATEGIES, ("one device", "Mirrored", "2 workers"), strict=True))
+
+
+def cell(verdict: Verdict | None, notes: Notes) -> str:
     """Says a verdict in the words of the table."""
     if verdict is None:
         return "-"
     if isinstance(verdict, Exact):
-        return "exact" if verdict.condition is None else f"exact if {verdict.condition}"
+        return notes.cell("exact", None if verdict.condition is None else f"if {verdict.condition}")
     if isinstance(verdict, Warned):
-        return f"not exact, and says so: {verdict.reason}"
+        return notes.cell("not exact", verdict.reason)
     if isinstance(verdict, Refused):
-        return f"refused: {verdict.reason}"
+        return notes.cell("refused", verdict.reason)
     assert isinstance(verdict, KerasFails)
-    return f"Keras itself fails: {verdict.reason}"
+    return notes.cell("Keras fails", verdict.reason)
 
 
-def words_on_jax(way: Way) -> str:
+def cell_on_jax(way: Way, notes: Notes) -> str:
     """Says in the words of the table what is promised for a way on JAX."""
     verdict = verdict_of(way)
     if isinstance(verdict, NotOnJax):
-        return f"not on JAX: {verdict.reason}"
-    return "not drilled" if way.name in NOT_DRILLED else words(verdict)
+        return notes.cell("not on JAX", verdict.reason)
+    return "not drilled" if way.name in NOT_DRILLED else cell(verdict, notes)
 
 
 def tables() -> str:
     """Returns all tables as Markdown."""
     parts = []
     for heading, modules in TABLES.items():
-        lines = [
-            f"## {heading}",
-            "",
-            "| | " + " | ".join(STRATEGIES.values()) + " | JAX, one device |",
-            "|---" * 5 + "|",
-        ]
+        notes = Notes()
+        lines = [f"## {heading}", "", f"| | {' | '.join(COLUMNS.values())} | JAX |", "|---" * 5 + "|"]
         for way in ways(modules):
-            cells = [way.shown, *(words(way.verdicts.get(each)) for each in STRATEGIES), words_on_jax(way)]
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        parts.append("\n".join(lines))
+            cells = [way.shown, *(cell(way.verdicts.get(each), notes) for each in STRATEGIES)]
+            cells.append(cell_on_jax(way, notes))
+            lines.append("| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |")
+        parts.append("\n".join([*lines, "", str(notes)]))
     return "\n\n".join(parts)
 
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from keras_preempt.state.weights import load_weights
     from keras_preempt.training.resuming import ResumedFrom
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "Event",
@@ -56,6 +58,14 @@ _OF_TENSORFLOW = frozenset(
     {"MultiWorkerFit", "PreemptionCheckpointHandler", "PreemptionWatcher", "enable_multi_worker_fit"}
 )
 """Names that take the place of something of TensorFlow, or repair Keras on it."""
+
+
+def __dir__() -> list[str]:
+    # Without those that the backend lacks: whoever lists names, as help() does, asks for each.
+    keras: Any = sys.modules.get("keras")
+    backend = keras.backend.backend() if hasattr(keras, "backend") else os.environ.get("KERAS_BACKEND")
+    lacking = _OF_TENSORFLOW if backend and backend != "tensorflow" else frozenset()
+    return sorted({*globals(), *__all__} - lacking)
 
 
 def __getattr__(name: str) -> Any:

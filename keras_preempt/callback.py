@@ -10,9 +10,11 @@ from typing import Any, NoReturn
 
 import keras
 
+from keras_preempt.backend.keras import batches_asked
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.staging import check_staging_dir
 from keras_preempt.notices.termination import TerminationConfig, check_no_arguments
 from keras_preempt.process import log
 from keras_preempt.report.delivery import OnEvent, check
@@ -33,14 +35,15 @@ class PreemptionCallback(keras.callbacks.Callback):
     """Saves one checkpoint when the job is about to be preempted, and resumes from it bit-identically.
 
     When any worker gets a termination signal, all workers stop at the same step, write one checkpoint and
-    exit with status 75. Started again, the same script continues at the next batch as if nothing had
-    happened: weights, optimizer, random state, data order, metrics, History and the state of Keras' own
+    exit with status 75, or the platform's own. Started again, the same script continues at the next batch as if
+    nothing had happened: weights, optimizer, random state, data order, metrics, History and the state of Keras' own
     callbacks. See docs/how-it-works.md for what is guaranteed.
 
     Args:
         directory: Where to keep the checkpoints of this run: a path that all workers share, or
             ``gs://bucket/prefix``. One directory is for one run of one model.
-        termination: How notices arrive and how the job ends; None for SIGTERM and exit status 75.
+        termination: How notices arrive and how the job ends; None for SIGTERM, what the platform announces, and the
+            platform's exit status.
         save_every: When to save in the background while nothing happens: a number of optimizer steps,
             "epoch", or a time such as "10min" or a `datetime.timedelta`. None: never.
         max_to_keep: How many of the newest checkpoints to keep; at least 1.
@@ -54,7 +57,8 @@ class PreemptionCallback(keras.callbacks.Callback):
         input_state: How much of the input's iterator a checkpoint may hold. "auto": up to 64 MiB and 50,000 elements
             of shuffle buffers. A number: up to so many bytes, where a large shuffle buffer is to be saved rather than
             filled again after a restart; the save takes that much longer, and memory that much more. "replay":
-            nothing; the batches that were used are drawn again. See "The input" in docs/guarantees.md.
+            nothing; the batches that were used are drawn again. See "Input pipelines" in
+            docs/guarantees-in-detail.md.
         on_event: Called with each `keras_preempt.Event` of this worker, in a thread of its own and in their order. What
             it raises is logged once and changes nothing; training never waits for it, the end of `fit` for at most
             5 s. See docs/events.md.
@@ -66,7 +70,7 @@ class PreemptionCallback(keras.callbacks.Callback):
 
     Raises:
         ValueError: An argument is invalid.
-        ImportError: Keras does not run on TensorFlow, or one of them is too old.
+        ImportError: Keras runs on another backend than TensorFlow or JAX, or Keras or its backend is too old.
 
     Example:
         >>> model.fit(dataset, epochs=10, callbacks=[PreemptionCallback("gs://bucket/runs/1")])
@@ -77,7 +81,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         directory: str | os.PathLike[str],
         *,
         termination: TerminationConfig | None = None,
-        save_every: object = None,
+        save_every: int | str | datetime.timedelta | None = None,
         max_to_keep: int = 2,
         keep_every: int | str | datetime.timedelta | None = None,
         staging_dir: str | os.PathLike[str] | None = None,
@@ -89,24 +93,20 @@ class PreemptionCallback(keras.callbacks.Callback):
         log.show()
         backend()  # Refuses, before anything else is done, a backend on which this package does not work.
         tell_uncaught_loss()
-        if staging_dir is not None and not _is_local_path(staging_dir):
-            raise ValueError(
-                f"Expected staging_dir to be a path. Received: {staging_dir!r}. Pass an existing directory on a "
-                "local disk, or leave it out."
-            )
+        check_staging_dir(staging_dir)
         retention = Retention(max_to_keep, keep_every)
         if termination is not None and not isinstance(termination, TerminationConfig):
             raise ValueError(f"Expected termination to be a TerminationConfig. Received: {termination!r}.")
         store = open_store(drill_place.replaced(directory), staging_dir=staging_dir)
-        termination = termination or TerminationConfig()
-        check_no_arguments("save_fn", termination.save_fn)
+        config = termination or TerminationConfig()
+        check_no_arguments("save_fn", config.save_fn)
         look = interval(save_on_request, store)
         check(on_event)
         together = reading.together(store)
         self._options = Options(
             store,
             staging_dir,
-            termination,
+            config,
             chosen(save_every),
             retention,
             together,
@@ -114,6 +114,18 @@ class PreemptionCallback(keras.callbacks.Callback):
             look,
             on_event,
         )
+        given = {
+            "termination": (termination, None),
+            "save_every": (save_every, None),
+            "max_to_keep": (max_to_keep, 2),
+            "keep_every": (keep_every, None),
+            "staging_dir": (staging_dir, None),
+            "save_on_request": (save_on_request, "auto"),
+            "input_state": (input_state, "auto"),
+            "on_event": (on_event, None),
+        }
+        shown = [f"{name}={value!r}" for name, (value, default) in given.items() if value != default]
+        self._shown = ", ".join([repr(store.url), *shown])
         # Whether Keras may call the hooks at the end of a step in another thread, which waits for the logs. Otherwise
         # it waits for each step before it begins the next one.
         self.async_safe = backend().runs_ahead
@@ -121,13 +133,19 @@ class PreemptionCallback(keras.callbacks.Callback):
         self.resumed: ResumedFrom | None = None
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.
         weakref.finalize(self, backend().repair().undo)
+        weakref.finalize(self, batches_asked.watch())  # For it asks a PyDataset for batches before it does.
         self._repaired_for: weakref.ref[keras.Model] | None = None
 
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        """Refuses: two of one directory would take each other's checkpoints for their own."""
+    def __repr__(self) -> str:
+        """Returns the call that makes one like this, without what is left out."""
+        return f"PreemptionCallback({self._shown})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuses to be copied or pickled: two of one directory would take each other's checkpoints for their own."""
         raise TypeError(
-            "Expected each fit to be given a PreemptionCallback of its own. Received: a copy, as KerasTuner makes of "
-            "its callbacks for each trial. Make one with a directory for each trial in HyperModel.fit: see "
+            "Expected each fit to be given a PreemptionCallback of its own. Received: a copy, as `copy` and `pickle` "
+            "make one, and KerasTuner of its callbacks for each trial. Make a callback with a directory of its own "
+            "where fit is called; with KerasTuner, that is HyperModel.fit: see "
             '"Several fits" in docs/guarantees.md.'
         )
 
@@ -233,10 +251,3 @@ class _Last(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Nothing; spares the detour through the base class."""
-
-
-def _is_local_path(value: object) -> bool:
-    if not isinstance(value, (str, os.PathLike)):
-        return False
-    path = os.fspath(value)
-    return isinstance(path, str) and path.strip() != "" and "://" not in path and "\0" not in path

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import tensorflow as tf
 
@@ -79,6 +79,11 @@ class PreemptionCheckpointHandler:
     ) -> None:
         log.show()
         check(on_event)
+        if cluster_resolver is not None and not hasattr(cluster_resolver, "cluster_spec"):
+            raise ValueError(
+                "Expected cluster_resolver to be that of the strategy, strategy.cluster_resolver, or None. Received: "
+                f"{cluster_resolver!r}."
+            )
         tell_uncaught_loss()
         config = _as_ours(termination_config)
         place, coordinator = join(cluster_resolver)
@@ -89,12 +94,25 @@ class PreemptionCheckpointHandler:
             save_fn=config.save_fn,
             staging_dir=staging_dir,
         )
+        self._where = f"{checkpoints.directory!r}: worker {place.member} of {place.members}"
         self._count = checkpoints.count
         self._arguments = _NOTHING
         self._failed_at = -1
         self._loop = Loop(place, coordinator, checkpoints, config, on_event)
         self._runtime = self._loop.runtime
         _end_with_the_program(self)
+
+    def __repr__(self) -> str:
+        """Says where it saves, which worker this is, and how far the loop has come."""
+        over = ", over" if self._loop.over else ""
+        return f"<PreemptionCheckpointHandler of {self._where}, {self.total_run_calls} calls{over}>"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuses to be copied or pickled: a loop has one handler, which ends with it."""
+        raise TypeError(
+            "Expected each loop to have a PreemptionCheckpointHandler of its own. Received: a copy, as `copy` and "
+            "`pickle` make one. Make the handler in the process in which the loop runs."
+        )
 
     @property
     def resumed(self) -> ResumedFrom | None:

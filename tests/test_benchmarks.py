@@ -269,8 +269,10 @@ def test_the_figures_of_some_benchmarks_are_put_anew_among_those_of_the_others()
 
     old = [outcome("a.py", 1.0), outcome("b.py", 2.0, code=1), outcome("c.py", 3.0)]
     new = [old[0], outcome("b.py", 4.0), outcome("c.py", 5.0, code=1)]
-    figures = every.figures_of(old, "somewhere")
-    assert every.renewed(figures, new[1:]) == every.figures_of(new, "somewhere")
+    figures, ratios = every.figures_of(old), every.ratios_of(old, "somewhere")
+    assert every.renewed(figures, new[1:]) == every.figures_of(new)
+    assert every.renewed(ratios, new[1:]) == every.ratios_of(new, "somewhere")
     assert every.renewed(figures, []) == figures
+    assert every.renewed(ratios, []) == ratios
     # That can only be refused before it is run.
     assert every.not_shown(figures, ["c.py", "d.py"]) == ["d.py"]

@@ -7,8 +7,11 @@ TensorFlow and the other dependencies are borrowed from the running environment,
 from __future__ import annotations
 
 import email
+import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -108,21 +111,22 @@ def test_the_description_on_the_index_has_no_link_that_leads_nowhere(wheel: Path
     links = re.findall(r"""\]\(([^)]*)\)|(?:src|srcset)="([^"]*)\"""", description)
     assert links
     assert all("".join(link).startswith("https://") for link in links)
-    assert "YOUR-ORGANISATION" not in str(fields)
+    assert "YOUR-" not in str(fields)
 
 
 def test_links_of_the_readme_lead_to_the_tag_in_the_repository_once_its_address_is_known() -> None:
     hook = program("hatch_build.py")
     settings = (ROOT / "mkdocs.yml").read_text()
-    assert hook.address(settings) is None, "a placeholder"
-    known = re.sub(r"(repository:) \S+", r"\1 https://example.org/keras-preempt/", settings)
+    assert hook.address('extra:\n  repository: ""\n') is None
+    known = re.sub(r"( repository:) \S+", r"\1 https://example.org/keras-preempt/", settings)
     address = hook.address(known)
     assert address == "https://example.org/keras-preempt"
     with pytest.raises(ValueError, match="Received: none"):
         hook.address("site_name: keras_preempt")
     readme = (ROOT / "README.md").read_text()
     assert "](docs/guarantees.md)" in readme
-    made = hook.description(readme, address, "v1.2.3")
+    assert hook.tag("1.3.0.dev0") == "main", "there is no tag between two releases"
+    made = hook.description(readme, address, hook.tag("1.2.3"))
     assert "](https://example.org/keras-preempt/blob/v1.2.3/docs/guarantees.md)" in made
     assert 'src="https://example.org/keras-preempt/raw/v1.2.3/docs/images/timeline-light.svg"' in made
     assert not re.search(r"""\]\((?!https:)|(?:src|srcset)="(?!https:)""", made)
@@ -153,6 +157,51 @@ def test_the_installed_command_starts_in_both_ways(
     for command in ([f"{installed}/keras-preempt"], [f"{installed}/python", "-m", "keras_preempt"]):
         said = run(*command, "--version", cwd=tmp_path, env=clean_environment(tmp_path))
         assert said.strip() == f"keras-preempt, version {keras_preempt.__version__}"
+
+
+def test_the_dockerfile_copies_all_that_its_installation_needs(tmp_path: Path) -> None:
+    assert not (ROOT / ".dockerignore").exists(), "what it leaves out would have to be left out here"
+    text = (ROOT / "examples" / "Dockerfile").read_text()
+    steps = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    assert [name for name, _ in steps] == ["FROM", "COPY", "COPY", "RUN", "COPY", "ENTRYPOINT"]
+    image = tmp_path / "image"
+    for name, rest in steps:
+        if name == "COPY":
+            *sources, target = rest.split()
+            for source in map(ROOT.joinpath, sources):
+                if source.is_dir():
+                    shutil.copytree(source, f"{image}{target}", ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    assert target.endswith("/"), "a folder that COPY makes"
+                    (image / target.strip("/")).mkdir(parents=True, exist_ok=True)
+                    shutil.copy(source, f"{image}{target}")
+        elif name == "RUN":
+            install, _, clean_up = rest.partition(" && ")
+            *command, package = shlex.split(install)
+            assert (command, clean_up) == (["pip", "install", "--no-cache-dir"], "rm -r /src")
+            path, _, wanted = package.rstrip("]").partition("[")
+            alone = ["--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+            run(sys.executable, "-m", "pip", "wheel", "-qq", *alone, "-w", tmp_path, f"{image}{path}")
+            shutil.rmtree(f"{image}/src")
+        elif name == "ENTRYPOINT":
+            assert (image / json.loads(rest)[1].strip("/")).is_file()
+    (made,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(made) as archive:
+        assert set(archive.namelist()) >= SOURCES
+        (metadata,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        fields = email.message_from_bytes(archive.read(metadata))
+    assert fields["Version"] == keras_preempt.__version__
+    assert set(wanted.split(",")) <= set(fields.get_all("Provides-Extra", []))
+
+
+def test_placeholders_stand_only_in_examples_that_say_to_replace_them() -> None:
+    texts = [*ROOT.glob("*.*"), ROOT / "Makefile", *ROOT.glob("docs/**/*.*"), *ROOT.glob("examples/**/*")]
+    readable = [path for path in texts if path.is_file() and path.suffix not in {".png", ".pyc"}]
+    named = {path for path in readable if re.search("YOUR[-_]|<your|example-org", path.read_text())}
+    assert ROOT / "examples" / "Dockerfile" in named
+    for path in named - {ROOT / "examples" / "Dockerfile"}:
+        assert path.is_relative_to(ROOT / "examples"), path
+        assert "in place of `YOUR-...`" in " ".join((path.parent / "README.md").read_text().split()), path
 
 
 def extras() -> dict[str, list[Requirement]]:

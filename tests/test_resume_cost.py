@@ -22,7 +22,7 @@ JOURNAL = {
     "fit_began": 106.0,
     "built_in_fit": 0.5,
     "input_restored_in": 0.25,
-    "how": "by replay of 1 iterators and 20 batches",
+    "how": "by replay of 1 iterator, 20 batches",
     "restored": 107.5,
     "batches": 21,
     "steps": [110.0, 110.5, 111.0, 112.0],

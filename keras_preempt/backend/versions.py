@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 
+from keras_preempt.checkpoint.errors import PicklableError
+
 OLDEST_KERAS = "3.8.0"
 """Keras before 3.7 cannot begin an epoch midway; 3.7 cannot make a random seed under a strategy."""
 
@@ -29,7 +31,7 @@ OLDEST_KERAS_ON_JAX = "3.15.1"
 """The only one that was verified on JAX so far."""
 
 
-class _UnsupportedVersion(ImportError):
+class _UnsupportedVersion(PicklableError, ImportError):
     """The installed version of a package lacks a private name that this package needs, or has changed it."""
 
     def __init__(self, package: str, version: str, verified: tuple[str, ...], expected: str) -> None:

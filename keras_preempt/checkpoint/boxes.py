@@ -14,7 +14,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from keras_preempt.checkpoint.errors import PicklableError
 from keras_preempt.checkpoint.partition import TensorSpec, check_distinct, dtype_of, elements
+from keras_preempt.process.words import numbered
 
 Point = tuple[int, ...]
 """An index into every dimension of a tensor."""
@@ -150,7 +152,7 @@ class ShardedSpec:
         return Box(self.name, self.dtype, self.shape, piece.start, piece.stop)
 
 
-class PiecesLost(ValueError):
+class PiecesLost(PicklableError, ValueError):
     """Nobody that is left holds some pieces of the model.
 
     Attributes:
@@ -158,11 +160,10 @@ class PiecesLost(ValueError):
     """
 
     def __init__(self, lost: Sequence[Box], holders: Collection[int]) -> None:
-        named = ", ".join(str(member) for member in sorted(holders))
         super().__init__(
             "Expected every piece of the model to be held by a worker that is there. Received: "
-            f"{len(lost)} that only worker(s) {named} held, such as {lost[0].key}, and they are gone, or too late, "
-            "without having written them. Nothing was committed; the newest earlier checkpoint stays valid."
+            f"{len(lost)} that only {numbered('worker', holders)} held, such as {lost[0].key}, and did not write: "
+            "gone, or too late. Nothing was committed; the newest earlier checkpoint stays valid."
         )
         self.holders = tuple(sorted(holders))
 

@@ -24,6 +24,7 @@ from keras_preempt.checkpoint.errors import (
 from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file, part_file
 from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.process.words import numbered
 
 _SAME_COMMIT = ("step", "attempt", "position")
 
@@ -199,10 +200,7 @@ def _why_needed(attempt: Attempt, lost: Sequence[int]) -> str:
     }
     if not alone:
         return "Check that all workers share the directory."
-    return (
-        f"Worker(s) {some(sorted(alone))} alone held part of the model, and died, or are too slow, before they have "
-        "written it."
-    )
+    return f"Part of the model was held only by {numbered('worker', alone)}: dead, or too slow to write it."
 
 
 def check_fence(store: Store, incarnation: int) -> None:

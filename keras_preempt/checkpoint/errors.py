@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 _LONGEST = 500  # characters of a message that may come from a file
 
 
-class CheckpointError(Exception):
+def _remade(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+    """Makes an error of what it was raised with, as it is, not of what its own constructor takes."""
+    error = kind.__new__(kind, *arguments)
+    python_s_own = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    python_s_own.__init__(error, *arguments)  # type: ignore[misc]
+    return error
+
+
+class PicklableError(Exception):
+    """An error that reaches another process as it is, by `pickle`: the message, and what it carries.
+
+    Python would call the constructor with the message, which those that compose the message do not take.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = cast("tuple[Any, ...]", super().__reduce__())
+        return _remade, (type(self), made[1]), *made[2:]
+
+
+class CheckpointError(PicklableError):
     """Base of every error that the checkpoint layer raises on purpose."""
 
 
@@ -81,6 +102,13 @@ class CorruptCheckpoint(CheckpointError):
         )
         self.file = file
         self.why = why
+
+
+def why_unusable(directory: str, error: Exception) -> str:
+    """Says what is wrong with a checkpoint, in a line that names its folder and what follows from that."""
+    if isinstance(error, CorruptCheckpoint):
+        return f"{error.file.removeprefix(f'{directory}/')} is not what was written: {error.why}"
+    return str(error).rstrip(".")
 
 
 class UnsupportedFormat(CheckpointError):

@@ -11,6 +11,7 @@ from keras_preempt.checkpoint.errors import CheckpointError, one_line
 from keras_preempt.checkpoint.fields import of_file
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Own, Reading
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
+from keras_preempt.process.words import counted
 
 SETUP = "setup"
 """The field of a worker's state that holds the `Setup` it was saved on."""
@@ -160,8 +161,9 @@ def load_with(reading: Reading, info: CheckpointInfo, member: int, setup: Setup)
         return reading.load(member)
     if saved_on is None:
         raise CheckpointError(
-            f"Expected a checkpoint that says what it was trained on, to continue it on {setup.workers} workers. "
-            f"Received: {info.directory}, which does not. Start {members} workers."
+            "Expected a checkpoint that says what it was trained on, to continue it on "
+            f"{counted(setup.workers, 'worker')}. Received: {info.directory}, which does not. "
+            f"Start {counted(members, 'worker')}."
         )
     tensors, workers = reading.load_all()
     own = next(each for each in workers if each.member == source)

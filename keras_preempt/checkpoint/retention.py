@@ -58,11 +58,23 @@ class Retention:
                 "least the newest checkpoint."
             )
         every = self.keep_every
-        if not (every is None or every == "epoch" or _is_count(every) or seconds_of(every) is not None):
+        by_epoch = isinstance(every, str) and every == "epoch"
+        if not (every is None or by_epoch or _is_count(every) or seconds_of(every) is not None):
             raise ValueError(
                 "Expected keep_every to be a positive number of steps, 'epoch', a time such as '90s', '10min', "
                 f"'1h' or a timedelta, or None. Received: {every!r}. Leave it out to keep only the newest."
             )
+
+    def __str__(self) -> str:
+        """Says which checkpoints stay, such as "the newest 2 stay, and the first of every epoch"."""
+        stay = "the newest stays" if self.max_to_keep == 1 else f"the newest {self.max_to_keep} stay"
+        every = self.keep_every
+        if every is None:
+            return stay
+        period = f"{every:,} steps" if isinstance(every, int) else str(every)
+        if isinstance(every, datetime.timedelta):
+            period = f"{every.total_seconds():g} s"
+        return f"{stay}, and the first of every {period}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as JSON data."""

@@ -15,6 +15,7 @@ from keras_preempt.checkpoint.errors import (
     NotFound,
     UnsupportedFormat,
     one_line,
+    why_unusable,
 )
 from keras_preempt.checkpoint.layout import MANIFEST, RUN, is_attempt, parse_step
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed
@@ -136,9 +137,10 @@ def read_chosen(
                 if is_removed(store, info):
                     removed = True
                     continue
-                wrong[info.directory] = f"{info.directory}: {error}"
+                why = why_unusable(info.directory, error)
+                wrong[info.directory] = f"{info.directory}: {why}"
                 if step is None:
-                    logger.warning("The checkpoint %s is not used: %s", info.directory, error)
+                    logger.warning("The checkpoint %s is not used: %s.", info.directory, why)
         if not removed:
             break
     raise NoSuchCheckpoint(_nothing(store.url, step, infos, list(wrong.values())))
@@ -158,8 +160,10 @@ def is_removed(store: Store, info: CheckpointInfo) -> bool:
 def _nothing(url: str, step: int | None, infos: list[CheckpointInfo], wrong: list[str]) -> str:
     wanted = "a checkpoint" if step is None else f"a checkpoint of step {step}"
     if wrong:
-        told = "; ".join(reason.rstrip(".") for reason in wrong)
-        return f"Expected {wanted} that can be read in {url}. Received: {told}."
+        return (
+            f"Expected {wanted} that can be read in {url}. Received: {len(wrong)} that cannot: {'; '.join(wrong)}. "
+            "Put the files back from a copy; keras-preempt inspect DIR --verify checks each of them."
+        )
     steps = list(dict.fromkeys(info.step for info in infos))
     if not steps:
         return (

@@ -12,7 +12,7 @@ from keras_preempt.checkpoint.retention import Retention, removable, remove
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.options import directory_argument, opened_run
 from keras_preempt.cli.terminal import Terminal, shown_size
-from keras_preempt.report.tables import counted
+from keras_preempt.process.words import counted
 
 _DONE, _NOT_DONE = 0, 1
 
@@ -65,11 +65,11 @@ def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopp
         below = newest + 1 if stopped else newest
         going = removable(store, retention, below)
         if not going:
-            terminal.line(f"Nothing to remove in {store.url} ({_in_words(retention)}).")
+            terminal.line(f"Nothing to remove in {store.url} ({retention}).")
             return _DONE
         sizes = {folder: sum(file.size for file in store.list(folder)) for folder in going}
         terminal.table(
-            f"To be removed from {store.url} ({_in_words(retention)})",
+            f"To be removed from {store.url} ({retention})",
             ["folder", "size"],
             [[folder, shown_size(size)] for folder, size in sizes.items()],
         )
@@ -127,11 +127,3 @@ def _retention(store: Store, newest: int, max_to_keep: int | None, keep_every: s
         return Retention(max_to_keep or kept.max_to_keep, every)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-
-
-def _in_words(retention: Retention) -> str:
-    stay = "the newest stays" if retention.max_to_keep == 1 else f"the newest {retention.max_to_keep} stay"
-    every = retention.keep_every
-    if every is None:
-        return stay
-    return f"{stay}, and the first of every {every if isinstance(every, str) else f'{every} steps'}"

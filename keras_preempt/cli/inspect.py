@@ -23,7 +23,8 @@ from keras_preempt.cli.checkpoint_summary import (
 from keras_preempt.cli.inspect_compare import compare_checkpoints, print_differences
 from keras_preempt.cli.options import directory_argument, json_option, opened_run
 from keras_preempt.cli.terminal import Terminal, shown_size
-from keras_preempt.report.tables import counted, some
+from keras_preempt.process.words import counted
+from keras_preempt.report.tables import some
 
 _GOOD, _NOT_GOOD = 0, 1
 
@@ -130,8 +131,8 @@ def print_run(terminal: Terminal, run: RunSummary) -> None:
         batch, batches = run.setup.get("global_batch"), run.setup.get("batches")
         counts = [(run.setup.get(f"{noun}s"), noun) for noun in ("worker", "replica")]
         parts = [counted(count, noun) for count, noun in counts if isinstance(count, int)]
-        parts += [f"{batch} samples a step"] if batch else []
-        parts += [f"{batches} steps an epoch"] if batches else []
+        parts += [f"{counted(batch, 'sample')} a step"] if batch else []
+        parts += [f"{counted(batches, 'step')} an epoch"] if batches else []
         terminal.line(f"  begun on {', '.join(parts)}")
     last = utc(run.last_start_at)
     since = f", the last time at {last.replace('T', ' ').rstrip('Z')}" if last else ""

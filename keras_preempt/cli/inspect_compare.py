@@ -17,6 +17,7 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.cli.compare import compare_json, compare_tensors
 from keras_preempt.cli.terminal import Terminal
+from keras_preempt.process.words import counted
 from keras_preempt.report.progress import transfer
 
 _NEWEST = "newest"
@@ -102,11 +103,12 @@ def print_differences(terminal: Terminal, compared: Compared) -> None:
     if len(compared.state) > _NAMED:
         terminal.line(f"  and {len(compared.state) - _NAMED} more places of other state")
     if compared.identical:
-        terminal.line(f"identical: {len(rows)} tensors, and all other state", style="bold green")
+        terminal.line(f"identical: {counted(len(rows), 'tensor')}, and all other state", style="bold green")
         return
     differing = sum(tensor.difference is not None for tensor in compared.tensors)
     terminal.line(
-        f"different: {differing} of {len(rows)} tensors, {len(compared.state)} places of other state",
+        f"different: {differing} of {counted(len(rows), 'tensor')}, {counted(len(compared.state), 'place')} of other "
+        "state",
         style="bold red",
     )
 

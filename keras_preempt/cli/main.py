@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import os
 import signal
@@ -41,6 +42,16 @@ class _LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, _COMMANDS, n=1)
+            cure = f"Did you mean {near[0]!r}?" if near else f"The commands are {', '.join(_COMMANDS)}."
+            raise click.UsageError(f"Expected a command. Received: {name!r}. {cure}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 @click.group(
@@ -81,7 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = cli.main(arguments, prog_name="keras-preempt", standalone_mode=False, obj=argv is None)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "keras-preempt"
-        click.echo(f"Error: {error.format_message()} (Try: {path} --help)", err=True)
+        said = error.format_message()
+        said += "" if said.endswith((".", "?")) else "."
+        click.echo(f"Error: {said}{_dashes(error)} (Try: {path} --help)", err=True)
         return error.exit_code
     except click.ClickException as error:
         click.echo(f"Error: {error.format_message()}", err=True)
@@ -90,6 +103,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo("Interrupted.", err=True)
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _dashes(error: click.UsageError) -> str:
+    """Says where the user's program stands, if it or one of its options may have been taken for ours."""
+    if error.ctx is None or "COMMAND..." not in " ".join(error.ctx.command.collect_usage_pieces(error.ctx)):
+        return ""
+    if not (isinstance(error, click.NoSuchOption) or "unexpected extra argument" in error.format_message()):
+        return ""
+    return " If that belongs to your program, put '--' before the program: -- python train.py --epochs 3."
 
 
 _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

@@ -52,8 +52,8 @@ _MADE, _NOT_FINISHED = 0, 4
 @click.option(
     "--over",
     is_flag=True,
-    help="Nothing of the run is going on any more. Without it, workers on other machines that have told no end are "
-    "taken as running until now.",
+    help="Nothing of the run is going on any more. Without it, workers on other machines that have not reported an "
+    "end are taken as running until now.",
 )
 @click.option(
     "--watch",

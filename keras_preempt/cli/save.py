@@ -167,7 +167,7 @@ class _Job:
         for event in self._following.news():
             self._take(event, asked)
         if not self.how_it_ended and this_process.is_alive(self._process) is False:
-            self.how_it_ended = f"worker 0 of start {self.number} is gone without a word"
+            self.how_it_ended = f"worker 0 of start {self.number} is gone, and reported no end"
 
     def _take(self, event: dict[str, Any], asked: SaveRequest | None) -> None:
         kind = event["event"]

@@ -19,11 +19,12 @@ from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.options import CannotRead
 from keras_preempt.cli.terminal import Terminal
+from keras_preempt.process.words import counted
 from keras_preempt.report import journal
 from keras_preempt.report.account import Account
 from keras_preempt.report.life import End
 from keras_preempt.report.loading import Looks, NothingTold
-from keras_preempt.report.tables import clock, counted, headline, length, losses, summary
+from keras_preempt.report.tables import clock, headline, length, losses, summary
 
 PATIENCE = {False: (1.0, 5.0), True: (10.0, 60.0)}
 """Seconds between two looks, by whether each is a request to a bucket: right after something has happened, and at the

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.storage.advice import advice
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
 
 
@@ -25,9 +26,9 @@ def scratch_directory(purpose: str) -> Iterator[Path]:
     try:
         directory = StagingDirectory(purpose=purpose)
     except StoreUnavailable as error:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
         raise OSError(
-            f"Expected a temporary directory to work in. Received: {error.__cause__ or error}. "
-            "Make it writable, or set TMPDIR."
+            f"Expected a temporary directory to work in. Received: {cause}. {advice(cause)} TMPDIR names it."
         ) from error
     with directory:
         yield directory.path

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.backend.place import PREEMPTION_NOTICE_KEY
 from keras_preempt.notices.notice import Notice
+from keras_preempt.process.words import counted
 
 SOURCE = "coordination key"
 
@@ -40,7 +41,9 @@ def announcement(workers: int, notice: Notice, left: str) -> str:
         left: How much time is left, such as " in 30 s".
     """
     task = task_named_by(notice)
-    who = f"the coordinator of {workers} remote worker(s)" if task is None else f"remote worker {task}"
+    who = (
+        f"the coordinator of {counted(workers, 'remote worker')}" if task is None else f"remote worker {task}"
+    )
     saves = "The coordinator saves when the execution in flight is over."
     return f"{notice.reason}: {who} is about to be ended{left}. {saves}"
 

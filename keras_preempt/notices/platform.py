@@ -107,6 +107,10 @@ class Platform:
             waits_for_workers=row.waits_for_workers,
         )
 
+    def without_coordination_key(self) -> Platform:
+        """This platform for a process without a coordination service, or with one that has no such key."""
+        return replace(self, sources=tuple(name for name in self.sources if name != COORDINATION_KEY))
+
     def describe(self) -> str:
         """Where this is and how that was found, for the log."""
         return f"{self.name} ({'; '.join(self.reasons)})" if self.reasons else self.name

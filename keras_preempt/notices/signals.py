@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import operator
 import os
 import signal
 import socket
@@ -52,9 +53,11 @@ def parse_signals(names: Iterable[str | int | signal.Signals]) -> tuple[signal.S
             if isinstance(name, str):
                 wanted = name.upper()
                 number = signal.Signals[wanted if wanted.startswith("SIG") else "SIG" + wanted]
+            elif isinstance(name, bool):
+                raise ValueError
             else:
-                number = signal.Signals(name)
-        except (KeyError, ValueError):
+                number = signal.Signals(operator.index(name))
+        except (KeyError, ValueError, TypeError):
             raise ValueError(
                 f"Expected names of signals, such as 'SIGTERM' or 'SIGUSR1'. Received: {name!r}."
             ) from None

@@ -94,17 +94,29 @@ class TerminationConfig:
         self.exit_fn = exit_fn
         self.grace_period = _parse_grace_period(grace_period)
         self.save_fn = save_fn
-        if not isinstance(signals, Iterable):
+        try:
+            names = signals if isinstance(signals, str) else tuple(signals)
+        except TypeError:
             raise ValueError(
                 f"Expected signals to be names of signals, such as ('SIGTERM', 'SIGUSR1'). Received: {signals!r}."
-            )
-        self.signals = parse_signals(signals)
+            ) from None
+        self.signals = parse_signals(names)
         self.exit_code = _parse_exit_code(exit_code)
         if not isinstance(save_on_interrupt, bool):
             raise ValueError(
                 f"Expected save_on_interrupt to be True or False. Received: {save_on_interrupt!r}."
             )
         self.save_on_interrupt = save_on_interrupt
+
+    def __repr__(self) -> str:
+        """Returns the call that makes one like this, without what is left open."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        given["signals"] = tuple(number.name for number in self.signals)
+        if self.signals == (signal.SIGTERM,):
+            del given["signals"]
+        if self.save_on_interrupt:
+            del given["save_on_interrupt"]
+        return f"TerminationConfig({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 @dataclass(frozen=True)
@@ -143,7 +155,8 @@ class Termination:
         elif lead and any(name in CLOUDS for name in self.sources):
             grace = f"grace as a notice says, {lead:g} s for maintenance"
         else:
-            grace = "grace as a notice says, else none"
+            clouds = any(name in CLOUDS for name in self.sources)
+            grace = "grace as a notice says" if clouds else "no grace period known, so it saves at once"
         leaves = "exit_fn" if self.exit_fn is not None else f"exit status {self.exit_code}"
         after = " once the workers are gone" if self.waits_for_workers else ""
         return f"Platform: {self.platform.describe()}. Notices from {heard or 'nowhere'}; {grace}; {leaves}{after}."

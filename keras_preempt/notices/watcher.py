@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from types import TracebackType
+from typing import NoReturn
 
 from keras_preempt.agreement.coordinator import CoordinationLost
 from keras_preempt.backend.seam import backend
@@ -54,6 +55,18 @@ class PreemptionWatcher:
         # Also when the watcher is forgotten, and before the interpreter ends: a thread that waits in TensorFlow then
         # can take the process down.
         self._stop = weakref.finalize(self, source.stop)
+
+    def __repr__(self) -> str:
+        """Says what was heard."""
+        told = self.preemption_message
+        return f"<PreemptionWatcher: {'nothing' if told is None else told} was preempted>"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuses to be copied or pickled: a thread of this process waits for it."""
+        raise TypeError(
+            "Expected each process to have a PreemptionWatcher of its own. Received: a copy, as `copy` and `pickle` "
+            "make one. Make the watcher in the process that watches."
+        )
 
     def __enter__(self) -> PreemptionWatcher:
         return self

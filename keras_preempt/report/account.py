@@ -56,6 +56,7 @@ class Incarnation:
         skipped: Newer checkpoints that could not be used, each with the reason.
         lost: Its steps that had to be run again, or will have to; a lower bound if not `lost_exactly`.
         lost_exactly: Whether `lost` is the exact number.
+        lost_at_most: An upper bound of them; None if there is none.
         lost_why: Why steps were lost, or why the number is not known, in words; empty if none were lost.
         kept_until: The step before which nothing was lost; None if nothing was lost at all.
     """
@@ -71,6 +72,7 @@ class Incarnation:
     skipped: tuple[str, ...]
     lost: int = 0
     lost_exactly: bool = True
+    lost_at_most: int | None = 0
     lost_why: str = ""
     kept_until: int | None = None
 
@@ -194,3 +196,10 @@ class Account:
     def lost_exactly(self) -> bool:
         """Whether `lost` is the exact number and not only a lower bound."""
         return all(incarnation.lost_exactly for incarnation in self.incarnations)
+
+    @property
+    def lost_at_most(self) -> int | None:
+        """An upper bound of the steps that had to be run again, or will have to; None if there is none."""
+        bounds = [incarnation.lost_at_most for incarnation in self.incarnations]
+        known = [bound for bound in bounds if bound is not None]
+        return sum(known) if len(known) == len(bounds) else None

@@ -54,8 +54,8 @@ def account(
     found = [*gaps, *_missing(incarnations, logs)]
     if assumed:
         found.append(
-            f"{_some(assumed)} told no end and cannot be looked at from here: taken as running until now; if it "
-            "is over, pass --over"
+            f"{_some(assumed)}: no end is recorded, and the process cannot be looked at from here: taken as running "
+            "until now; if it is over, pass --over"
         )
     return Account(
         tuple(incarnations),
@@ -303,5 +303,10 @@ def _with_loss(start: Incarnation, limit: int | None, pending: bool) -> Incarnat
     if exact:
         why = f"{will} from step {limit}, and this one had done {start.last_step}"
     else:
-        why = f"{will} from step {limit}; how far this one had come after step {start.last_step}, it could not tell"
-    return replace(start, lost=lost, lost_exactly=exact, lost_why=why, kept_until=limit)
+        why = f"{will} from step {limit}; what this one had done after step {start.last_step} is not recorded"
+    at_most: int | None = lost
+    if not exact:
+        ahead = min((life.ahead for life in start.lives if life.ahead is not None), default=None)
+        # Events can be lost with a killed process, but not the checkpoint that was restored.
+        at_most = None if ahead is None else max(limit, start.last_step) + ahead - limit
+    return replace(start, lost=lost, lost_exactly=exact, lost_at_most=at_most, lost_why=why, kept_until=limit)

@@ -37,6 +37,10 @@ class Event:
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
 
+    def __repr__(self) -> str:
+        """Returns the call that makes one like this."""
+        return f"Event({self.kind!r}, {self.time!r}, {self.worker!r}, {self.start!r}, {dict(self.fields)!r})"
+
     @property
     def step(self) -> int | None:
         """How many optimizer steps it is about: done, saved or restored; None where it does not say."""
@@ -143,6 +147,11 @@ SCHEMA: Mapping[str, Kind] = {
             "epoch": Field("int", "zero-based epoch"),
             "step": _STEP_OR_NONE,
             "epochs": Field("int", "as `fit` was asked"),
+            "ahead": Field(
+                "int | None",
+                "how many steps can be done after the newest one that an event names; None unless `save_every` is a "
+                "number of steps",
+            ),
         },
     ),
     "first_step": Kind("the first step is done", {"step": _STEP_OR_NONE, "seconds": _SECONDS}),

@@ -315,12 +315,12 @@ class Milestones:
             read_seconds=self._read_seconds,
         )
 
-    def ready(self, position: Position, epochs: int) -> None:
-        """The first step is next, at `position`."""
+    def ready(self, position: Position, epochs: int, ahead: int | None) -> None:
+        """The first step is next, at `position`; `ahead` as `SCHEMA` has it."""
         self._first_step = position.step
         self._ready_at = time.time()
         self.awaits_step = True
-        self._events.emit("ready", epoch=position.epoch, step=position.step, epochs=epochs)
+        self._events.emit("ready", epoch=position.epoch, step=position.step, epochs=epochs, ahead=ahead)
 
     def passed(self, position: Position) -> bool:
         """The fit has reached a boundary; returns whether it has just done its first step."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+import statistics
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from keras_preempt.process.words import counted
 from keras_preempt.report.account import Account, Incarnation, Notice, Save
 from keras_preempt.report.life import End, Life
-from keras_preempt.report.tables import clock, counted, ended, length, lost, some
+from keras_preempt.report.tables import clock, ended, length, lost, some
 
 MOST = 400
 """Entries of a page; of more, the oldest saves and notices are left out."""
+
+_FOLDED = 4
+"""Entries of a kind in a row that a page folds into one."""
 
 _HOSTS_NAMED = 3
 _NOTABLE = (End.FAILED, End.KILLED, End.SILENT)
@@ -27,6 +33,7 @@ class Entry:
         what: A word: "start", "train", "notice", "save", "end" or "worker".
         words: The same in words.
         end: How that start or worker ended, if it did.
+        alike: The same for entries of a kind, in words; empty for those that are always shown.
     """
 
     key: str
@@ -35,6 +42,7 @@ class Entry:
     what: str
     words: str
     end: End | None = None
+    alike: str = ""
 
 
 def entries(account: Account) -> list[Entry]:
@@ -63,6 +71,27 @@ def shortened(all_entries: Sequence[Entry], needed: Collection[str]) -> list[Ent
     others = [entry.key for entry in all_entries if entry.key not in is_spare]
     without = set([*spare, *others][: max(0, len(all_entries) - MOST)])
     return [entry for entry in all_entries if entry.key not in without]
+
+
+def folded(shown: Sequence[Entry], needed: Collection[str]) -> Iterator[tuple[str, list[Entry]]]:
+    """Yields entries in a row that are of a kind, with what they have in common in words; one by one without words.
+
+    Args:
+        shown: In the order of time.
+        needed: The keys of those that something refers to; they stand alone.
+    """
+    for alike, found in itertools.groupby(shown, lambda entry: "" if entry.key in needed else entry.alike):
+        row = list(found)
+        if alike and len(row) >= _FOLDED:
+            yield _in_common(alike, row), row
+        else:
+            yield from (("", [entry]) for entry in row)
+
+
+def _in_common(alike: str, row: Sequence[Entry]) -> str:
+    apart = statistics.median(after.at - before.at for before, after in itertools.pairwise(row))
+    often = f", about every {length(apart)}" if apart >= 1.0 else ""
+    return f"{alike}: {len(row)} times{often}; the last one: {row[-1].words}"
 
 
 def end_key(start: Incarnation) -> str:
@@ -108,7 +137,7 @@ def _start(start: Incarnation) -> list[Entry]:
     if start.end is End.RUNNING:
         return found
     found += [_worker(life) for life in start.lives if life.end in _NOTABLE]
-    cost = f"; steps lost: {lost(start.lost, start.lost_exactly)}" if start.lost_why else ""
+    cost = f"; steps lost: {lost(start)}" if start.lost_why else ""
     words = f"start {number} {ended(start)}{cost}"
     found.append(Entry(end_key(start), start.ended, number, "end", words, start.end))
     return found
@@ -126,14 +155,17 @@ def _notice(notice: Notice) -> Entry:
     words = f"{what}: {notice.reason} to w{notice.member} ({notice.source})"
     if notice.deadline is not None:
         words += f"; its machine goes in {length(max(0.0, notice.deadline - notice.at))}"
-    return Entry(notice_key(notice), notice.at, notice.incarnation, "notice", words)
+    alike = f"{what}: {notice.reason}"
+    return Entry(notice_key(notice), notice.at, notice.incarnation, "notice", words, alike=alike)
 
 
 def _save(save: Save) -> Entry:
     words = f"step {save.step:,} saved in {length(save.seconds)}"
     if save.missing:
         words += f", without the parts of {some([f'w{member}' for member in save.missing], 3)}"
-    return Entry(save_key(save.incarnation, save.step), save.at, save.incarnation, "save", words)
+    alike = "" if save.missing else "saved"
+    key = save_key(save.incarnation, save.step)
+    return Entry(key, save.at, save.incarnation, "save", words, alike=alike)
 
 
 def line(entry: Entry, account: Account) -> str:

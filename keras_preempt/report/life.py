@@ -40,7 +40,7 @@ MEANINGS = {
     SAVE: "training stood still for a save",
     LEAVE: "from the end of the fit to the end of the process",
     IDLE: "no process: from the end of one to the start of the next",
-    UNTOLD: "no end was told: it trained on for a while, or was gone already",
+    UNTOLD: "no end is recorded: it trained on for a while, or was gone already",
     UNACCOUNTED: "events are missing",
 }
 """What a worker can have spent its time on, in the order of display."""
@@ -213,6 +213,7 @@ class Life:
         course: When how many steps were done, as far as known.
         host: The machine that it ran on; None if it did not say.
         versions: Those of its software, by name; empty if it did not say.
+        ahead: How many steps it can have done after `last_step`, if it did not end there; None if that is not known.
     """
 
     incarnation: int
@@ -226,6 +227,7 @@ class Life:
     course: tuple[Mark, ...] = ()
     host: str | None = None
     versions: tuple[tuple[str, str], ...] = ()
+    ahead: int | None = None
 
     @property
     def began(self) -> float:
@@ -318,6 +320,7 @@ def live(
         course.marks(events),
         host,
         versions,
+        next((whole(event, "ahead") for event in events if event["event"] == "ready"), None),
     )
 
 
@@ -352,7 +355,7 @@ def _end(events: Sequence[Event], gone: Event | None) -> tuple[End, str]:
     if code is not None and code < 0:
         return End.KILLED, f"by {signal_name(-code)}"
     if code is not None:
-        return End.FAILED, f"exit status {code}, without a word"
+        return End.FAILED, f"exit status {code}; it reported nothing"
     return End.SILENT, ""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from html import escape
 
 from keras_preempt import __version__
+from keras_preempt.process.words import counted
 from keras_preempt.report import journal
 from keras_preempt.report.account import Account, Incarnation
 from keras_preempt.report.life import End
@@ -17,7 +18,6 @@ from keras_preempt.report.style import STYLE
 from keras_preempt.report.tables import (
     Table,
     clock,
-    counted,
     headline,
     length,
     lost,
@@ -44,7 +44,8 @@ def page(account: Account, directory: str) -> str:
     """
     title = escape(directory)
     everything = journal.entries(account)
-    events = journal.shortened(everything, _referred_to(account))
+    needed = _referred_to(account)
+    events = journal.shortened(everything, needed)
     anchors = {entry.key for entry in events}
     parts = [
         "<!DOCTYPE html>",
@@ -64,7 +65,7 @@ def page(account: Account, directory: str) -> str:
         _legend(account),
         _table(starts(account)),
         _table(times(account)),
-        _events(account, events, len(everything) - len(events)),
+        _events(account, events, needed, len(everything) - len(events)),
         _table(places(account)),
         _gaps(account),
         f'<p class="soft">Made by keras-preempt {__version__}. Times are UTC; goodput is the part of the wall time '
@@ -96,7 +97,7 @@ def _capital(text: str) -> str:
 def _figures(account: Account) -> str:
     figures = {
         "goodput": percent(account.goodput),
-        "steps lost": lost(account.lost, account.lost_exactly),
+        "steps lost": lost(account),
         "steps done": f"{account.step:,}",
         "steps a second": "-" if account.speed is None else speed(account.speed),
         "wall time": length(account.ended - account.began),
@@ -173,13 +174,22 @@ def _cell(column: str, text: str, classes: str) -> str:
     return f'<td{classes} data-column="{escape(column)}">{escape(text)}</td>'
 
 
-def _events(account: Account, events: list[journal.Entry], left_out: int) -> str:
+def _events(account: Account, events: list[journal.Entry], needed: Collection[str], left_out: int) -> str:
     more = f'<p class="soft">{counted(left_out, "older event")} not shown.</p>' if left_out else ""
-    items = "".join(
-        f'<li id="{escape(entry.key)}" class="{_kind(entry)}"><time>{clock(entry.at, account.began)}</time>'
-        f"{escape(entry.words)}</li>"
-        for entry in events
-    )
+
+    def item(entry: journal.Entry) -> str:
+        return (
+            f'<li id="{escape(entry.key)}" class="{_kind(entry)}"><time>{clock(entry.at, account.began)}</time>'
+            f"{escape(entry.words)}</li>"
+        )
+
+    items = ""
+    for in_common, row in journal.folded(events, needed):
+        shown = "".join(map(item, row))
+        if in_common:
+            summary = f"<summary><time>{clock(row[0].at, account.began)}</time>{escape(in_common)}</summary>"
+            shown = f'<li class="{_kind(row[0])}"><details>{summary}<ol>{shown}</ol></details></li>'
+        items += shown
     return f'<h2>What happened</h2>{more}<ol class="events">{items}</ol>'
 
 

@@ -76,7 +76,9 @@ td:first-child, th:first-child, .left { text-align: left; }
 td.left { white-space: normal; overflow-wrap: anywhere; }
 tr:last-child td { border-bottom: 0; }
 li { margin: 2px 0; overflow-wrap: anywhere; }
-.events { padding: 0; list-style: none; font-size: 14px; font-variant-numeric: tabular-nums; }
+.events, .events ol { padding: 0; list-style: none; font-size: 14px; font-variant-numeric: tabular-nums; }
+.events summary { cursor: pointer; }
+.events ol { margin: 4px 0 4px 14px; }
 .events li { padding: 2px 8px; border-left: 3px solid var(--line); margin: 0; scroll-margin-top: 40vh; }
 .events time { color: var(--soft); margin-right: 10px; }
 .events .notice-event, .events .failed, .events .killed, .events .silent { border-color: var(--mark); }

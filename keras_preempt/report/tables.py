@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from keras_preempt.process.words import counted
 from keras_preempt.report.account import Account, Incarnation, Worker
 from keras_preempt.report.life import MEANINGS, End
 
@@ -47,22 +48,19 @@ def speed(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
 
 
-def counted(count: int, noun: str) -> str:
-    """A count with its noun."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def some(items: Sequence[str], most: int) -> str:
     """Names the first `most` of some things, and says how many more there are."""
     shown = ", ".join(items[:most])
     return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
 
 
-def lost(count: int, exactly: bool) -> str:
-    """A number of lost steps, such as "8", "at least 8" or "unknown"."""
-    if exactly:
-        return f"{count:,}"
-    return f"at least {count:,}" if count else "unknown"
+def lost(of: Incarnation | Account) -> str:
+    """A number of lost steps, such as "8", "at most 20", "8 to 20", "at least 8" or "unknown"."""
+    if of.lost_exactly:
+        return f"{of.lost:,}"
+    if of.lost_at_most is None:
+        return f"at least {of.lost:,}" if of.lost else "unknown"
+    return f"{of.lost:,} to {of.lost_at_most:,}" if of.lost else f"at most {of.lost_at_most:,}"
 
 
 def steps(start: Incarnation) -> str:
@@ -97,8 +95,8 @@ def losses(account: Account) -> list[str]:
 
 def lost_steps(start: Incarnation) -> str:
     """The steps that a start has lost, and why."""
-    count = f"{'' if start.lost_exactly else 'at least '}{counted(start.lost, 'step')}"
-    what = f"lost {count}" if start.lost else "may have lost steps"
+    count = lost(start)
+    what = "may have lost steps" if count == "unknown" else f"lost {count} step{'' if count == '1' else 's'}"
     return f"start {start.number} {what}: {start.lost_why}"
 
 
@@ -137,7 +135,7 @@ def summary(account: Account) -> list[str]:
     sure = "" if account.lost_exactly else "at least "
     return [
         f"{moment(account.began)} to {clock(account.ended, account.began)} UTC, {length(wall)}",
-        f"steps: {sure}{account.steps_run:,} run, {kept:,} kept, {lost(account.lost, account.lost_exactly)} lost",
+        f"steps: {sure}{account.steps_run:,} run, {kept:,} kept, {lost(account)} lost",
         f"goodput: {percent(account.goodput)} of the wall time was training that was kept",
         *(
             []
@@ -156,7 +154,7 @@ def starts(account: Account) -> Table:
             length(start.ended - start.began),
             str(len(start.lives)) + ("" if len(start.lives) == start.members else f"/{start.members}"),
             steps(start),
-            lost(start.lost, start.lost_exactly),
+            lost(start),
             ended(start),
         ]
         for start in account.incarnations
@@ -288,6 +286,7 @@ def account_as_json(account: Account, directory: str) -> dict[str, Any]:
         "steps_run": account.steps_run,
         "steps_lost": account.lost,
         "steps_lost_exactly": account.lost_exactly,
+        "steps_lost_at_most": account.lost_at_most,
         "steps_per_second": account.speed,
         "goodput": account.goodput,
         "starts": [_start(start) for start in account.incarnations],
@@ -312,6 +311,7 @@ def _start(start: Incarnation) -> dict[str, Any]:
         "steps_run": start.steps_run,
         "steps_lost": start.lost,
         "steps_lost_exactly": start.lost_exactly,
+        "steps_lost_at_most": start.lost_at_most,
         "steps_lost_why": start.lost_why,
         "restored": start.restored,
         "skipped": list(start.skipped),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.process.words import counted
 from keras_preempt.report.progress import progress
 
 
@@ -60,11 +61,13 @@ def check_length(feed: InputFeed, required: int) -> None:
 def too_short(required: int, found: int) -> ValueError:
     """Returns an error that says that the input has become shorter."""
     return ValueError(
-        f"Expected an input pipeline of at least {required} batches, as it was when the checkpoint was written. "
-        f"Received: one that ended after {found}. Train on the same data, or in another directory."
+        f"Expected an input pipeline of at least {counted(required, 'batch')}, as it was when the checkpoint was "
+        f"written. Received: one that ended after {found}. Train on the same data, or in another directory."
     )
 
 
 def drawn_again(batches: int, began: float) -> str:
     """Says how many batches were drawn again, and how long that took since `began`, of the monotonic clock."""
-    return f"{batches} batches drawn again in {time.monotonic() - began:.1f} s"
+    if not batches:
+        return "no batch drawn again"
+    return f"{counted(batches, 'batch')} drawn again in {time.monotonic() - began:.1f} s"

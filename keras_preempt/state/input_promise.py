@@ -16,6 +16,7 @@ import keras
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
 from keras_preempt.backend.seam_of_input import Ingredient
+from keras_preempt.process.words import counted
 from keras_preempt.state import py_dataset
 
 _DRAWS = re.compile(r"Random(?!Dataset)|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial")
@@ -84,8 +85,13 @@ def promise(feed: InputFeed, validation: object = None) -> InputPromise:
 
 
 def _how(feed: InputFeed, *, replayed: bool) -> str:
-    if feed.is_indexed or (feed.py_dataset is not None and py_dataset.is_indexed(feed)):
+    if feed.is_indexed:
         return "in the order of its epoch, of which nothing is drawn again"
+    if feed.py_dataset is not None:
+        return (
+            "in the order of its epoch: the batches already used are drawn again and dropped, unless training has "
+            "shown that the others do not depend on them"
+        )
     if feed.grain is not None:
         return "from the state of its Grain iterator"
     if feed.snapshots is not None:
@@ -127,8 +133,9 @@ _STATELESS = (
 def _doubts(parts: Sequence[Ingredient], data: str) -> Iterator[tuple[str, str]]:
     shuffles = [part for part in parts if part.seeded is False and _gives_order(part)]
     if shuffles:
+        have = "has" if len(shuffles) == 1 else "have"
         yield (
-            f"{len(shuffles)} shuffle(s) of the {data} have no seed, so that a restart cannot repeat the "
+            f"{counted(len(shuffles), 'shuffle')} of the {data} {have} no seed, so that a restart cannot repeat the "
             "order of the epochs after it",
             "Pass shuffle(..., seed=...), or call keras.utils.set_random_seed before the dataset is made",
         )

@@ -49,9 +49,9 @@ def chosen(input_state: object) -> StateLimit:
     Raises:
         ValueError: It is none of these.
     """
-    if input_state == "auto":
+    if isinstance(input_state, str) and input_state == "auto":
         return automatic()
-    if input_state == "replay":
+    if isinstance(input_state, str) and input_state == "replay":
         return StateLimit(0, 0, replays=True)
     if isinstance(input_state, int) and not isinstance(input_state, bool) and input_state > 0:
         return StateLimit(input_state, math.inf)

@@ -30,10 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.backend.keras import py_batches
+from keras_preempt.backend.keras import batches_asked, py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.process.words import counted
 from keras_preempt.state import grain, plain, py_dataset, randomness
 from keras_preempt.state.drawing import check_length, draw, drawn_again, too_short
 from keras_preempt.state.input_promise import has_python_code
@@ -173,9 +174,12 @@ def restore(
     known = shuffles is not None and shuffles.readable and bool(made_at) and made_at[-1] is not None
     if not known and (shuffles is None or not shuffles.readable or made > 0):
         _check_sharing(feed, int(position.get("made_before", 0)))
-    left_out = captured.get("epoch") is not None and py_dataset.restore(
-        feed, captured["epoch"], arrays, 0 if batch is None else drawn
-    )
+    epoch = captured.get("epoch")
+    leave_out = drawn if batch is not None and py_dataset.leaves_out(epoch, drawn) else 0
+    asked = made > 0 and epoch is not None
+    if asked and not all_go("rest of the epoch" if leave_out else "saved"):
+        leave_out = 0
+    left_out = epoch is not None and py_dataset.restore(feed, epoch, arrays, leave_out)
     if made == 0:
         feed.resume(position, None, batch=None)
         return "nothing was drawn yet"
@@ -189,15 +193,15 @@ def restore(
     snapshot = _snapshot_of(feed, captured, drawn)
     from_grain = None if snapshot is not None else _from_grain(feed, captured, arrays, left, required)
     way = "snapshot" if snapshot is not None else "Grain" if from_grain is not None else "saved"
-    if not all_go(way):
+    if not asked and not all_go(way):
         if way != "saved":
             logger.info("The input is replayed: not all workers can continue it from a saved state.")
         if feed.grain is not None:
             feed.grain.begin_afresh()
         snapshot = from_grain = None
     if snapshot is not None:
-        live, from_there = feed.snapshots.resume(snapshot, arrays, drawn, required)
-        how = f"{from_there} drawn again in {time.monotonic() - began:.1f} s"
+        live, there, again = feed.snapshots.resume(snapshot, arrays, drawn, required)
+        how = f"{there}, {drawn_again(again, began)}"
     elif captured["way"] in ("state", "new"):
         live = feed.new()
         feed.untouched = arrays[_UNTOUCHED].tobytes()
@@ -209,7 +213,7 @@ def restore(
             backend().datasets.restore_iterator(live, feed.untouched)
             draws = drawn if still_drawn_from or _needs_all(feed, known=known) else 0
             draw(live, [draws], required, lambda: live)
-            how = f"from the state of the epoch's new iterator and {drawn_again(draws, began)}"
+            how = f"from the state of the epoch's new iterator, {drawn_again(draws, began)}"
     elif from_grain is not None:
         live, how = feed.new(), from_grain
     elif feed.is_indexed:
@@ -220,7 +224,7 @@ def restore(
     elif left_out:
         check_length(feed, required)
         live, how = feed.new(), _IN_ORDER
-    elif captured.get("epoch") is not None:
+    elif epoch is not None:
         live = feed.new()
         draw(live, [drawn if batch is not None else 0], required, lambda: live)
         how = f"by replay of its epoch: {drawn_again(drawn if batch is not None else 0, began)}"
@@ -245,7 +249,9 @@ def restore(
         )
         if randomness.fingerprint() != drawn_from:
             logger.warning("NOT exact: %s.", _GLOBAL)
-        how = f"by replay of {len(before) + 1} iterators and {drawn_again(sum(before) + draws, began)}"
+        how = (
+            f"by replay of {counted(len(before) + 1, 'iterator')}, {drawn_again(sum(before) + draws, began)}"
+        )
     feed.noted = made_at
     feed.resume(position, live, batch=batch)
     return how
@@ -288,7 +294,11 @@ def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
     if feed.snapshots is not None and not feed.snapshots.given_up:
         return None
     if feed.py_dataset is not None:
-        return None if py_dataset.is_indexed(feed) else (feed.batches, "at the end of an epoch")
+        return (
+            None
+            if batches_asked.of(feed.epoch_iterator).independent
+            else (feed.batches, "at the end of an epoch")
+        )
     known = bool(feed.noted) and feed.noted[-1] is not None
     if feed.goes_on or _needs_all(feed, known=known):
         return feed.batches * epochs, "at the end of training"
@@ -379,4 +389,4 @@ def _from_grain(
     there, again = found
     if there < required:
         raise too_short(required, there)
-    return f"from the state of its Grain iterator and {drawn_again(again, began)}"
+    return f"from the state of its Grain iterator, {drawn_again(again, began)}"

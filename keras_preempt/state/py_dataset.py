@@ -7,15 +7,13 @@ both ends of each epoch. With the random state of that moment, and the dataset's
 
 from __future__ import annotations
 
-import enum
-import random
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_preempt.backend.keras import py_batches
+from keras_preempt.backend.keras import batches_asked, py_batches, random_code
 from keras_preempt.backend.keras.input_feed import InputFeed, changes_itself
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain, randomness
@@ -30,6 +28,44 @@ def begin_epoch(feed: InputFeed) -> None:
     """Keeps the state that is needed, just before Keras begins an epoch of the input."""
     if feed.py_dataset is not None:
         feed.at_epoch = _now(feed.py_dataset)
+        batches_asked.of(feed.epoch_iterator).begin_epoch()
+
+
+def end_epoch(feed: InputFeed) -> str:
+    """Looks at the batches that training was given, just after an epoch of the input.
+
+    Returns:
+        Why a restart may see others, with what to do about it; empty if nothing was found, or it was said before.
+    """
+    if not _gave_others(feed) or keeps_its_state(feed.py_dataset):
+        return ""
+    return (
+        f"{_others(feed, 'epoch')}. Seed what is random in __getitem__ with its index and the number of "
+        "the epoch, as in np.random.default_rng((epoch, index)); or give the dataset get_state(), which returns plain "
+        "data, and set_state(state)"
+    )
+
+
+def end_validation(feed: InputFeed) -> str:
+    """Looks at the batches of a validation just after it, like `end_epoch`."""
+    if not _gave_others(feed):
+        return ""
+    return f"{_others(feed, 'validation')}. Let each batch depend on its index alone"
+
+
+def _gave_others(feed: InputFeed) -> bool:
+    return (
+        feed.py_dataset is not None
+        and batches_asked.of(feed.epoch_iterator).end_epoch(feed.batches)
+        and not feed.changes_itself
+    )
+
+
+def _others(feed: InputFeed, of: str) -> str:
+    return (
+        f"{type(feed.py_dataset).__name__} gave other batches in the first {of} than when Keras asked for the same "
+        "ones before it, and a restart may lose what makes the difference"
+    )
 
 
 def _now(dataset: Any) -> tuple[Any, dict[str, Array]]:
@@ -55,11 +91,34 @@ def capture(feed: InputFeed, arrays: dict[str, Array], *, inside: bool) -> dict[
         return None
     state, own = feed.at_epoch if inside else _now(feed.py_dataset)
     arrays.update({f"input/epoch/{name}": array for name, array in own.items()})
-    return {"inside": inside, "state": state}
+    independent = _independent(feed) if inside else batches_asked.of(feed.epoch_iterator).independent
+    return {"inside": inside, "state": state, "independent": independent}
+
+
+def _independent(feed: InputFeed) -> bool:
+    """Whether the batches of an epoch can be left out: they neither depend on each other nor change what is kept."""
+    if not batches_asked.of(feed.epoch_iterator).independent:
+        return False
+    (before, arrays_before), (now, arrays_now) = feed.at_epoch, _now(feed.py_dataset)
+    return before.get("own") == now.get("own") and all(
+        np.array_equal(arrays_before[name], array, equal_nan=array.dtype.kind in "fc")
+        for name, array in arrays_now.items()
+        if name.startswith("input/own")
+    )
+
+
+def leaves_out(captured: Mapping[str, Any] | None, batch: int) -> bool:
+    """Whether a restart need not draw the first batches of an epoch again.
+
+    Args:
+        captured: From `capture`.
+        batch: How many there are.
+    """
+    return captured is not None and batch > 0 and bool(captured.get("independent"))
 
 
 def restore(
-    feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, Array], batch: int = 0
+    feed: InputFeed, captured: Mapping[str, Any], arrays: Mapping[str, Array], leave_out: int = 0
 ) -> bool:
     """Puts the dataset into a captured state; inside an epoch, that epoch has then begun.
 
@@ -67,29 +126,29 @@ def restore(
         feed: The input of the fit.
         captured: From `capture`.
         arrays: The arrays beside it.
-        batch: How many batches of the epoch are not wanted again.
+        leave_out: How many batches of the epoch the dataset is not to be asked for; see `leaves_out`.
 
     Returns:
         Whether the dataset will not be asked for these; otherwise they have to be drawn.
     """
-    batch = batch if batch and is_indexed(feed) else 0
     prefix = "input/epoch/"
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     state = captured["state"]
     if "own" in state and keeps_its_state(feed.py_dataset):
         feed.py_dataset.set_state(plain.decode(state["own"], own))
+    batches_asked.of(feed.epoch_iterator).resume(
+        bool(captured.get("independent"))
+    )  # Absent before release 0.3.
     if captured["inside"]:
         feed.at_epoch = (state, own)
         randomness.restore(state["random"], own)
-        return feed.begin_epoch_once(batch)
+        batches_asked.of(feed.epoch_iterator).begin_epoch()
+        return feed.begin_epoch_once(leave_out)
     return False
 
 
 def doubt(feed: InputFeed) -> tuple[str, str] | None:
-    """Returns why a restart may see other data, and what to do about it; None if nothing was found.
-
-    It asks for one batch twice, which must not make a difference.
-    """
+    """Returns why a restart may see other data, and what to do about it; None if nothing was found."""
     if (name := feed.changes_itself) and not (
         feed.py_dataset is not None and keeps_its_state(feed.py_dataset)
     ):
@@ -103,9 +162,18 @@ def doubt(feed: InputFeed) -> tuple[str, str] | None:
             "as they happen to have fetched",
             "Leave out steps_per_epoch, or let the PyDataset have workers=1",
         )
-    if feed.py_dataset is None or _repeats(feed) is not Repeats.OTHER:
+    return None if feed.py_dataset is None else _draws_globally(feed.py_dataset)
+
+
+def _draws_globally(dataset: Any) -> tuple[str, str] | None:
+    kind = type(dataset)
+    if not random_code.draws_globally(kind.__getitem__, kind):
         return None
-    return _gives_other_batches(feed.py_dataset)
+    return (
+        f"{kind.__name__} draws from Python's or NumPy's global random state, some batches ahead of training",
+        "Seed what is random in __getitem__ with its index and the number of the epoch, as in "
+        "np.random.default_rng((epoch, index))",
+    )
 
 
 def doubt_of_validation(dataset: keras.utils.PyDataset) -> tuple[str, str] | None:
@@ -119,56 +187,7 @@ def doubt_of_validation(dataset: keras.utils.PyDataset) -> tuple[str, str] | Non
             f"{name} has {_HOOKS}, also of validation data with get_state()",
             "Let each batch of the validation data depend on its index alone",
         )
-    return _gives_other_batches(dataset) if _asked_twice(dataset) is Repeats.OTHER else None
+    return _draws_globally(dataset)
 
 
 _HOOKS = "on_epoch_begin or on_epoch_end, and what these change is lost in a restart"
-
-
-def _gives_other_batches(dataset: Any) -> tuple[str, str]:
-    return (
-        f"{type(dataset).__name__} gave two different batches when it was asked for the first one twice, so "
-        "that a restart cannot ask for the same ones again",
-        "Seed what is random in __getitem__ with its index and the number of the epoch, as in "
-        "np.random.default_rng((epoch, index))",
-    )
-
-
-class Repeats(enum.Enum):
-    """What a dataset gives when it is asked for a batch again."""
-
-    SAME = "the same"
-    OTHER = "something else"
-    UNKNOWN = "what cannot be compared"
-
-
-def is_indexed(feed: InputFeed) -> bool:
-    """Whether a batch of the dataset of a feed does not depend on which ones were asked for before it."""
-    return _repeats(feed) is Repeats.SAME
-
-
-def _repeats(feed: InputFeed) -> Repeats:
-    """Asks for the first batch twice, once in a fit."""
-    if feed.repeats is None:
-        feed.repeats = _asked_twice(feed.py_dataset)
-    return Repeats(feed.repeats)
-
-
-def _asked_twice(dataset: Any) -> Repeats:
-    python, numpy = random.getstate(), np.random.get_state()
-    first, second = (_content(dataset) for _ in range(2))
-    random.setstate(python)
-    np.random.set_state(numpy)
-    if first is None or second is None:
-        return Repeats.UNKNOWN
-    return Repeats.SAME if first == second else Repeats.OTHER
-
-
-def _content(dataset: Any) -> list[Any] | None:
-    """Returns what the first batch and the dataset's own state hold; None if that cannot be compared."""
-    arrays = [np.asarray(leaf) for leaf in keras.tree.flatten(dataset[0]) if leaf is not None]
-    if any(array.dtype == object for array in arrays):
-        return None
-    kept: dict[str, Array] = {}
-    own = plain.encode(dataset.get_state(), kept, "own") if keeps_its_state(dataset) else None
-    return [own, *(array.tobytes() for array in (*arrays, *kept.values()))]

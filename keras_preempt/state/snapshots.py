@@ -18,6 +18,7 @@ from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
 from keras_preempt.backend.seam_of_input import Tap
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.process.words import counted
 from keras_preempt.report.progress import progress
 
 _SNAPSHOT = "input/snapshot"
@@ -170,7 +171,7 @@ class Snapshots:
 
     def resume(
         self, captured: Mapping[str, Any], arrays: Mapping[str, Array], batches: int, required: int
-    ) -> tuple[Any, str]:
+    ) -> tuple[Any, str, int]:
         """Makes the iterator that training continues with.
 
         Args:
@@ -180,7 +181,7 @@ class Snapshots:
             required: How many of them there must be.
 
         Returns:
-            The iterator, and how it got there, in words.
+            The iterator, where it came from, in words, and how many batches were drawn again.
 
         Raises:
             ValueError: The snapshot does not fit the pipeline, or the pipeline ends before the position.
@@ -195,9 +196,9 @@ class Snapshots:
         # Another process' part may be longer: this one then hands out nothing for a while.
         if self._tap.shard[1] == 1 and found <= (required - 1) * self._tap.per_batch:
             raise ValueError(
-                f"Expected an input pipeline of at least {required} batches, as it was when the checkpoint was "
-                f"written. Received: one that ended after {-(-found // self._tap.per_batch)}. Train on the same "
+                f"Expected an input pipeline of at least {counted(required, 'batch')}, as it was when the checkpoint "
+                f"was written. Received: one that ended after {-(-found // self._tap.per_batch)}. Train on the same "
                 "data, or in another directory."
             )
         again = -(-self._drawn_again // self._tap.per_batch)
-        return live, f"from a snapshot of {len(state) / 1024:.0f} KiB and {again} batches"
+        return live, f"from a snapshot of {len(state) / 1024:.0f} KiB", again

@@ -8,10 +8,11 @@ from typing import Any
 
 import keras
 
+from keras_preempt.backend.keras import batches_asked
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.running_fit import builds_before_evaluating, evaluation_iterator
 from keras_preempt.backend.seam import backend
-from keras_preempt.state import inputs
+from keras_preempt.state import inputs, py_dataset
 from keras_preempt.state.shuffles import Counts, Shuffles
 
 
@@ -125,6 +126,10 @@ class Validations:
             "shuffles": self._counts_before if inside else self._shuffles.counts(),
         }
 
+    def ended(self) -> str:
+        """Looks at the data of a validation that has ended; see `py_dataset.end_validation`."""
+        return "" if self._feed is None else py_dataset.end_validation(self._feed)
+
     def _begin(self) -> None:
         source = evaluation_iterator(self._model)
         looks = builds_before_evaluating(self._model)
@@ -136,6 +141,8 @@ class Validations:
             )
         elif self._feed is not None and looks:
             self._feed.looked_at()
+        if self._feed is not None:
+            batches_asked.of(self._feed.epoch_iterator).begin_epoch()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes over what `capture` returned, also from an earlier release."""

@@ -60,6 +60,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     # On first use, so that `python -m keras_preempt.testing.gcs.fake` does not find itself imported already.
     if name not in _HOMES:

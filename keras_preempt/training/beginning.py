@@ -20,6 +20,7 @@ from keras_preempt.checkpoint.other_workers import Setup, load_for
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import log
+from keras_preempt.process.words import counted
 from keras_preempt.report.events import EventLog, Milestones, log_name
 from keras_preempt.report.progress import transfer
 from keras_preempt.report.tensorboard import Points
@@ -296,7 +297,7 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     if rehearsal.needs_every_boundary:
         runtime.every_boundary = runtime.attention = True
     beginning = session.position(running.initial_epoch, "epoch", 0)
-    milestones.ready(beginning, running.epochs)
+    milestones.ready(beginning, running.epochs, found.options.schedule.ahead(session.steps_per_execution))
     saves.begin(beginning)
     runtime.at_risk = saves.at_risk
     runtime.pace.to_save = session.size
@@ -357,9 +358,8 @@ def _say_promise(found: _Found, promised: Promise) -> None:
     here = found.participant.place
     logger.log(
         logging.WARNING if promised.doubts else logging.INFO,
-        "Watching over %d %s in %s. %s",
-        len(here.workers) or here.members,
-        "remote worker(s)" if here.workers else "worker(s)",
+        "Watching over %s in %s. %s",
+        counted(len(here.workers), "remote worker") if here.workers else counted(here.members, "worker"),
         found.turn.store.url,
         promised,
     )

@@ -16,6 +16,7 @@ import keras
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.backend.keras.callbacks import ProgressBar
 from keras_preempt.backend.keras.model_parts import steps_done
+from keras_preempt.process.words import numbered
 from keras_preempt.report.events import Milestones
 from keras_preempt.report.tensorboard import Points
 from keras_preempt.training import leaving, several_fits
@@ -138,6 +139,7 @@ class Fit:
     def epoch_ends(self) -> None:
         """The other callbacks end the epoch after this: the time that they take is part of the grace period."""
         self._snapshots.pauses()
+        self._session.epoch_ended()
         self._epoch_ended = time.monotonic()
 
     def epoch_has_ended(self, epoch: int) -> None:
@@ -254,8 +256,8 @@ class Fit:
             logger.warning("Saved %s: %s.", saved.name, position)
         if saved.missing:
             logger.warning(
-                "Worker(s) %s did not write their own part in time; what is missing is named at the restore.",
-                ", ".join(map(str, saved.missing)),
+                "Not written in time: the own part of %s. What is missing is named at the restore.",
+                numbered("worker", saved.missing),
             )
         return saved
 

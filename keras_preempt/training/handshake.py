@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
 from keras_preempt.agreement.messages import Failure
 from keras_preempt.agreement.rounds import key
-from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.errors import CheckpointError, why_unusable
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with, status_of
 
 START_TIMEOUT = 600.0
@@ -118,7 +118,7 @@ class Handshake:
                 result = call()
                 seen = same(result)
             except fails_by as error:
-                wrong = f"{about}: {error}"
+                wrong = f"{about}: {why_unusable(about, error)}"
             for other in range(1, self.coordinator.members) if member == 0 else ():
                 answer = self.hear(f"{stage}/{other}", other)
                 if answer["wrong"] is None and answer["seen"] != seen and wrong is None:

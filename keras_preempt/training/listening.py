@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import signal
-from dataclasses import replace
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.backend.hung_on_loss import HungOnLoss
@@ -18,7 +17,7 @@ from keras_preempt.notices.coordination_key import CoordinationKeyNotices, annou
 from keras_preempt.notices.detection import KnownOnce
 from keras_preempt.notices.early import EarlyNotices, early
 from keras_preempt.notices.interrupt import Interrupts
-from keras_preempt.notices.platform import CLOUDS, COORDINATION_KEY, Platform
+from keras_preempt.notices.platform import CLOUDS, Platform
 from keras_preempt.notices.polled import PolledNotices
 from keras_preempt.notices.signals import SignalNotices
 from keras_preempt.notices.termination import Termination, TerminationConfig, complete
@@ -129,7 +128,7 @@ class Listening:
         if (
             self._place.members == 1 or not backend().hears_by_key
         ):  # No coordination service, or no key of it.
-            return replace(found, sources=tuple(name for name in found.sources if name != COORDINATION_KEY))
+            return found.without_coordination_key()
         return found
 
     def leave_with(self, termination: Termination, status: int) -> None:

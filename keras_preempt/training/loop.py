@@ -18,6 +18,7 @@ from keras_preempt.backend.place import Place
 from keras_preempt.backend.seam import LoopCheckpoints, backend
 from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.notices.termination import TerminationConfig
+from keras_preempt.process.words import counted
 from keras_preempt.report.delivery import OnEvent
 from keras_preempt.report.events import EventLog
 from keras_preempt.training import side_by_side
@@ -92,7 +93,7 @@ class Loop:
             if path is not None:
                 self._saved = runs
                 self.resumed = ResumedFrom(runs, None, None, os.path.basename(str(path)))
-                logger.info("Continuing from %s, after %d runs.", path, runs)
+                logger.info("Continuing from %s, after %s.", path, counted(runs, "run"))
             runtime.pace.to_save = checkpoints.size()
             runtime.at_risk = self._at_risk
             participant.start()
@@ -142,9 +143,9 @@ class Loop:
             return
         if plan.kind is Kind.FINISHED and not plan.doomed:
             logger.error(
-                "Another worker has ended its training after %d runs; this one goes on. Nothing can be agreed on any "
+                "Another worker has ended its training after %s; this one goes on. Nothing can be agreed on any "
                 "more, so a notice will NOT be answered. All workers must run the same program.",
-                position.batch,
+                counted(position.batch, "run"),
             )
             self.abandon("another worker has ended its training")
         elif plan.goes_on:
@@ -185,7 +186,9 @@ class Loop:
         if plan.kind is Kind.PREEMPTED and self._answered.intersection(plan.doomed):
             # A further worker has got a notice, and what stands since the first save is counted down already. All
             # workers know the same plans, so that all come to this.
-            logger.warning("Another notice, after %d runs: the last save is still to come.", position.batch)
+            logger.warning(
+                "Another notice, after %s: the last save is still to come.", counted(position.batch, "run")
+            )
         else:
             self._save_with_the_others(position, arguments)
         if plan.kind is Kind.PREEMPTED:
@@ -199,13 +202,13 @@ class Loop:
         saved = self._save(position, arguments) is None
         if not saved:
             logger.error(
-                "%s, and NOT saved after %d runs: %s is lost.",
+                "%s, and NOT saved after %s: %s is lost.",
                 "Interrupted" if plan.kind is Kind.INTERRUPTED else "Preempted",
-                position.batch,
+                counted(position.batch, "run"),
                 self._at_risk(),
             )
         where = f"saved in {self._checkpoints.directory}" if saved else "NOT saved"
-        what = f"its state after {position.batch} runs is {where}. Make a new handler to resume."
+        what = f"its state after {counted(position.batch, 'run')} is {where}. Make a new handler to resume."
         self._participant.leave(plan, saved=self._saved_as if saved else None, what=what)
 
     def _save_with_the_others(self, position: Position, arguments: Arguments) -> bool:
@@ -227,13 +230,13 @@ class Loop:
             what = self._checkpoints.save(*arguments)
         except Exception as error:  # TensorFlow's, the file system's or save_fn's: the exit status tells.
             pace.saved(None)
-            logger.exception("The state after %d runs was NOT saved.", position.batch)
+            logger.exception("The state after %s was NOT saved.", counted(position.batch, "run"))
             return error
         seconds = time.monotonic() - began
         pace.saved(seconds)
         self._saved, self._saved_as = position.batch, what
         self._emit("commit", attempt=what, step=position.batch, seconds=seconds, missing=[])
-        logger.warning("Saved %s, after %d runs.", what, position.batch)
+        logger.warning("Saved %s, after %s.", what, counted(position.batch, "run"))
         return None
 
     def _last_saved(self) -> int | None:
@@ -262,9 +265,9 @@ class Loop:
             plan = self.runtime.finish(self._position())
             if plan is not None and plan.target > self.runtime.entered + 1:
                 logger.error(
-                    "Training ends here after %d runs, and goes on at another worker. All workers must run the same "
+                    "Training ends here after %s, and goes on at another worker. All workers must run the same "
                     "program.",
-                    self._checkpoints.count.runs,
+                    counted(self._checkpoints.count.runs, "run"),
                 )
             elif plan is not None and (plan.doomed or plan.kind is Kind.INTERRUPTED):
                 if self._save_with_the_others(self._position(), arguments):

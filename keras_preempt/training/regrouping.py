@@ -14,6 +14,7 @@ from typing import Any
 from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Setup
 from keras_preempt.checkpoint.reader import Loaded, Own
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.process.words import counted, numbered
 from keras_preempt.state import regroup
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.samples import Continuation, convert
@@ -146,10 +147,10 @@ def _summary(found: LoadedFromOthers, setup: Setup, continuation: Continuation, 
     sample = f"batch {where['batch']}" if continuation.sample is None else f"sample {continuation.sample}"
     said = [kept, f"input at {sample} of epoch {where['epoch']}"]
     if continuation.again:
-        said.append(f"{continuation.again} samples before it are used again")
+        said.append(f"used again before it: {counted(continuation.again, 'sample')}")
     if missing:
         said.append(
-            f"worker(s) {', '.join(map(str, missing))} had not written their own part, so that their share of metrics "
+            f"{numbered('worker', missing)} had not written their own part, so that their share of metrics "
             "and statistics is lost"
         )
     said += continuation.warnings

@@ -50,7 +50,7 @@ def interval(save_on_request: object, store: Store) -> float | None:
     """
     if save_on_request is None:
         return None
-    if save_on_request == "auto":
+    if isinstance(save_on_request, str) and save_on_request == "auto":
         return LOCAL_SECONDS if isinstance(store, LocalStore) else BUCKET_SECONDS
     seconds = seconds_of(save_on_request)
     if seconds is None:

@@ -118,7 +118,7 @@ class Resumed:
             to.variables.restore(self.mirrored, self.local, self.boxes)
         for difference in to.callbacks.restore(self.state["callbacks"], self.arrays):
             if not self._told:
-                logger.warning("The callbacks differ: %s. Its state starts afresh.", difference)
+                logger.warning("The callbacks differ: %s. It begins without its saved state.", difference)
         self._told = True
         to.shuffles.go_to(self.state.get("shuffles"), drawing=self.drawing)
         randomness.restore(self.state["random"], self.arrays)
@@ -204,8 +204,8 @@ def _restore(to: FitState, loaded: Loaded, all_go: Callable[[str], bool]) -> tup
     began = time.time()
     if not to.shuffles.are_like(state.get("shuffle_seeds")):
         logger.warning(
-            "NOT exact: the shuffles of the data, or their seeds, are others than when the checkpoint was written, "
-            "so that the data comes in another order. Call keras.utils.set_random_seed right before the dataset is "
+            "NOT exact: the shuffles of the data, or their seeds, differ from those of the checkpoint, so that the "
+            "data comes in another order. Call keras.utils.set_random_seed right before the dataset is "
             "made: a seed of shuffle() counts together with the global one of the moment when the dataset is made."
         )
     training = batch if phase == "train" else None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from keras_preempt.agreement.alignment import Kind, Plan, Position, without
 from keras_preempt.checkpoint.boxes import PiecesLost
 from keras_preempt.checkpoint.layout import step_of
+from keras_preempt.process.words import counted, numbered
 from keras_preempt.report.progress import InBackground
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.runtime import NEVER
@@ -134,10 +135,10 @@ class Saves:
             return plan
         plan = without(plan, sorted(gone), self._everyone, self._saver.member)
         logger.warning(
-            "Worker(s) %s are gone, or too late: worker(s) %s write the checkpoint at step %s instead.",
-            ", ".join(map(str, late)),
-            ", ".join(map(str, plan.writers)),
+            "Gone, or too late: %s. The checkpoint at step %s is written by %s instead.",
+            numbered("worker", late),
             position.step,
+            numbered("worker", plan.writers),
         )
         return plan
 
@@ -252,7 +253,7 @@ class Saves:
             position.step,
             "starts from the beginning" if last is None else f"continues from {last}",
             self.at_risk(),
-            "" if last is None else f" ({(position.step or 0) - (step_of(last) or 0)} steps)",
+            "" if last is None else f" ({counted((position.step or 0) - (step_of(last) or 0), 'step')})",
         )
 
     def wait(self) -> Saved | None:

@@ -33,6 +33,13 @@ class Schedule:
             return position.phase == "train" and (position.step or 0) // self.steps > before // self.steps
         return self.epochs and position.phase == "epoch" and position.epoch > (saved.epoch if saved else 0)
 
+    def ahead(self, steps_per_execution: int) -> int | None:
+        """How many optimizer steps can be done after the newest save that is over; None where steps do not decide.
+
+        One save may be going on in the background; the one that is due after it waits for it.
+        """
+        return None if self.steps is None else 2 * self.steps + steps_per_execution - 1
+
     def steps_left(self, step: int) -> int | None:
         """Optimizer steps until the next save, at least 1; None where steps do not decide."""
         return None if self.steps is None else self.steps - step % self.steps
@@ -52,7 +59,7 @@ def parse(save_every: object) -> Schedule:
         return Schedule()
     if isinstance(save_every, int) and not isinstance(save_every, bool) and save_every > 0:
         return Schedule(steps=save_every)
-    if save_every == "epoch":
+    if isinstance(save_every, str) and save_every == "epoch":
         return Schedule(epochs=True)
     seconds = seconds_of(save_every)
     if seconds is None:

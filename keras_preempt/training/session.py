@@ -152,6 +152,8 @@ class Session:
         if self._validation_seen or self._state.member != 0:
             return
         self._validation_seen = True
+        if of_data := self._validations.ended():
+            logger.warning("Perhaps not exact after a preemption: %s.", of_data)
         data, trained = self._validations.dataset, self._fit.traced
         validated = None if data is None else backend().traced_validation(self._model, data)
         if validated is None or trained is None:
@@ -338,6 +340,11 @@ class Session:
                 resumed.hand_over(self._state, variables=True)
         else:
             py_dataset.begin_epoch(self._fit.feed)
+
+    def epoch_ended(self) -> None:
+        """The batches of an epoch have been trained on."""
+        if (doubt := py_dataset.end_epoch(self._fit.feed)) and self._state.member == 0:
+            logger.warning("Perhaps not exact after a preemption: %s.", doubt)
 
     def _trace_again_if_outdated(self) -> None:
         alone = self._state.setup.workers == 1

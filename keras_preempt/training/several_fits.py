@@ -64,8 +64,8 @@ class EndedFits:
         count, self._count = self._count, 0
         if count == 1:
             logger.info(
-                "Training is over already: all %d epochs are done in %s. Raise epochs to go on, or pass another "
-                "directory for another run.",
+                "Training is over already: all epochs asked for (%d) are done in %s. Raise epochs to go on, or "
+                "pass another directory for another run.",
                 self._epochs,
                 self._url,
             )

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.errors import CheckpointError, NotFound
+from keras_preempt.checkpoint.errors import CheckpointError, NotFound, why_unusable
 from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.layout import RUN, incarnation_file
 from keras_preempt.checkpoint.other_workers import SETUP
@@ -81,10 +81,11 @@ class NoUsableCheckpoint(CheckpointError):
     """There are checkpoints, and not one of them can be restored; all files are kept."""
 
     def __init__(self, url: str, reasons: list[str]) -> None:
-        told = "; ".join(reason.rstrip(".") for reason in reasons)
+        told = "; ".join(reasons)
         super().__init__(
             f"Expected a checkpoint that can be restored in {url}. Received: {len(reasons)} that cannot: {told}. "
-            "Nothing was changed. Repair the files, or train in another directory."
+            "Nothing was changed. Put the files back from a copy, or train in another directory; "
+            "keras-preempt inspect DIR --verify checks each of them."
         )
 
 
@@ -234,8 +235,7 @@ class _Beginning:
                 if loaded is not None:
                     return Start(incarnation, loaded, info.directory, tuple(skipped), together)
             assert wrong is not None
-            skipped.append(wrong)
-            logger.error("The checkpoint %s is not used: %s", info.directory, wrong)
+            _skip(info.directory, wrong.removeprefix(f"{info.directory}: "), skipped)
         with handshake.telling(f"proposal/{number}"):
             if skipped:
                 raise NoUsableCheckpoint(self.store.url, skipped)
@@ -325,9 +325,13 @@ def _check_batches(own: object, of_leader: object, member: int) -> None:
 def _usable(info: CheckpointInfo, skipped: list[str]) -> bool:
     if info.error is None:
         return True
-    skipped.append(f"{info.directory}: {info.error}")
-    logger.error("The checkpoint %s is not used: %s", info.directory, info.error)
+    _skip(info.directory, why_unusable(info.directory, info.error), skipped)
     return False
+
+
+def _skip(directory: str, why: str, skipped: list[str]) -> None:
+    skipped.append(f"{directory}: {why}")
+    logger.error("The checkpoint %s is not used: %s.", directory, why)
 
 
 def _check_shared(store: Store, incarnation: int, token: str) -> None:

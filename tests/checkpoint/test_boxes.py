@@ -210,7 +210,7 @@ def test_a_piece_of_which_all_holders_are_gone_is_told_with_them() -> None:
     pieces = (Piece((0,), (2,), (0, 1)), Piece((2,), (4,), (2,)))
     spec = ShardedSpec("kernel", "float32", (4,), pieces)
     assert assign([spec], [0, 1, 2], gone=[0]) == {1: [spec.box(pieces[0])], 2: [spec.box(pieces[1])]}
-    with pytest.raises(PiecesLost, match=r"1 that only worker\(s\) 2 held, such as kernel\[2:4\]") as lost:
+    with pytest.raises(PiecesLost, match=r"1 that only worker 2 held, such as kernel\[2:4\]") as lost:
         assign([spec], [0, 1], gone=[2])
     assert lost.value.holders == (2,)
 

@@ -173,6 +173,12 @@ def test_a_manifest_that_is_created_while_its_attempt_is_cleared_away_goes_too(
     assert store.list("step-00000007") == []
 
 
+def test_a_line_of_the_log_says_which_stay_in_words() -> None:
+    assert str(Retention()) == "the newest 2 stay"
+    assert str(Retention(1, keep_every=1000)) == "the newest stays, and the first of every 1,000 steps"
+    assert str(Retention(1, dt.timedelta(minutes=1.5))) == "the newest stays, and the first of every 90 s"
+
+
 @pytest.mark.parametrize("keep_every", [None, 100])
 def test_a_checkpoint_that_lacks_a_part_list_counts_neither_as_new_nor_as_the_first(
     store: LocalStore, keep_every: int | None

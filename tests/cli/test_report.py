@@ -166,12 +166,15 @@ def test_half_written_and_damaged_files_are_named_and_the_rest_is_reported(tmp_p
     assert "finished at step 21" in out
 
 
-def test_a_run_without_an_end_can_be_declared_over(made: Made, run: Run) -> None:
-    directory = made(Story(launcher=False).begin().train(9, 9.0).save())
-    assert "w0 told no end" in printed(run, directory)
+@pytest.mark.parametrize(("ahead", "lost"), [(None, "unknown lost"), (20, "at most 20 lost")])
+def test_a_run_without_an_end_can_be_declared_over(
+    ahead: int | None, lost: str, made: Made, run: Run
+) -> None:
+    directory = made(Story(launcher=False, ahead=ahead).begin().train(9, 9.0).save())
+    assert "w0: no end is recorded" in printed(run, directory)
     out = printed(run, directory, "--over")
     assert "ended without a word" in out
-    assert "unknown lost" in out
+    assert lost in out
 
 
 def test_a_bucket_that_lost_a_segment_says_so(bucket: FakeGcs, run: Run) -> None:

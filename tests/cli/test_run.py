@@ -51,7 +51,11 @@ def test_preemptions_and_failures_are_counted_apart(
         (["report", "gs:/bucket/run"], "a slash is missing"),
         (["report", "run", "--html"], "requires an argument"),
         (["report", "run", "--svg"], "No such option"),
-        (["fly"], "fly"),
+        (["fly"], "Received: 'fly'. The commands are run, doctor,"),
+        (["drll"], "Received: 'drll'. Did you mean 'drill'?"),
+        (["run", "--epochs", "3", "--", "python"], "put '--' before the program"),
+        (["doctor", "run", "python", "train.py"], "put '--' before the program"),
+        (["doctor", "run", "python", "train.py", "--epochs", "3"], "put '--' before the program"),
     ],
 )
 def test_wrong_usage_is_one_clear_line(arguments: list[str], message: str, run: Run) -> None:

@@ -107,14 +107,23 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_and_this_is_said
 
 
 def test_without_any_checkpoint_that_verifies_training_is_refused_and_all_files_are_kept(
-    directory: Path, model: keras.Model
+    directory: Path, model: keras.Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     for checkpoint, name in zip(checkpoints(directory), (MANIFEST, TENSORS[0]), strict=True):
         flip(checkpoint / name)
     before = contents(directory)
-    with pytest.raises(NoUsableCheckpoint, match="2 that cannot"):
+    with pytest.raises(NoUsableCheckpoint, match="2 that cannot") as raised:
         fit(directory, model=model)
     assert contents(directory) == before
+    for checkpoint, name in zip(checkpoints(directory), (MANIFEST, TENSORS[0]), strict=True):
+        folder = str(checkpoint.relative_to(directory))
+        why = f"{folder}: {name} is not what was written: "
+        assert str(raised.value).count(folder) == 1
+        assert why in str(raised.value)
+        assert [text.count(folder) for text in caplog.messages if "is not used" in text and name in text] == [
+            1
+        ]
+    assert "inspect DIR --verify" in str(raised.value)
 
 
 def test_a_run_whose_identity_is_damaged_is_refused_and_all_files_are_kept(

@@ -12,7 +12,7 @@ from tests.cluster.training import Strike, Training, Undisturbed
 
 MIRRORED = ("--strategy", "mirrored")
 REPEAT = ("--data", "repeat")
-SNAPSHOT = r"from a snapshot of \d+ KiB and \d+ batches drawn again in .*"
+SNAPSHOT = r"from a snapshot of \d+ KiB, (\d+ batch(es)? drawn again in .*|no batch drawn again)"
 
 
 def continued(training: Training, worker: int) -> list[str]:

@@ -171,7 +171,7 @@ def test_a_worker_killed_before_it_saved_costs_its_share_of_the_metrics_and_noth
     run.start(2, "batch 1 2", codes=(PREEMPTED, -9), per_worker_env=armed)
     two = run.kept("left", 2)
     output = run.start(1).outputs[0]
-    assert "worker(s) 1 had not written their own part" in output
+    assert "worker 1 had not written their own part" in output
     resumed = run.kept("resumed", 1)
     for name, old in two.items():
         np.testing.assert_array_equal(resumed[name][0], old[0], name)
@@ -205,7 +205,7 @@ def test_a_batch_that_is_scaled_with_the_workers_goes_on_at_the_sample(tmp_path:
     run = Run(tmp_path / "run")
     run.start(1, "batch 1 4", args=["--batch", "4"])  # stops after 5 batches, at sample 20
     output = run.start(2, "batch 2 2", args=["--batch", "8"]).outputs[0]  # after 3 batches, at sample 24
-    assert "input at sample 16 of epoch 1; 4 samples before it are used again" in output
+    assert "input at sample 16 of epoch 1; used again before it: 4 samples" in output
     output = run.start(3, args=["--batch", "12"]).outputs[0]
     assert "input at sample 24 of epoch 2; NOT" in output
     assert run.history()["samples"] == [48, 48 + 4, 48, 48, 48]

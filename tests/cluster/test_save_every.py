@@ -36,7 +36,7 @@ def test_killed_without_notice_a_run_goes_on_from_its_last_save(
     training = Training(tmp_path, args=("--save-every", save_every, "--slow", "0.05"))
     training.crash(Strike("batch 2 1", (0,), signal="SIGKILL", commits=len(steps)))
     assert saved_steps(training) == steps
-    assert_cannot_save(training, "worker 0 of start 1 is gone without a word", capsys)
+    assert_cannot_save(training, "worker 0 of start 1 is gone, and reported no end", capsys)
     training.finish()
     assert_cannot_save(training, "start 2 has ended (training is over)", capsys)
     restored = training.events(0)[-1]["restore"][0]

@@ -91,7 +91,7 @@ def test_a_preempted_worker_is_replaced_in_the_process_and_not_a_bit_is_differen
     coordinator.wait_for_line(0, f"/job:worker/task:{worker} was preempted: .*step-00000035")
     said = coordinator.outputs[0]
     assert f"remote worker /job:worker/task:{worker} is about to be ended. The coordinator saves" in said
-    assert "Watching over 2 remote worker(s)" in said
+    assert "Watching over 2 remote workers" in said
     assert "worker 0" not in said
     assert cloud.checkpoints == ["step-00000035"]  # The execution in flight, of 5 steps, was the last.
     assert "CONNECTS 1" not in coordinator.outputs[0]

@@ -52,7 +52,7 @@ def goes_on(training: Training, inexact: set[int]) -> None:
 def test_a_worker_under_notice_whose_writer_dies_writes_in_its_place(doomed: int, tmp_path: Path) -> None:
     training = Training(tmp_path, 2)
     result = lose(training, doomed, 1 - doomed)
-    assert f"worker(s) {doomed} write the checkpoint" in result.outputs[doomed]
+    assert f"is written by worker {doomed} instead" in result.outputs[doomed]
     (commit,) = training.events(doomed)[-1]["commit"]
     assert commit["missing"] == [1 - doomed]
     waited = commit["time"] - training.events(doomed)[-1]["notice"][0]["received_at"]
@@ -80,7 +80,7 @@ def test_another_survivor_takes_the_part_over_and_the_worker_under_notice_adds_i
 ) -> None:
     training = Training(tmp_path, 3)
     result = lose(training, doomed=2, dies=1)
-    assert "worker(s) 0 write the checkpoint" in result.outputs[0]
+    assert "is written by worker 0 instead" in result.outputs[0]
     assert training.events(0)[-1]["commit"][0]["missing"] == [1]
     goes_on(training, {1})
 

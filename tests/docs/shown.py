@@ -34,7 +34,6 @@ _ANY = [
     (r"\b(preemption|tensor|step|folder|start)s\b", r"\1"),
     (r"(w# at step #)(, w# at step #)+", r"\1"),
     (r"\s+", " "),
-    (r"the undisturbed run took TIME longer", "TIME lost"),  # Time lost may be less than none.
 ]
 
 

@@ -85,6 +85,12 @@ def test_a_first_page_with_another_verdict_than_the_record_is_noticed(docs: Path
     assert "does not show the verdict of the record" in done.stderr
 
 
+def test_the_readme_says_on_its_first_screen_where_it_is_for() -> None:
+    first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:25])
+    for word in ("spot", "Google Cloud", "AWS", "Azure", "Slurm", "Kubernetes"):
+        assert word in first_screen
+
+
 def test_the_readme_shows_the_picture_with_its_verdict() -> None:
     """That of docs/index.md, which is held against the record."""
     first_page = (DOCS / "index.md").read_text().splitlines()

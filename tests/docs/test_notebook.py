@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import sys
 import tempfile
@@ -15,8 +16,8 @@ import nbclient
 import nbformat
 import pytest
 
-from tests.docs.pages import ROOT, Block
-from tests.docs.shown import assert_lines
+from tests.docs.pages import ROOT
+from tests.docs.shown import plain
 
 NOTEBOOK = ROOT / "examples" / "first_steps.ipynb"
 SECONDS_FOR_A_CELL = 1500  # Each start of TensorFlow takes its time on a busy machine.
@@ -53,13 +54,21 @@ def printed(cell: nbformat.NotebookNode) -> str:
     return re.sub(r"[ \r]+$", "", re.sub(r"\x1b\[[0-9;]*m", "", written), flags=re.MULTILINE)
 
 
+def kept(cell: nbformat.NotebookNode) -> str:
+    """What the notebook keeps of that: neither what pip says, nor where it ran."""
+    if "pip install" in cell.source:
+        return ""
+    text = re.sub(r"^keras_preempt: Platform: .*\n", "", printed(cell), flags=re.MULTILINE)
+    return re.sub(rf"\b{re.escape(platform.node())}\b", "vm", text)
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.docs
 def test_the_notebook_runs_from_an_empty_folder_and_prints_what_it_shows(tmp_path: Path) -> None:
     done = run(tmp_path)
-    for number, (shown, cell) in enumerate(zip(nbformat.read(NOTEBOOK, 4).cells, done.cells, strict=True)):
-        block = Block(f"{NOTEBOOK.name}, cell {number}", "text", printed(shown), {})
-        assert_lines(block, printed(cell), in_order=False)
+    for shown, cell in zip(nbformat.read(NOTEBOOK, 4).cells, done.cells, strict=True):
+        # As one line: where a table breaks depends on the lengths of times and versions.
+        assert plain(re.sub("─+", "─", printed(shown))) == plain(re.sub("─+", "─", kept(cell)))
     assert {path.name for path in tmp_path.iterdir()} == {"ipython", "runs", "train.py"}
 
 
@@ -76,15 +85,14 @@ def test_the_notebook_shows_a_preemption_a_restart_and_the_verdict() -> None:
 
 
 def write() -> None:
-    """Runs the notebook and keeps what it prints, but for the cell that installs and the line on the platform."""
+    """Runs the notebook and keeps what it prints."""
     with tempfile.TemporaryDirectory() as folder:
         notebook = run(Path(folder))
     for cell in notebook.cells:
         cell.get("metadata", {}).clear()
-        if cell.cell_type == "code" and "pip install" in cell.source:
-            cell.outputs = []
-        elif text := re.sub(r"^keras_preempt: Platform: .*\n", "", printed(cell), flags=re.MULTILINE):
-            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text)]
+        if cell.cell_type == "code":
+            text = kept(cell)
+            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text)] if text else []
     nbformat.write(notebook, NOTEBOOK)
 
 

@@ -103,7 +103,7 @@ SCRIPTS = (
         "vision/metric_learning",
         "batches that the model cannot call, drawn by a PyDataset with random.choice",
         0,
-        Said("two different batches", by_chance=True),
+        Said("global random state", by_chance=True),
     ),
     Script("vision/knowledge_distillation", "teacher, distilled student and student: three fits", 2),
     Script("vision/captcha_ocr", "CTC loss added by a layer, dictionaries of inputs, EarlyStopping", 3),
@@ -125,6 +125,7 @@ SCRIPTS = (
         "take and skip of one dataset that each epoch shuffles again",
         3,
     ),
+    Script("vision/stateless_augmentation", "seeds from a counter zipped with the images, a parallel map", 3),
     Script(
         "generative/dcgan_overriding_train_step",
         "GAN without call(), two optimizers of its own compile, a callback that generates",
@@ -170,6 +171,12 @@ SCRIPTS = (
     ),
     Script("timeseries/timeseries_anomaly_detection", "convolutional autoencoder on windows", 4),
     Script(
+        "timeseries/stateful_rnn",
+        "stateful GRU, a callback that resets its state",
+        3,
+        Identical("ResetStates"),
+    ),
+    Script(
         "structured_data/structured_data_classification_with_feature_space",
         "FeatureSpace with crosses, in a parallel map",
         2,
@@ -184,6 +191,11 @@ SCRIPTS = (
     ),
     Script("structured_data/collaborative_filtering_for_movielens", "subclassed model of embeddings", 3),
     Script(
+        "structured_data/cross_validation",
+        "a loop over folds: new models after clear_session, one callback for all of them",
+        6,
+    ),
+    Script(
         "audio/speech_commands_spectrogram", "audio_dataset_from_directory, spectrograms, shard, cache", 3
     ),
     Script("graph/gnn_citations", "graph network on batches of node numbers", 3),
@@ -197,6 +209,8 @@ SCRIPTS = (
     Script("keras_recipes/trainer_pattern", "inner model built by its first batch, clipped gradients", 3),
     Script("keras_recipes/memory_efficient_embeddings", "embeddings of hashed strings, lookup tables", 3),
     Script("keras_recipes/endpoint_layer_pattern", "targets as inputs, the loss added by the last layer", 3),
+    Script("keras_recipes/moving_average_weights", "SwapEMAWeights, moving averages of the optimizer", 5),
+    Script("keras_recipes/replay_memory", "Q-learning: a fit on a random sample after each episode", 0),
     Script("guides/custom_train_step_in_tensorflow", "sample weights, nested logs of test_step", 3),
     Script(
         "guides/writing_your_own_callbacks",

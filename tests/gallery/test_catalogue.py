@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "gallery.md"
 
 PROMISE = (
-    "keras_preempt: Watching over 1 worker(s) in /tmp/d/undisturbed. After a preemption: bit-identical; so."
+    "keras_preempt: Watching over 1 worker in /tmp/d/undisturbed. After a preemption: bit-identical; so."
 )
 EXCEPTION = "keras_preempt: NOT exact after a preemption: exact except: a shuffle has no seed."
 IF = "keras_preempt: After a preemption: exact if its Python code gives the same data again; so."

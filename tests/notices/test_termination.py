@@ -200,7 +200,7 @@ def test_the_users_watcher_takes_the_place_of_metadata_and_leaves_signals_unless
     assert completed(GCE_GPU).sources == ("signals", "gce", "coordination key")
     watched = completed(GCE_GPU, termination_watcher_fn=lambda: False)
     assert watched.sources == ("signals", "coordination key", POLLED)
-    assert "grace as a notice says, else none" in watched.describe()
+    assert "no grace period known" in watched.describe()
     without = completed(GCE_GPU, signals=())
     assert without.sources == ("gce", "coordination key")
     assert without.signals == ()
@@ -221,7 +221,8 @@ def test_one_line_says_what_was_found_and_what_follows() -> None:
     assert completed(signals=("SIGTERM", "USR1"), grace_period=30, exit_code=9).describe() == (
         "Platform: generic. Notices from SIGTERM/SIGUSR1, coordination key; 30 s of grace; exit status 9."
     )
-    assert "grace as a notice says, else none" in completed().describe()
+    assert "; no grace period known, so it saves at once; " in completed().describe()
+    assert "; grace as a notice says; " in completed(compose(None, "aws", None)).describe()
     assert "exit_fn." in completed(exit_fn=lambda: None).describe()
     assert "exit status 42 once the workers are gone." in completed(GENERIC.for_tpu_coordinator()).describe()
     assert "\n" not in completed(compose("slurm", "azure", "gpu", ("one", "two"))).describe()

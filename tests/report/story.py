@@ -19,15 +19,17 @@ class Story:
     Args:
         workers: How many there are.
         launcher: Whether somebody notes when each process has ended.
+        ahead: As the schema has it.
     """
 
-    def __init__(self, workers: int = 1, *, launcher: bool = True) -> None:
+    def __init__(self, workers: int = 1, *, launcher: bool = True, ahead: int | None = None) -> None:
         self.events: list[dict[str, Any]] = []
         self.at = NOW
         self.number = 0
         self.step = 0
         self._workers = workers
         self._launcher = launcher
+        self._ahead = ahead
 
     def tell(self, kind: str, **fields: Any) -> None:
         for member in range(self._workers):
@@ -58,7 +60,7 @@ class Story:
                 input_seconds=REPLAYING,
                 skipped=[],
             )
-        self.tell("ready", epoch=0, step=self.step, epochs=1)
+        self.tell("ready", epoch=0, step=self.step, epochs=1, ahead=self._ahead)
         self.at += COMPILING
         self.step += 1
         self.tell("first_step", step=self.step, seconds=COMPILING)

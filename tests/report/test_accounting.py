@@ -12,7 +12,7 @@ from keras_preempt.report.accounting import account
 from keras_preempt.report.events import KINDS
 from keras_preempt.report.life import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNTOLD, End
 from keras_preempt.report.page import page
-from keras_preempt.report.tables import account_as_json, summary
+from keras_preempt.report.tables import account_as_json, lost_steps, summary
 from tests.report import story as length
 from tests.report.story import NOW, Story
 
@@ -120,8 +120,19 @@ def test_the_lost_steps_of_a_killed_worker_are_reported_as_unknown() -> None:
     assert first.why == "w0 by SIGKILL"
     assert not first.lost_exactly
     assert not found.lost_exactly
-    assert "it could not tell" in first.lost_why
+    assert "is not recorded" in first.lost_why
     assert found.workers[0].useful == pytest.approx(9.0)  # Until the save; nobody knows of the rest.
+
+
+def test_the_lost_steps_of_a_killed_worker_are_bounded_where_steps_decide_when_to_save() -> None:
+    story = Story(ahead=20).begin().train(9, 9.0).save().train(5, 5.0).kill()
+    story.begin(restored=10).train(9, 9.0).save().train(5, 5.0).kill()
+    found = accounted(story.begin(restored=10).finish())
+    first, second, _ = found.incarnations
+    assert lost_steps(first).startswith("start 1 lost at most 20 steps: ")
+    assert lost_steps(second).startswith("start 2 lost 10 to 30 steps: ")
+    assert (found.lost, found.lost_at_most) == (10, 50)
+    assert "10 to 50 lost" in "".join(summary(found))
 
 
 def test_lost_steps_of_a_killed_worker_are_known_where_its_launcher_has_a_record_of_them() -> None:
@@ -179,7 +190,7 @@ def test_a_run_without_an_end_is_accounted_for_until_now_as_far_as_its_process_m
     assert not gone.lost_exactly
     elsewhere = accounted(story, story.at + 60.0)
     assert elsewhere.incarnations[0].end is End.RUNNING
-    assert "w0 told no end" in elsewhere.gaps[0]
+    assert "w0: no end is recorded" in elsewhere.gaps[0]
     assert "--over" in elsewhere.gaps[0]
     over = accounted(story)
     assert over.incarnations[0].end is End.SILENT

@@ -134,6 +134,20 @@ def test_everything_that_happened_is_told_once_and_in_order() -> None:
     assert len({entry.key for entry in told}) == len(told)
 
 
+def test_saves_in_a_row_are_one_line_of_the_page_and_those_that_are_referred_to_stay_alone() -> None:
+    story = Story(2).begin()
+    for _ in range(45):
+        story.train(10, 10.0).save(0.5)
+    found = accounted(story.train(5, 5.0).fail().begin(restored=451).finish())
+    shown = page(found, "run")
+    _, _, events = shown.partition("<h2>What happened</h2>")
+    folded, _, after = events.partition("<summary>")[2].partition("</details>")
+    assert "saved: 44 times, about every 10.5 s; the last one: step 441 saved in 0.50 s</summary>" in folded
+    assert folded.count('<li id="save-') == 44
+    assert "step 451 saved" in after, "the lost steps begin there"
+    assert "<details>" not in after
+
+
 def test_a_long_run_keeps_its_ends_and_what_is_referred_to() -> None:
     story = Story().begin()
     for _ in range(2 * journal.MOST):

@@ -199,7 +199,7 @@ def test_the_first_step_is_reported_once_and_not_before_it_is_done() -> None:
     milestones = Milestones(told)
     milestones.passed(at(7))
     assert not milestones.awaits_step
-    milestones.ready(at(7), epochs=2)
+    milestones.ready(at(7), epochs=2, ahead=None)
     milestones.passed(at(7))  # Before the step, such as where the epoch begins.
     assert milestones.awaits_step
     for step in (8, 9, 10):

@@ -74,8 +74,8 @@ _NOISE = keras.layers.GaussianNoise(0.5, seed=3)
 @pytest.mark.parametrize(
     ("make", "found"),
     [
-        (lambda: DATA.interleave(lambda n: DATA.shuffle(4)), "1 shuffle.*have no seed"),
-        (lambda: tf.data.Dataset.sample_from_datasets([DATA, DATA]), "have no seed"),
+        (lambda: DATA.interleave(lambda n: DATA.shuffle(4)), "1 shuffle.*has no seed"),
+        (lambda: tf.data.Dataset.sample_from_datasets([DATA, DATA]), "has no seed"),
         (lambda: _augmented(lambda: tf.random.normal(())), "without a seed.*set_random_seed"),
         (
             lambda: _augmented(lambda: tf.random.normal((), seed=3), num_parallel_calls=2),
@@ -122,32 +122,41 @@ class _Reshuffled(_Dataset):
         """Would change the order of the next epoch."""
 
 
-def test_a_py_dataset_that_gives_another_batch_the_second_time_is_found_and_leaves_no_trace() -> None:
-    noisy = feed(DATA)
-    np.random.seed(1)
-    noisy.py_dataset = _Dataset(lambda index: np.random.normal(size=3))
-    assert "two different batches" in str(promise(noisy))
-    drawn = np.random.normal()
-    np.random.seed(1)
-    assert np.random.normal() == drawn
-    steady = feed(DATA)
-    steady.py_dataset = _Dataset(lambda index: np.random.default_rng(index).normal(size=3))
-    promised = promise(steady)
-    assert promised.exact
-    assert "in the order of its epoch" in promised.how
+class _Random(_Dataset):
+    def __getitem__(self, index: int) -> Any:
+        return (np.random.normal(size=3),)
+
+
+class _Seeded(_Dataset):
+    def __getitem__(self, index: int) -> Any:
+        return (np.random.default_rng(index).normal(size=3),)
+
+
+def test_a_py_dataset_whose_code_draws_from_a_global_random_state_is_named() -> None:
+    for kind, exact in ((_Random, False), (_Seeded, True)):
+        data = feed(DATA)
+        data.py_dataset = kind()
+        promised = promise(data)
+        assert promised.exact == exact
+        assert ("_Random draws from Python's or NumPy's global" in str(promised)) != exact
+
+
+def test_a_py_dataset_is_not_asked_for_a_batch_that_training_does_not_ask_for() -> None:
+    asked: list[int] = []
+    data = feed(DATA)
+    data.py_dataset = _Dataset(lambda index: asked.append(index))
+    assert promise(data).exact
+    assert promise(feed(DATA), _Dataset(lambda index: asked.append(index))).exact
+    assert asked == []
 
 
 @pytest.mark.parametrize(
     ("make", "found", "is_code"),
     [
-        (lambda: DATA.shuffle(8).batch(2), "validation data have no seed", False),
+        (lambda: DATA.shuffle(8).batch(2), "validation data has no seed", False),
         (lambda: DATA.shuffle(8, seed=1).batch(2), None, False),
         (lambda: (each for each in [1, 2]), "Python generator", False),
-        (
-            lambda: _Dataset(lambda index: np.random.normal(size=3)),
-            "_Dataset gave two different batches",
-            True,
-        ),
+        (lambda: _Random(), "_Random draws from Python's or NumPy's global", True),
         (lambda: _Reshuffled(), "_Reshuffled has on_epoch_begin or on_epoch_end", True),
         (lambda: _Dataset(), None, True),
         (lambda: grain.MapDataset.source(np.arange(4)).batch(2), None, True),

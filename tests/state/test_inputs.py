@@ -332,7 +332,7 @@ REPLAYED: dict[str, tuple[Callable[[], Any], int | None, tuple[int, str] | None]
     "what can be saved": (lambda: numbers().batch(2), None, None),
     "what cannot be": (PIPELINES["a python function"][0], None, (4 * 5, "at the end of training")),
     "a generator": (lambda: ((np.zeros((2, 1)),) for _ in range(99)), 6, (6 * 5, "at the end of training")),
-    "a PyDataset": (lambda: Constant(), None, None),
+    "a PyDataset": (lambda: Constant(), None, (4, "at the end of an epoch")),
     "a PyDataset cut into epochs": (lambda: Constant(), 3, (3 * 5, "at the end of training")),
     "a PyDataset that draws": (lambda: Drawn(), None, (4, "at the end of an epoch")),
     "arrays": (lambda: np.zeros((8, 1)), None, None),

@@ -132,7 +132,7 @@ def test_what_a_missing_part_costs_is_said(model_state: ModelState) -> None:
     assert (result.loaded.tensors[moving] == 200).all()
     metric = next(name for name in result.loaded.tensors if "metrics/" in name)
     assert (result.loaded.tensors[metric] == 400).all()
-    assert "worker(s) 1 had not written their own part" in result.summary
+    assert "worker 1 had not written their own part" in result.summary
 
 
 def test_a_scaled_batch_goes_on_at_the_sample(model_state: ModelState) -> None:
@@ -140,7 +140,7 @@ def test_a_scaled_batch_goes_on_at_the_sample(model_state: ModelState) -> None:
     result = regrouped(model_state, found(model_state, (0, 1), 2), scaled)
     assert result.loaded.manifest.position == {**POSITION, "batch": 1}
     assert result.loaded.state["input"]["position"]["batches"] == 1
-    assert "input at sample 16 of epoch 2; 8 samples before it are used again" in result.summary
+    assert "input at sample 16 of epoch 2; used again before it: 8 samples" in result.summary
 
 
 def test_as_many_replicas_on_other_workers_keep_every_value(model_state: ModelState) -> None:

@@ -153,7 +153,7 @@ def test_the_save_fails_at_once_and_says_why_if_a_worker_that_alone_held_a_piece
     outcomes = save(store, Plan(0, Kind.PREEMPTED, writers, doomed), (0,), (1, 2), (2,), gone=(2,))
     assert [outcome.name for outcome in outcomes] == [None, None]
     assert committed(store) == []
-    said = [text for text in caplog.messages if "only worker(s) 2 held, such as kernel[0:2,4:6]" in text]
+    said = [text for text in caplog.messages if "only worker 2 held, such as kernel[0:2,4:6]" in text]
     assert len(said) == 2
     assert all("step 1 was NOT saved" in each for each in said)
     assert all("the newest earlier checkpoint stays valid" in each for each in said)

@@ -15,7 +15,7 @@ from _pytest.mark import ParameterSet
 from tests.cluster.harness import ClusterResult, all_fresh, describe, run_cluster
 from tests.cluster.outcome import assert_identical
 from tests.ways.catalogue.all_ways import module_of
-from tests.ways.way import NEXT_RUN, ONE, STRATEGIES, STRIKE, WORKERS, Exact, KerasFails, Warned, Way
+from tests.ways.way import NEXT_RUN, ONE, PLAIN, STRATEGIES, STRIKE, WORKERS, Exact, KerasFails, Warned, Way
 
 SCRIPT = Path(__file__).with_name("run.py")
 PREEMPTED = 75
@@ -71,13 +71,13 @@ class Job:
         """The prefix of what a run of that name ends with."""
         return self._folder / run / "output"
 
-    def start(self, *runs: str, strike: str | None = None, plain: bool = False) -> ClusterResult:
+    def start(self, *runs: str, strike: str | None = None, count: bool = False) -> ClusterResult:
         """Runs one start of each run to its end, all in the same process, of which the last one is struck."""
         folders = [self._folder / run for run in runs]
         for folder in folders:
             folder.mkdir(exist_ok=True)
         arguments = [module_of(self.way.name), self.way.name, self._strategy, self._place]
-        arguments += [*(["--plain"] if plain else []), *map(str, folders)]
+        arguments += [*(["--count"] if count else []), *map(str, folders)]
         env = {STRIKE: strike, "KERAS_BACKEND": self._backend}
         return run_cluster(SCRIPT, self.workers, args=arguments, env=env, timeout=TIMEOUT)
 
@@ -120,8 +120,21 @@ class Job:
                 expected, found = _places([undisturbed], worker), _places(results, worker)
                 assert found == expected, "a step was left out or run twice: " + str(found)
         else:
-            without_ours = isinstance(verdict, KerasFails)
-            _assert_fails(self.start("refused", plain=without_ours), verdict.match)
+            _assert_fails(self.start(PLAIN if isinstance(verdict, KerasFails) else "refused"), verdict.match)
+
+    def changes_nothing(self) -> None:
+        """Asserts that a run with our callback is, bit by bit and call by call, one without it."""
+        runs = PLAIN, "undisturbed"
+        # The devices of a process cannot be divided once more.
+        started = [runs] if self._strategy == ONE else [(run,) for run in runs]
+        results = [self.start(*each, count=True).assert_ok() for each in started]
+        for worker in range(self.workers):
+            output = f"{NEXT_RUN}\n".join(result.outputs[worker] for result in results)
+            plain, _, ours = (_told(part) for part in output.partition(f"{NEXT_RUN}\n"))
+            assert any(line.startswith("CALLED ") for line in plain), output
+            assert ours == plain, f"worker {worker}\n" + "\n".join(difflib.ndiff(plain, ours))
+        assert_identical(self.output(PLAIN), self.output("undisturbed"), self.workers)
+        assert _files(self._folder / "undisturbed") == _files(self._folder / PLAIN)
 
 
 _PROMISED = r"After a preemption: (?:bit-identical|exact if|exact except)"
@@ -149,6 +162,16 @@ _is_installed = cache(importlib.util.find_spec)
 def steps_of(results: Sequence[ClusterResult], worker: int) -> list[str]:
     lines = [line for result in results for line in result.outputs[worker].splitlines()]
     return [line for line in lines if line.startswith("RAN ")]
+
+
+def _told(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith(("RAN ", "CALLED "))]
+
+
+def _files(run: Path) -> list[str]:
+    """What the job has written, without what differs between two runs of one program."""
+    work = run / "work"
+    return sorted(re.sub(r"\d{9,}.*", "", str(path.relative_to(work))) for path in work.rglob("*"))
 
 
 def _places(results: Sequence[ClusterResult], worker: int) -> list[str]:

@@ -1,7 +1,8 @@
-"""The program that runs one way: ``run.py MODULE NAME STRATEGY PLACE [--plain] FOLDER...``.
+"""The program that runs one way: ``run.py MODULE NAME STRATEGY PLACE [--count] FOLDER...``.
 
 It finds the way in the catalogue, calls its job in each folder, and writes the results of the job to
-``FOLDER/output.<worker>.npz`` and ``.json``, which are compared bit by bit. Only the last run is struck.
+``FOLDER/output.<worker>.npz`` and ``.json``, which are compared bit by bit. Only the last run is struck. A run in a
+folder called "plain" is one without the PreemptionCallback.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import inspect
 import json
 import os
 import random
 import sys
+import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +26,14 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import numpy as np
 import tensorflow as tf
 
-from tests.ways.way import MIRRORED, NEXT_RUN, STRIKE, WORKERS, Way
+from tests.ways.way import MIRRORED, NEXT_RUN, PLAIN, STRIKE, WORKERS, Way
 
 WORKER = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
+
+
+ASKED = ("__len__", "metrics", "get_state", "__getattr__")
+"""What is asked more often than by Keras: how long data is, which metrics there are, what a checkpoint is to hold;
+and modules that jobs import late."""
 
 
 class Run:
@@ -174,7 +182,7 @@ def main() -> None:
     for name in ("module", "name", "strategy", "place"):
         parser.add_argument(name)
     parser.add_argument("folders", nargs="+")
-    parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
+    parser.add_argument("--count", action="store_true", help="count the calls of each function of the job")
     args = parser.parse_args()
     drawn = _count_draws()
     for number, folder in enumerate(args.folders, 1):
@@ -184,7 +192,7 @@ def main() -> None:
             drawn.clear()
             print(NEXT_RUN, flush=True)
         os.chdir(folder)
-        run = Run(folder, args.strategy, args.place, args.plain, strike)
+        run = Run(folder, args.strategy, args.place, Path(folder).name == PLAIN, strike)
         import keras
 
         from keras_preempt.training.snapshot_schedule import SnapshotSchedule
@@ -193,9 +201,40 @@ def main() -> None:
         SnapshotSchedule.left = property(lambda schedule: 0.0)  # type: ignore[assignment]
         SnapshotSchedule.boundaries_left = lambda schedule, entered: 1  # type: ignore[method-assign]
         keras.utils.set_random_seed(11)
-        find(args.module, args.name).job(run)
+        way = find(args.module, args.name)
+        with counted_calls() if args.count else contextlib.nullcontext(Counter()) as called:
+            way.job(run)
         run.end()
+        for name, number in sorted(called.items()):
+            print(f"CALLED {name} {number}", flush=True)
         print(f"DRAWN {sum(drawn.values())} outside of steps", flush=True)
+
+
+@contextlib.contextmanager
+def counted_calls() -> Iterator[Counter[str]]:
+    """Counts the calls of what the jobs define, in all threads: the user's code."""
+    called: Counter[str] = Counter()
+    jobs = str(Path(__file__).parent)
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        code = frame.f_code
+        # No body of a class, which is run once, and no generator, which TensorFlow goes on with ahead of training.
+        is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_flags & inspect.CO_GENERATOR
+        if (
+            event == "call"
+            and is_function
+            and code.co_filename.startswith(jobs)
+            and code.co_name not in ASKED
+        ):
+            called[f"{code.co_name} in line {code.co_firstlineno} of {Path(code.co_filename).name}"] += 1
+
+    threading.setprofile(count)
+    sys.setprofile(count)
+    try:
+        yield called
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
 
 
 def _begin_anew() -> None:

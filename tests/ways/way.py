@@ -27,6 +27,9 @@ STRATEGIES = {
 STRIKE = "WAY_STRIKE"
 """The environment variable that holds where a start gets SIGTERM; see `tests.ways.recorder.Recorder`."""
 
+PLAIN = "plain"
+"""The name of a run without the PreemptionCallback."""
+
 NEXT_RUN = "NEXT RUN"
 """The line between the outputs of two runs in one process."""
 

@@ -47,7 +47,6 @@ class InputFeed(abc.ABC):
         why_replayed: Why no snapshots are kept, as the end of "since ..."; empty if that is not known.
         at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
         made_before: How many iterators earlier fits of this process had made of the dataset.
-        repeats: What `keras_preempt.state.py_dataset` has found out about asking for a batch again.
         grain: The iterators of Grain data, if these are recorded: see `record_grain`.
 
     Raises:
@@ -88,7 +87,6 @@ class InputFeed(abc.ABC):
         self.snapshots: Any = None
         self.why_replayed = ""
         self.at_epoch: Any = None
-        self.repeats: Any = None
         self.grain: GrainIterators | None = None
         self._drawn: list[int] = []
         self._forgotten = 0

@@ -19,9 +19,10 @@ import keras
 from packaging.version import Version
 
 from keras_preempt.backend.versions import NEWEST_KERAS, OLDEST_KERAS
+from keras_preempt.checkpoint.errors import PicklableError
 
 
-class KerasInternalsError(RuntimeError):
+class KerasInternalsError(PicklableError, RuntimeError):
     """The installed Keras lacks a private name relied upon, or the name now means something else."""
 
     def __init__(self, expected: str, received: str) -> None:
@@ -96,8 +97,21 @@ AUTOCAST_SCOPE = PrivateName(
     "keras.src.backend.common.variables", "AutocastScope.__init__", ("self", "dtype")
 )
 
-FUNCTIONS = (GLOBAL_ATTRIBUTE, GLOBAL_SEED_GENERATOR, IN_STATELESS_SCOPE, AUTOCAST_SCOPE)
-"""Those that are called. An import statement would fail with a bare ImportError, whether or not they are needed.
+STANDARDIZE_BATCH = PrivateName(
+    "keras.src.trainers.data_adapters.py_dataset_adapter",
+    "PyDatasetAdapter._standardize_batch",
+    ("self", "batch"),
+)
+
+FUNCTIONS = (
+    GLOBAL_ATTRIBUTE,
+    GLOBAL_SEED_GENERATOR,
+    IN_STATELESS_SCOPE,
+    AUTOCAST_SCOPE,
+    STANDARDIZE_BATCH,
+)
+"""Those that are called or wrapped. An import statement would fail with a bare ImportError, whether or not they are
+needed.
 
 `repairs.FUNCTIONS` has those that are replaced.
 """

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import dis
 import inspect
+import random
 import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
+
 _DRAWING = {"random", "numpy_function", "py_function", "py_func"}
 """Names of TensorFlow's and NumPy's modules and functions that draw, or run Python code that may."""
+
+_GLOBAL_STATES = (random.random.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
+"""What Python's and NumPy's functions that draw from a global state are methods of."""
 
 _OF_KERAS = ("keras.", "tensorflow.python.", "numpy.")
 """Whose functions are not looked into: they draw only what they are asked to draw."""
@@ -27,6 +33,33 @@ def may_draw(function: Any, owner: type) -> bool:
         owner: The class whose methods it may call.
     """
     return any(_draws(each) for each in _reachable(function, owner, set()))
+
+
+def draws_globally(function: Any, owner: type) -> bool:
+    """Whether a function, or one of the user's that it names, draws from Python's or NumPy's global random state.
+
+    Args:
+        function: The function.
+        owner: The class whose methods it may call.
+    """
+    return any(
+        _draws_globally(each.__code__, each.__globals__) for each in _reachable(function, owner, set())
+    )
+
+
+def _draws_globally(code: CodeType, outside: dict[str, Any]) -> bool:
+    """Whether code calls one of `_GLOBAL_DRAWS`, as in `random.choice(...)` or `np.random.normal(...)`."""
+    found: Any = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found = outside.get(str(instruction.argval))
+        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            found = getattr(found, str(instruction.argval), None) if isinstance(found, ModuleType) else None
+        else:
+            continue
+        if getattr(found, "__self__", None) is not None and found.__self__ in _GLOBAL_STATES:
+            return True
+    return any(_draws_globally(each, outside) for each in code.co_consts if isinstance(each, CodeType))
 
 
 def _reachable(function: Any, owner: type, seen: set[CodeType]) -> Iterator[FunctionType]:

@@ -83,7 +83,7 @@ class WorkerLost(tf.errors.UnavailableError):
     status is 69 (EX_UNAVAILABLE) and not 1: start all workers again, and training continues from the last committed
     checkpoint. It is a `tf.errors.UnavailableError`, as TensorFlow usually raises in this case, with TensorFlow's
     text. If TensorFlow has raised another error (`DeadlineExceededError` from its heartbeat, `AbortedError` when a
-    worker was restarted alone), that one is its cause.
+    worker was restarted alone), that one is its cause. On JAX, where this name is another class, it is a RuntimeError.
     """
 
     def __init__(self, node_def: object, op: object, message: str, *arguments: object) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_preempt.backend.tensorflow.loop_order import CallOrder
-from keras_preempt.checkpoint.storage.staging import StagingDirectory
+from keras_preempt.checkpoint.storage.staging import StagingDirectory, check_staging_dir
 
 TENSORFLOWS_COUNT = "checkpointed_runs"
 """The name under which TensorFlow's handler keeps its count, so that each handler finds what the other has saved."""
@@ -90,17 +90,19 @@ class LoopCheckpoints:
         staging_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         check_save_fn(save_fn)
+        check_staging_dir(staging_dir)
         self._save_fn = save_fn
         self._staging_dir = staging_dir
         if isinstance(given, tf.train.CheckpointManager):
             self._manager, self._writes_there = given, True
         elif isinstance(given, tf.train.Checkpoint):
-            if directory is None or not os.fspath(directory):
+            path = os.fspath(directory) if isinstance(directory, (str, os.PathLike)) else None
+            if not isinstance(path, str) or not path.strip():
                 raise ValueError(
                     "Expected checkpoint_dir to be the directory of the checkpoints. Received: "
                     f"{directory!r}. Pass one, or a tf.train.CheckpointManager in place of the tf.train.Checkpoint."
                 )
-            self._manager = tf.train.CheckpointManager(given, os.fspath(directory), max_to_keep=1)
+            self._manager = tf.train.CheckpointManager(given, path, max_to_keep=1)
             self._writes_there = chief
         else:
             raise ValueError(

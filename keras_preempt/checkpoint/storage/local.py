@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
+from keras_preempt.checkpoint.storage.advice import advice
 from keras_preempt.checkpoint.storage.local_writing import CountedFile, FileLog, Flushes, UnfinishedFile
 from keras_preempt.checkpoint.storage.overlap import Overlaps
 from keras_preempt.checkpoint.storage.posix_files import (
@@ -107,8 +108,7 @@ class LocalStore:
         except OSError as error:
             raise StoreUnavailable(
                 f"Expected a directory that this process can create and write to. Received: {self._url!r} "
-                f"({error.strerror or error}). Correct its permissions or free space, or pass another "
-                "directory."
+                f"({error.strerror or error}). {advice(error)}"
             ) from error
         self._prepared = True
 
@@ -318,6 +318,5 @@ class LocalStore:
                 f"Expected {name!r} to lie in {self._url}. Received: symbolic links that lead in a circle. Remove them."
             )
         return StoreUnavailable(
-            f"Expected to read and write {name!r} in {self._url}. Received: {error.strerror or error}. "
-            "Check the permissions, the free space and the health of that file system."
+            f"Expected to read and write {name!r} in {self._url}. Received: {error.strerror or error}. {advice(error)}"
         )

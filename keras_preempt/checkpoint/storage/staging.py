@@ -23,8 +23,10 @@ from typing import IO, Any
 import google_crc32c
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.storage.advice import advice
 from keras_preempt.checkpoint.storage.posix_files import write_all
 from keras_preempt.checkpoint.storage.store import Buffer
+from keras_preempt.process.words import counted
 
 logger = logging.getLogger("keras_preempt")
 
@@ -32,6 +34,17 @@ _NAME = re.compile(r"keras-preempt-[a-z]+-[0-9]+-[0-9a-f]{16}")
 _ATTEMPTS = 100  # each one that fails means that a sweeper came between making a directory and locking it
 
 _living: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def check_staging_dir(value: object) -> None:
+    """Raises ValueError unless `staging_dir` is None or can be the path of a directory on a local disk."""
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    is_local = isinstance(path, str) and path.strip() != "" and "://" not in path and "\0" not in path
+    if value is not None and not is_local:
+        raise ValueError(
+            f"Expected staging_dir to be a path. Received: {value!r}. Pass an existing directory on a local disk, or "
+            "leave it out."
+        )
 
 
 class StagingDirectory:
@@ -53,7 +66,7 @@ class StagingDirectory:
         except OSError as error:
             raise StoreUnavailable(
                 f"Expected a directory on a local disk to stage files in. Received: {self._root} "
-                f"({error.strerror or error}). Make it writable, or pass another one as staging_dir."
+                f"({error.strerror or error}), which is staging_dir or else TMPDIR. {advice(error)}"
             ) from error
         self._owner = os.getpid()
         # Unlike __del__ this also runs at the exit of the interpreter, before modules are taken apart.
@@ -85,8 +98,8 @@ class StagingDirectory:
             return tempfile.TemporaryFile(dir=self._path, buffering=0)
         except OSError as error:
             raise StoreUnavailable(
-                f"Expected to stage a file in {self._path}. Received: {error.strerror or error}. "
-                "Check that disk, or pass another directory as staging_dir."
+                f"Expected to stage a file in {self._path}, which is in staging_dir or else TMPDIR. Received: "
+                f"{error.strerror or error}. {advice(error)}"
             ) from error
 
     def remove(self) -> None:
@@ -126,7 +139,9 @@ def sweep(root: Path) -> list[Path]:
             finally:
                 os.close(lock)
     if swept:
-        logger.info("Removed %d temporary directories that dead processes left in %s.", len(swept), root)
+        logger.info(
+            "Removed %s that dead processes left in %s.", counted(len(swept), "temporary folder"), root
+        )
     return swept
 
 
@@ -210,8 +225,8 @@ class StagedWriter:
             write_all(self._file.fileno(), data)
         except OSError as error:
             raise StoreUnavailable(
-                f"Expected to stage {self._name!r} on local disk. Received: {error.strerror or error}. "
-                "Free some space there, or pass a directory on a larger disk as staging_dir."
+                f"Expected to stage {self._name!r} on local disk, in staging_dir or else TMPDIR. Received: "
+                f"{error.strerror or error}. {advice(error)}"
             ) from error
         self.crc32c = int(google_crc32c.extend(self.crc32c, data))
         self.size += len(data)

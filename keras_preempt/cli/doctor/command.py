@@ -186,7 +186,9 @@ class _Examination:
 
     def examine(self) -> None:
         wanted = self.wanted
-        known = check_platform(self.findings, wanted.grace)
+        known = check_platform(
+            self.findings, wanted.grace, wanted.workers if self.job is None else self.job.workers
+        )
         check_sigterm(self.findings)
         check_versions(self.findings)
         check_determinism(self.findings, wanted.command)

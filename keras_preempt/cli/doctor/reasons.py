@@ -38,7 +38,7 @@ def explain(seen: Trial, findings: Findings) -> None:
 
 def _no_training(seen: Trial, findings: Findings) -> None:
     status = ", ".join(_ended(code) for code in seen.exits.values())
-    last = f" Its last lines: {' | '.join(seen.last_lines)}" if seen.last_lines else ""
+    last = f" Its last lines: {seen.last_lines}" if seen.last_lines else ""
     if seen.watched.has("finish"):
         _over(seen, findings)
     elif any(seen.exits.values()) or seen.watched.has("error"):
@@ -154,7 +154,7 @@ def _causes(seen: Trial, findings: Findings) -> None:
         findings.problem(
             "save",
             f"The notice was heard, and the checkpoint could not be saved (status {EXIT_NOT_SAVED}).",
-            f"The log says why: {' | '.join(seen.last_lines)}",
+            f"The log says why: {seen.last_lines}",
         )
     elif not seen.in_time and seen.heard:
         findings.problem(
@@ -199,7 +199,7 @@ def _without_a_cause(seen: Trial, findings: Findings) -> None:
             f"After SIGTERM to the process that was started, the loop {when}. A status of "
             f"{', '.join(map(str, seen.codes))} within {seen.grace.seconds:g} s is expected; a "
             "PreemptionCheckpointHandler reports no events, so whether it saved is not known. Its last lines: "
-            f"{' | '.join(seen.last_lines)}",
+            f"{seen.last_lines}",
             "Start it again, and look whether it continues where it was. If a shell or a wrapper stands before it: "
             f"{_EXEC} If the script has a status of its own, pass --restart-code.",
         )
@@ -208,7 +208,7 @@ def _without_a_cause(seen: Trial, findings: Findings) -> None:
         _PATH,
         f"After SIGTERM to the process that was started, the job {saved} and {when}. A status of "
         f"{', '.join(map(str, seen.codes))} within {seen.grace.seconds:g} s is expected. Its last lines: "
-        f"{' | '.join(seen.last_lines)}",
+        f"{seen.last_lines}",
         "docs/troubleshooting.md explains the messages. If the script has a status of its own, pass --restart-code.",
     )
 

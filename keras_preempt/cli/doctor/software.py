@@ -79,7 +79,7 @@ _DETERMINISM = {
 
 def check_versions(findings: Findings) -> None:
     """Compares the installed versions of Keras and its backend with those that were verified."""
-    backend = _backend(os.environ)
+    backend = backend_of(os.environ)
     if backend not in _RANGES:
         findings.problem(
             "backend",
@@ -118,7 +118,7 @@ def check_determinism(findings: Findings, command: Sequence[str], root: Path = P
     if kind != "gpu":
         findings.ok("determinism", "There is no GPU here whose order of additions could matter.")
         return
-    wanted = _DETERMINISM.get(_backend(os.environ), _DETERMINISM["tensorflow"])
+    wanted = _DETERMINISM.get(backend_of(os.environ), _DETERMINISM["tensorflow"])
     if re.search(wanted.value, os.environ.get(wanted.variable, ""), re.IGNORECASE):
         findings.ok("determinism", f"There is a GPU ({sign}), and {wanted.variable} makes it repeatable.")
         return
@@ -143,7 +143,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _backend(variables: Mapping[str, str]) -> str:
+def backend_of(variables: Mapping[str, str]) -> str:
+    """Returns the name of the backend that Keras would run on."""
     if name := variables.get("KERAS_BACKEND"):
         return name
     home = variables.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")

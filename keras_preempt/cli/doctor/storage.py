@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
+from keras_preempt.checkpoint.storage.advice import advice
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
 from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Store
+from keras_preempt.cli.doctor import mounts
 from keras_preempt.cli.doctor.finding import Findings
+from keras_preempt.cli.doctor.mounts import Fate
 from keras_preempt.cli.terminal import shown_size
-from keras_preempt.notices.platform import SCHEDULERS, Platform
+from keras_preempt.notices.platform import GENERIC_NAME, Platform
 
 if TYPE_CHECKING:
     from keras_preempt.checkpoint.storage.gcs import GcsStore
-
-_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
-_OF_A_CONTAINER = ("overlay", "aufs")
-_CONTAINERS = ("kubernetes", "vertex", "sagemaker")
-assert set(_CONTAINERS) <= set(SCHEDULERS)
 
 _NEEDED_FOR = {
     "create": "no checkpoint could be saved",
@@ -46,12 +43,8 @@ def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
     try:
         store.prepare()
     except StoreUnavailable as error:
-        findings.problem(
-            "directory",
-            str(error),
-            "Give the user that the job runs as the right to write there (chown, chmod), or pass "
-            "another directory.",
-        )
+        cure = advice(error.__cause__ if isinstance(error.__cause__, OSError) else error)
+        findings.problem("directory", str(error).removesuffix(cure).strip(), cure)
         return False
     findings.ok("directory", f"{store.url} can be written.")
     _check_durable(findings, store, platform)
@@ -59,44 +52,51 @@ def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
 
 
 def _check_durable(findings: Findings, store: LocalStore, platform: Platform) -> None:
-    kind, mounted_on = _file_system(str(store.path))
-    where = f"{store.url} is on {kind}, mounted on {mounted_on}"
+    found = mounts.look(store.path)
+    if found is None:
+        findings.not_checked("durable", f"{store.url}: {mounts.MOUNTINFO} does not say what it is on.")
+        return
+    mount, fate = found
+    where = f"{store.url} is on {mount.kind}, mounted on {mount.point}"
+    names = platform.name.split("+")
+    is_taken_back = names != [GENERIC_NAME]
     elsewhere = (
         "Pass a path on a disk or shared file system that outlives the machine, or gs://bucket/prefix."
     )
-    if kind in _IN_MEMORY:
+    if "kubernetes" in names:
+        elsewhere += " In a pod: mount a persistent volume there."
+    if fate is Fate.MEMORY:
         findings.problem("durable", f"{where}, which is memory: all of it goes with the machine.", elsewhere)
-    elif kind in _OF_A_CONTAINER:
-        found = (
+    elif fate is Fate.CONTAINER:
+        layer = (
             f"{where}, the container's own layer: it goes with the container, and a restart gets a new one."
         )
-        if any(name in _CONTAINERS for name in platform.name.split("+")):
-            findings.problem("durable", found, f"{elsewhere} In a pod: mount a volume there.")
-        else:
-            findings.warning("durable", found, elsewhere)
-    elif kind:
+        add = findings.problem if is_taken_back else findings.warning
+        add("durable", layer, elsewhere)
+    elif not is_taken_back or fate is Fate.STAYS:
         findings.ok("durable", f"{where}. It has to be there when the job is started again.")
-
-
-def _file_system(path: str) -> tuple[str, str]:
-    """Returns type and mount point of the file system of a path, by proc(5); empty if they are unknown."""
-    device = os.stat(path).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    found = ("", "")
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                head, _, tail = line.partition(" - ")
-                fields = head.split()
-                if fields[2] == wanted and len(fields[4]) > len(found[1]) and _is_below(path, fields[4]):
-                    found = (tail.split()[0], fields[4])
-    except (OSError, IndexError):
-        return "", ""
-    return found
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+    elif "sagemaker" in names:
+        findings.not_checked(
+            "durable",
+            f"{where}. Whether SageMaker copies it to S3 and back cannot be seen from here: it does so with the local "
+            "path of the job's CheckpointConfig alone.",
+        )
+    elif fate is Fate.POD:
+        findings.problem("durable", f"{where}, an emptyDir volume: it goes with the pod.", elsewhere)
+    elif fate is Fate.MACHINE:
+        findings.problem(
+            "durable",
+            f"{where}, the machine's own disk ({mount.source}): it goes with the machine, and what starts the job "
+            "again may do so on another one.",
+            elsewhere,
+        )
+    else:
+        findings.not_checked(
+            "durable",
+            f"{where}, a disk of its own ({mount.source}). Whether that outlives the machine cannot be seen from here: "
+            "a persistent disk or volume that the next machine gets does; a local SSD, an instance store or a "
+            "temporary disk does not.",
+        )
 
 
 def _check_bucket(findings: Findings, store: GcsStore) -> bool:
@@ -156,15 +156,17 @@ def _check_staging(findings: Findings, share: int, staging_dir: str | None) -> b
         return False
     try:
         root = staging.path.parent
-        free, (kind, _) = shutil.disk_usage(root).free, _file_system(str(root))
+        free, on = shutil.disk_usage(root).free, mounts.look(root)
         found = f"{shown_size(share)} are staged in {root} on their way to the bucket; {shown_size(free)} free there"
         elsewhere = "Pass staging_dir (--staging-dir here) on a larger local disk."
         if free < share:
             findings.problem("staging", f"{found}: a save would fail.", elsewhere)
             return False
-        if kind in _IN_MEMORY:
+        if on is not None and on[1] is Fate.MEMORY:
             findings.warning(
-                "staging", f"{found}, and it is memory ({kind}), which training needs as well.", elsewhere
+                "staging",
+                f"{found}, and it is memory ({on[0].kind}), which training needs as well.",
+                elsewhere,
             )
         else:
             findings.ok("staging", f"{found}.")

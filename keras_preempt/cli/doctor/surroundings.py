@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 
 from keras_preempt.cli.doctor.finding import Findings
+from keras_preempt.cli.doctor.software import backend_of
 from keras_preempt.notices.cloud import UNKNOWN_GRACE, Grace
 from keras_preempt.notices.detection import Detection
 from keras_preempt.notices.platform import GENERIC_NAME, MACHINES, SCHEDULERS, Platform
@@ -39,10 +40,18 @@ def grace_of(given: float | None, platform: Platform) -> Grace:
     return min(known or [UNKNOWN_GRACE])
 
 
-def check_platform(findings: Findings, given: float | None) -> tuple[Platform, Grace] | None:
-    """Adds the platform, its notices and its grace period; returns None if a variable is wrong."""
+def check_platform(findings: Findings, given: float | None, workers: int) -> tuple[Platform, Grace] | None:
+    """Adds the platform, its notices and its grace period; returns None if a variable is wrong.
+
+    Args:
+        findings: Collects findings.
+        given: The grace period that the user says, in seconds.
+        workers: How many workers the job has.
+    """
     try:
         platform = Detection().result()
+        if workers == 1 or backend_of(os.environ) != "tensorflow":
+            platform = platform.without_coordination_key()
         termination = complete(TerminationConfig(), platform)
         grace = grace_of(given, platform)
     except ValueError as error:

@@ -7,11 +7,11 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keras_preempt.checkpoint.manifest import Manifest
+from keras_preempt.cli.doctor.last_lines import LastLines
 from keras_preempt.cli.doctor.loops import Loops
 from keras_preempt.cli.doctor.processes import Process, chain, look, training_process
 from keras_preempt.cli.doctor.surroundings import Grace, is_ignored
@@ -26,7 +26,6 @@ from keras_preempt.process.environment import DRILL_DIRECTORY, STATUS_DIR
 _LOOK, _LOOK_AT_A_BUCKET = 0.25, 1.0
 _PID_LOOK = 0.1  # seconds between two looks at which workers have ended
 _IGNORED_FOR = 1.0  # seconds; a script may correct it in its first line, which takes a moment
-_LAST_LINES = 15
 _SETTLED = 0.2  # seconds; less than the keeper waits
 _CLOCK = 0.1  # seconds by which the clock of a file and ours may differ on one machine
 
@@ -97,7 +96,7 @@ class Trial:
     saved: list[Manifest] = field(default_factory=list, init=False)
     exits: dict[int, int] = field(default_factory=dict, init=False)
     left: list[str] = field(default_factory=list, init=False)
-    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES), init=False)
+    last_lines: LastLines = field(default_factory=LastLines, init=False)
     ever_ignored: Process | None = field(default=None, init=False)
     _loops: Loops | None = field(default=None, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
@@ -217,5 +216,5 @@ class Trial:
         if line.startswith(LEFT_BEHIND):
             self.left.append(line.removeprefix(LEFT_BEHIND))
         else:
-            self.last_lines.append(line)
+            self.last_lines.add(line)
         self.log(index, line)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from keras_preempt.cli.drill.comparison import Parting
 from keras_preempt.cli.drill.step_records import RunRecord
-from keras_preempt.report.tables import counted
+from keras_preempt.process.words import counted
 
 _DETERMINISM = (
     "call tf.config.experimental.enable_op_determinism(), "

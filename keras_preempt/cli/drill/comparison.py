@@ -16,6 +16,7 @@ from keras_preempt.cli.compare import Comparison, MemberState, combined, compare
 from keras_preempt.cli.drill.judge import NoVerdict
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.drill.step_records import FitRecord, Line, RunRecord
+from keras_preempt.process.words import counted, numbered
 
 Explain = Callable[[int, str, bytes, bytes], "str | None"]
 """Given a worker, the name of a tensor of its own, and the bytes of both runs: says in words why a difference does not
@@ -83,10 +84,13 @@ def _read_member(store: Store, newest: CheckpointInfo, member: int, members: int
     loaded = load(store, newest, member, members)
     manifest = loaded.manifest
     if not manifest.finished or manifest.members != members or manifest.missing:
+        without = numbered("worker", manifest.missing)
         raise NoVerdict(
-            f"Expected a checkpoint of the end of training by {members} workers, each with its own part. "
-            f"Received: step {manifest.step}, finished={manifest.finished}, members={manifest.members}, "
-            f"missing={list(manifest.missing)}. Train to the end in one fit with a PreemptionCallback."
+            f"Expected a checkpoint of the end of training by {counted(members, 'worker')}, each with its own part. "
+            f"Received: one of step {manifest.step} by {counted(manifest.members, 'worker')}"
+            f"{'' if manifest.finished else ', before the end of training'}"
+            f"{f', without the part of {without}' if manifest.missing else ''}. "
+            "Train to the end in one fit with a PreemptionCallback."
         )
     saved_at = {"step": manifest.step, "position": manifest.position}
     mirrored = loaded.tensors if member == 0 else {}

@@ -32,7 +32,7 @@ class Findings:
         parting: Where the recorded steps part.
         causes: Why the runs are likely to differ, in words.
         uncovered: What the verdict does not cover, in words.
-        seconds_lost: How much longer the preempted run took.
+        seconds_lost: How much longer the preempted run took, starts included; negative if it took less.
     """
 
     workers: int

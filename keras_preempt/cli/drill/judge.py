@@ -16,6 +16,7 @@ from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.strikes import Lost
 from keras_preempt.cluster import Incarnation, Outcome, SupervisorReport
 from keras_preempt.cluster.status import WorkerStatus
+from keras_preempt.process.words import counted
 
 
 class NoVerdict(click.ClickException):
@@ -100,8 +101,9 @@ class Judge:
                 )
             if not happened:
                 raise NoVerdict(
-                    f"expected {len(self.plan)} preemptions. Received: {number}; this one did not come: {planned}. "
-                    "Does the script train the same steps in every start, each fit with a PreemptionCallback?"
+                    f"expected {counted(len(self.plan), 'preemption')}. Received: {number}; this one did not come: "
+                    f"{planned}. Does the script train the same steps in every start, "
+                    "each fit with a PreemptionCallback?"
                 )
         if not self.plan and report.count(Outcome.PREEMPTED) > 0:
             raise NoVerdict("the undisturbed run was preempted from outside. Run the drill again.")

@@ -10,7 +10,8 @@ from keras_preempt.cli.drill.findings import Findings
 from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.terminal import Terminal
-from keras_preempt.report.tables import counted
+from keras_preempt.process.words import counted
+from keras_preempt.report.tables import length
 
 _NAMED = 10  # differences that are listed one by one
 _KNOWN_PHASES = ("import and build", "startup", "restore", "train", "hold", "save", "exit")
@@ -79,7 +80,7 @@ def _weight(difference: TensorDifference) -> tuple[bool, float]:
 
 
 def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:
-    """Prints the seconds of each incarnation by phase, of the worker that took longest.
+    """Prints the seconds of each incarnation by phase, of the worker that took longest, and those of each run.
 
     The last column is what no worker accounts for: evaluation and the like after the fit, and the end of Python.
     """
@@ -98,6 +99,9 @@ def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:
         rows.append([*row, f"{max(0.0, incarnation.seconds - accounted):.2f}"])
     columns = ["incarnation", "outcome", "steps run", "wall", *phases, "rest"]
     terminal.table("Where time went (seconds)", columns, rows)
+    # Not as a loss: the undisturbed run is the first to read the libraries from the disk.
+    walls = ", ".join(f"{run.name} {length(run.report.seconds)}" for run in runs)
+    terminal.line(f"Wall time, start-up included: {walls}.")
 
 
 def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption]) -> None:
@@ -131,11 +135,7 @@ def _verdict(findings: Findings, run: DrillRun, comparison: Comparison) -> str:
     fits = 1 if findings.shape is None else len(findings.shape.fits)
     unannounced = bool(run.killed) or any(preemption.kill for preemption in plan)
     twice = run.record.steps_run_again()
-    steps = f"{counted(twice, 'step')} run again" if unannounced and twice else f"{twice} steps lost"
-    seconds = findings.seconds_lost or 0.0
-    # The machine may have done other things during the undisturbed run.
-    longer = f"the undisturbed run took {-seconds:.1f} s longer"
-    loss = f"{steps}, {longer if seconds < 0.0 else f'{seconds:.1f} s lost'}"
+    loss = f"{counted(twice, 'step')} {'run again' if unannounced and twice else 'lost'}"
     told = [
         f"{preemption}{', killed at the end of its grace period' if number in run.killed else ''}"
         for number, preemption in enumerate(plan)
@@ -143,11 +143,10 @@ def _verdict(findings: Findings, run: DrillRun, comparison: Comparison) -> str:
     where = f"{counted(len(plan), 'preemption')}: {', '.join(told)}; {_sent(plan)}"
     of_fits = f" of {fits} fits" if fits > 1 else ""
     if findings.identical:
-        return (
-            f"VERDICT: identical ({comparison.tensors} tensors and all other state{of_fits}; {where}; {loss})"
-        )
-    differing = f"{len(comparison.tensor_differences)} of {comparison.tensors} tensors{of_fits}"
-    other = f"{len(comparison.state_differences)} places of other state"
+        compared = f"{counted(comparison.tensors, 'tensor')} and all other state{of_fits}"
+        return f"VERDICT: identical ({compared}; {where}; {loss})"
+    differing = f"{len(comparison.tensor_differences)} of {counted(comparison.tensors, 'tensor')}{of_fits}"
+    other = f"{counted(len(comparison.state_differences), 'place')} of other state"
     on_the_way = ", training steps on the way" if comparison.identical else ""
     return f"VERDICT: different ({differing}, {other}{on_the_way}; {where}; {loss})"
 

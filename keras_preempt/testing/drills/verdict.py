@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from keras_preempt.process.words import counted
+
 _Record = TypeVar("_Record")
 
 _NAMED = 3  # tensors in one line
@@ -161,17 +163,17 @@ class DrillVerdict:
         if self.verdict == "none":
             return f"no verdict: {(self.why_none or '').removeprefix('No verdict: ')}"
         struck = ", ".join(f"w{each.worker} at step {each.step}" for each in self.preemptions)
-        where = f"preempted: {struck}; {self.steps_lost} steps lost; seed {self.seed}"
+        where = f"preempted: {struck}; {counted(self.steps_lost or 0, 'step')} lost; seed {self.seed}"
         if self.identical:
-            return f"identical: {self.tensors_compared} tensors and all other state; {where}"
+            return f"identical: {counted(self.tensors_compared, 'tensor')} and all other state; {where}"
         names = [each.name for each in self.tensors_different]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         which = f" ({', '.join(names[:_NAMED])}{more})" if names else ""
         parting = self.first_different_step
         since = "" if parting is None else f", from step {parting.step} of fit {parting.fit} on"
-        other = f", {len(self.other_state_different)} places of other state"
-        counted = f"{len(names)} of {self.tensors_compared} tensors{which}{other}"
-        return f"different: {counted}{since}; {where}"
+        other = f", {counted(len(self.other_state_different), 'place')} of other state"
+        differing = f"{len(names)} of {counted(self.tensors_compared, 'tensor')}{which}{other}"
+        return f"different: {differing}{since}; {where}"
 
 
 def from_json(told: Mapping[str, Any], output: str, log: Path | None, kept: str | None) -> DrillVerdict:

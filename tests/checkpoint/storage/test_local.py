@@ -210,7 +210,7 @@ def test_who_removes_the_last_file_of_a_folder_disturbs_nobody_who_writes_into_i
 def test_an_unusable_directory_is_an_error_that_names_it(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_bytes(b"mine")
     store = LocalStore(tmp_path / place)
-    with pytest.raises(StoreUnavailable, match=re.escape(store.url) + r".*Correct its permissions"):
+    with pytest.raises(StoreUnavailable, match=re.escape(store.url) + r".*pass another directory"):
         store.prepare()
     assert snapshot(tmp_path) == {"file": b"mine"}
 
@@ -228,6 +228,29 @@ def test_an_unwritable_directory_is_an_error_that_names_it(
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(StoreUnavailable, match=rf"{re.escape(str(tmp_path))}.*Permission denied"):
         LocalStore(tmp_path).prepare()
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.EROFS, "mounted read-only"),
+        (errno.EDQUOT, "quota"),
+        (errno.ESTALE, "mount it again"),
+        (errno.EIO, "dmesg"),
+        (errno.EACCES, "chown"),
+        (errno.ETIMEDOUT, "the health of that file system"),
+    ],
+)
+def test_an_error_of_the_system_is_told_with_what_cures_it(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int, says: str
+) -> None:
+    def fail(descriptor: int, data: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(StoreUnavailable, match=f"{os.strerror(number)}.*{says}") as caught:
+        store.prepare()
+    assert ("chown" in str(caught.value)) == (number == errno.EACCES)
 
 
 def test_a_log_keeps_what_several_writers_append(store: LocalStore) -> None:

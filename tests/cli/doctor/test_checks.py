@@ -13,15 +13,14 @@ from typing import Any
 import pytest
 
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.cli.doctor import meeting, software, storage
+from keras_preempt.cli.doctor import meeting, mounts, software, storage
 from keras_preempt.cli.doctor.finding import Finding, Findings
 from keras_preempt.cli.doctor.meeting import Job, Meeting
 from keras_preempt.cli.doctor.software import check_versions
-from keras_preempt.cli.doctor.storage import check_place
 from keras_preempt.cli.doctor.surroundings import check_platform
 from keras_preempt.cli.terminal import shown_size
 from keras_preempt.cluster.local import find_free_ports
-from keras_preempt.notices.platform import MACHINES, SCHEDULERS, Platform
+from keras_preempt.notices.platform import MACHINES, SCHEDULERS
 from keras_preempt.process.environment import GRACE_PERIOD, PLATFORM
 from keras_preempt.testing import FakeGcs
 from tests.cli.doctor.doctored import doctor
@@ -77,32 +76,12 @@ def test_a_staging_disk_without_room_or_that_cannot_be_used_is_found(tmp_path: P
 
 
 def test_a_staging_disk_in_memory_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_file_system", lambda path: ("tmpfs", "/dev/shm"))
+    (tmp_path / "mountinfo").write_text("20 1 0:1 / / rw - tmpfs tmpfs rw\n")
+    monkeypatch.setattr(mounts, "MOUNTINFO", str(tmp_path / "mountinfo"))
     findings = Findings()
     assert storage.check_room(findings, SimpleNamespace(), 1, 2, 1, str(tmp_path))  # type: ignore[arg-type]
     assert of("staging", findings).level == "warning"
     assert "it is memory (tmpfs)" in of("staging", findings).what
-
-
-@pytest.mark.parametrize(
-    ("platform", "level"),
-    [
-        ("kubernetes", "problem"),
-        ("kubernetes+gce-gpu", "problem"),
-        ("generic", "warning"),
-        ("slurm", "warning"),
-    ],
-)
-def test_a_container_s_own_layer_is_a_problem_where_containers_are_replaced(
-    platform: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage, "_file_system", lambda path: ("overlay", "/"))
-    findings = Findings()
-    assert check_place(findings, LocalStore(tmp_path / "run"), Platform(name=platform))
-    found = of("durable", findings)
-    assert found.level == level
-    assert "the container's own layer: it goes with the container" in found.what
-    assert ("mount a volume" in found.cure) == (level == "problem")
 
 
 class Clocks:
@@ -233,18 +212,25 @@ def test_keras_json_without_another_backend_is_good(text: str | None, keras_home
     assert backend() == []
 
 
-def platform(monkeypatch: pytest.MonkeyPatch, given: float | None = None, **variables: Any) -> Findings:
+def platform(
+    monkeypatch: pytest.MonkeyPatch, given: float | None = None, workers: int = 2, **variables: Any
+) -> Findings:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     findings = Findings()
-    check_platform(findings, given)
+    check_platform(findings, given, workers)
     return findings
 
 
+@pytest.mark.parametrize(("workers", "backend"), [(2, "tensorflow"), (1, "tensorflow"), (2, "jax")])
 @pytest.mark.parametrize("name", NOTICES)
-def test_the_notices_that_are_heard_are_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    findings = platform(monkeypatch, **{PLATFORM: name})
-    assert f"Notices from {NOTICES[name]}; " in of("platform", findings).what
+def test_the_notices_that_are_heard_are_named(
+    name: str, workers: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = platform(monkeypatch, workers=workers, **{PLATFORM: name, "KERAS_BACKEND": backend})
+    has_key = (workers, backend) == (2, "tensorflow")
+    heard = NOTICES[name] if has_key else NOTICES[name].removesuffix(", coordination key")
+    assert f"Notices from {heard}; " in of("platform", findings).what
     only_signals = [finding.what for finding in findings.all if finding.check == "notices"]
     assert any("SIGTERM is the only notice" in what for what in only_signals) == (name == "generic")
 

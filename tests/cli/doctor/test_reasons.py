@@ -54,7 +54,7 @@ def trial(
     made.trains = made.in_time = made.found_training = True
     made.heard = not loop
     made.chain, made.exits, made.saved, made.seconds = chain, exits, saved or [], 4.0
-    made.last_lines.append("the last line")
+    made.last_lines.add("the last line")
     for name, value in seen.items():
         assert hasattr(made, name)
         setattr(made, name, value)

@@ -66,6 +66,20 @@ def test_no_room_for_one_more_than_max_to_keep_is_found(small_disk: Path) -> Non
     assert cured.findings["save"]["level"] == "ok"
 
 
+def test_a_directory_that_cannot_be_written_is_cured_by_what_hinders_it(small_disk: Path) -> None:
+    (small_disk / "file").write_bytes(bytes(100))
+    assert "is a file: remove it" in doctor(str(small_disk / "file")).cure("directory")
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    said = doctor(str(small_disk)).cure("directory")
+    assert "Read-only file system" in said
+    assert "mounted read-only, which no permission changes" in said
+    assert "chown" not in said
+    subprocess.run(["mount", "-o", "remount,rw,nr_inodes=2", small_disk], check=True)
+    full = doctor(str(small_disk)).cure("directory")
+    assert "No space left on device" in full
+    assert "free some space (files, if `df -i` shows no free inodes)" in full
+
+
 @pytest.mark.parametrize(
     ("denied", "does"), [("create", "create"), ("get", "read"), ("list", "list"), ("delete", "delete")]
 )

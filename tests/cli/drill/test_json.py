@@ -68,7 +68,7 @@ def test_a_different_run_is_reported_with_its_first_step_and_its_causes(schema):
     ("options", "fault", "status", "why"),
     [
         (("--at", "step:4"), "crash", 3, "the preempted run failed (exit code 3)"),
-        (("--at", "step:4"), "deaf", 3, "expected 1 preemptions. Received: 0"),
+        (("--at", "step:4"), "deaf", 3, "expected 1 preemption. Received: 0"),
         (("--at", "step:4"), "silent", 3, "did not report a finished fit"),
         (("--at", "step:20"), "", 4, "--at step:20 lies beyond the end: the run has 20 training steps"),
     ],

@@ -81,8 +81,7 @@ def test_a_kill_continues_from_the_checkpoint_before_it_and_says_what_was_run_ag
     newest = "incarnation 2: w0 was killed as planned; the newest checkpoint is of step 10: starting again"
     assert newest in told
     assert "w0 killed, 13 steps done; training continued from step 10: 3 steps run again." in told
-    taken = r"(\d+\.\d s lost|the undisturbed run took \d+\.\d s longer)"
-    assert re.search(rf"VERDICT: identical \(.*w0 killed at step 13.* 10 steps run again, {taken}\)", told)
+    assert re.search(r"VERDICT: identical \(.*w0 killed at step 13.* 10 steps run again\)", told)
 
 
 def test_a_kill_without_a_checkpoint_starts_over_and_says_what_to_do():

@@ -103,7 +103,7 @@ DRIFTS = (lines(0, 4), lines(4, 10, wrong_from=6))
 WRONG_AT_THE_RESTART = (lines(0, 4), lines(4, 10, wrong_from=4))
 
 #: The record of a run whose input is not promised to be the same again.
-DOUBTED = lines(0, 10, exact=False, why="1 shuffle(s) have no seed")
+DOUBTED = lines(0, 10, exact=False, why="1 shuffle has no seed")
 WARM = begun(lines(0, 10), unsaved=["Warm"])
 
 
@@ -138,7 +138,7 @@ def with_source(source: str) -> Lines:
 @pytest.mark.parametrize(
     ("record", "likely", "also"),
     [
-        (DOUBTED, "the input. 1 shuffle(s) have no seed.", ""),
+        (DOUBTED, "the input. 1 shuffle has no seed.", ""),
         (SHARED, "both come from one shuffle.", "Shuffle after the split"),
         (WARM, "callbacks whose state is not kept: Warm.", "Give them get_state()"),
         (with_source(PYTHON), PYTHON, "If it uses random numbers or keeps state"),
@@ -239,7 +239,7 @@ def test_what_identical_does_not_cover_is_named_and_nothing_else() -> None:
     record = run([*found, {"what": "sources", "found": ["Python code (f)"]}])
     callbacks, data, source = uncovered(record, 2)
     assert "(Warm): 2 preemptions made no difference" in callbacks
-    assert "the input (1 shuffle(s) have no seed)" in data
+    assert "the input (1 shuffle has no seed)" in data
     assert source.startswith("Python code (f)")
 
 

@@ -158,7 +158,7 @@ WAYS = (
         everywhere(
             Warned(
                 "they are shuffled in a different order after a restart. Call `keras.utils.set_random_seed` first",
-                "NOT exact.*have no seed",
+                "NOT exact.*ha(?:s|ve) no seed",
             )
         ),
     ),
@@ -225,7 +225,7 @@ WAYS = (
         {
             ONE: Warned(
                 "it gives other data when it is asked again. Seed the numbers with the index and the epoch",
-                "NOT exact.*two different batches",
+                "NOT exact.*global random state",
             )
         },
     ),

@@ -118,7 +118,7 @@ def _from_function(run: Run, **fit: Any) -> None:
 _SHUFFLES_UNSEEDED = Warned(
     "a `shuffle` without a seed draws a different order after a restart. Pass `seed=`, or call "
     "`keras.utils.set_random_seed` first",
-    "NOT exact.*have no seed",
+    "NOT exact.*ha(?:s|ve) no seed",
 )
 LENGTH = Warned(
     "undisturbed runs differ as well: Keras finds the end by a step that fails, which some replicas count and others "

@@ -1,0 +1,160 @@
+"""Whether the batches of a `keras.utils.PyDataset` depend on those before them, as training itself shows.
+
+Keras asks a dataset for its first batches before a fit begins, to learn their types or to build the model, and for the
+same ones again in the first epoch. Nothing is asked for beyond that: a dataset may count how often it was asked.
+
+Verified with Keras 3.8.0 to 3.15.1; `tests/backend/keras/test_batches_asked.py` has the canaries.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_preempt.backend.keras.names import STANDARDIZE_BATCH
+
+_MOST = 4
+"""The most batches that are remembered from before the first epoch: TensorFlow's types take two, the model one."""
+
+_SAMPLED = 256
+"""Elements of an array that are looked at first, so that the others are looked at only if these are the same."""
+
+_HERE = "_keras_preempt_batches"
+
+
+class BatchesAsked:
+    """The batches that Keras was given before the first epoch of a fit, and whether it was given them again in it.
+
+    Attributes:
+        independent: Whether a batch of the dataset does not depend on which ones were asked for before it, as far as
+            is known.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, int] = {}  # By what is looked at first: the checksum of everything.
+        self._state = "before"
+        self._given = 0
+        self.independent = False
+
+    def begin_epoch(self) -> None:
+        """An epoch of training begins."""
+        self._state = "first" if self._state == "before" and self._before else "over"
+
+    def end_epoch(self, batches: int | None) -> bool:
+        """An epoch of training, of so many batches, has ended, perhaps early.
+
+        Returns:
+            Whether it shows that the dataset has given others than before the first epoch; once.
+        """
+        differ = self._state == "first" and self._given == batches
+        self.independent &= not differ
+        self._state = "over"
+        return differ
+
+    def resume(self, independent: bool) -> None:
+        """Training continues that an earlier process began, of which an epoch may follow.
+
+        Args:
+            independent: What that one has found.
+        """
+        self.independent = independent
+        self._given = -1  # Not counted: what the dataset had become by then may be what makes them others.
+
+    def given(self, batch: Any) -> None:
+        """The dataset has given a batch. Called in whatever thread asks it."""
+        if self._state == "over" or (self._state == "before" and len(self._before) == _MOST):
+            return
+        arrays = _arrays(batch)
+        if arrays is None:  # What it holds cannot be compared.
+            self._state = "over"
+            return
+        looked_at = _checksum(array.flat[:: 1 + array.size // _SAMPLED] for array in arrays)
+        if self._state == "before":
+            self._before[looked_at] = _checksum(arrays)
+            return
+        self._given += self._given >= 0
+        if looked_at in self._before and self._before[looked_at] == _checksum(arrays):
+            del self._before[looked_at]
+            self.independent = True
+            if not self._before:
+                self._state = "over"
+
+
+def _arrays(batch: Any) -> list[np.ndarray[Any, Any]] | None:
+    leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
+    if not all(isinstance(leaf, (np.ndarray, np.generic)) or keras.ops.is_tensor(leaf) for leaf in leaves):
+        return None
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    return None if any(array.dtype == object for array in arrays) else arrays
+
+
+def _checksum(arrays: Any) -> int:
+    found = 0
+    for array in arrays:
+        found = zlib.crc32(f"{array.dtype} {array.shape}".encode(), found)
+        found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
+    return found
+
+
+def of(epoch_iterator: Any) -> BatchesAsked:
+    """Returns what is known of the dataset that one of Keras' epoch iterators goes through."""
+    return _of(epoch_iterator.data_adapter)
+
+
+def _of(adapter: Any) -> BatchesAsked:
+    known: BatchesAsked = vars(adapter).setdefault(_HERE, BatchesAsked())
+    return known
+
+
+class _Watch:
+    """Replaces `STANDARDIZE_BATCH`, while somebody wants to know."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watchers = 0
+        self._original: Any = None
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._watchers == 0:
+                self._original = STANDARDIZE_BATCH.find()
+                self._put(_observed(self._original))
+            self._watchers += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._watchers -= 1
+            if self._watchers == 0:
+                self._put(self._original)
+
+    def _put(self, function: Callable[[Any, Any], Any]) -> None:
+        setattr(STANDARDIZE_BATCH.owner(), STANDARDIZE_BATCH.attribute, function)
+
+
+def _observed(standardize: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    @functools.wraps(standardize)
+    def observed(adapter: Any, batch: Any) -> Any:
+        standardized = standardize(adapter, batch)
+        _of(adapter).given(standardized)
+        return standardized
+
+    return observed
+
+
+_watch = _Watch()
+
+
+def watch() -> Callable[[], None]:
+    """Looks at what PyDatasets give from now on; returns what ends that, to be called once.
+
+    Raises:
+        KerasInternalsError: `STANDARDIZE_BATCH` is not there.
+    """
+    _watch.begin()
+    return _watch.end

@@ -1,0 +1,16 @@
+"""Counts and numbers in the words of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun, such as "1 step" or "1,200 batches"."""
+    plural = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{plural}"
+
+
+def numbered(noun: str, numbers: Collection[int]) -> str:
+    """Things by their numbers, such as "worker 1" or "workers 0, 3"."""
+    return f"{noun}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, sorted(numbers)))}"
