@@ -100,7 +100,7 @@ def test_no_permission_is_one_line_with_a_cure(
     finally:
         os.seteuid(own)
         (directory / place).chmod(0o700)
-    assert "Permission denied. Check the permissions" in err
+    assert "ermission denied. Give the user" in err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
