@@ -9,7 +9,6 @@ Verified with Keras 3.8.0 to 3.15.1; `tests/backend/keras/test_batches_asked.py`
 from __future__ import annotations
 
 import functools
-import threading
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ import keras
 import numpy as np
 
 from keras_preempt.backend.keras.names import STANDARDIZE_BATCH
+from keras_preempt.backend.keras.replacing import Replacements
 
 _MOST = 4
 """The most batches that are remembered from before the first epoch: TensorFlow's types take two, the model one."""
@@ -112,29 +112,12 @@ def _of(adapter: Any) -> BatchesAsked:
     return known
 
 
-class _Watch:
-    """Replaces `STANDARDIZE_BATCH`, while somebody wants to know."""
+class _Watch(Replacements):
+    """Sees every batch of every PyDataset pass."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._watchers = 0
-        self._original: Any = None
-
-    def begin(self) -> None:
-        with self._lock:
-            if self._watchers == 0:
-                self._original = STANDARDIZE_BATCH.find()
-                self._put(_observed(self._original))
-            self._watchers += 1
-
-    def end(self) -> None:
-        with self._lock:
-            self._watchers -= 1
-            if self._watchers == 0:
-                self._put(self._original)
-
-    def _put(self, function: Callable[[Any, Any], Any]) -> None:
-        setattr(STANDARDIZE_BATCH.owner(), STANDARDIZE_BATCH.attribute, function)
+    def _install(self) -> None:
+        original = STANDARDIZE_BATCH.find()
+        self._replace(STANDARDIZE_BATCH.owner(), STANDARDIZE_BATCH.attribute, _observed(original))
 
 
 def _observed(standardize: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -156,5 +139,5 @@ def watch() -> Callable[[], None]:
     Raises:
         KerasInternalsError: `STANDARDIZE_BATCH` is not there.
     """
-    _watch.begin()
-    return _watch.end
+    _watch.acquire()
+    return _watch.release

@@ -9,15 +9,14 @@ repairs what is broken in the installed Keras until the repair is undone, and le
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 import keras
 
 from keras_preempt.backend.keras.names import KerasInternalsError
+from keras_preempt.backend.keras.replacing import Replacements
 from keras_preempt.backend.tensorflow.repairs import REPAIRS, Repair
 
 _GUARDED_METHODS = ("fit", "evaluate", "train_on_batch", "test_on_batch")
@@ -52,7 +51,8 @@ def enable_multi_worker_fit() -> MultiWorkerFit:
         error only for a model that would meet it: its `fit`, `evaluate`, `train_on_batch` or `test_on_batch`
         raises a RuntimeError that names the Keras that is needed.
     """
-    return MultiWorkerFit(_installation.acquire())
+    _installation.acquire()
+    return MultiWorkerFit(_installation.repaired)
 
 
 class MultiWorkerFit:
@@ -82,28 +82,14 @@ class MultiWorkerFit:
         self.undo()
 
 
-@dataclass
-class _Installation:
-    """What is replaced in Keras at the moment, and by how many handles."""
+class _Installation(Replacements):
+    """The repairs that are in place at the moment.
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    handles: int = 0
+    Attributes:
+        repaired: The defects that are repaired, in words.
+    """
+
     repaired: tuple[str, ...] = ()
-    undo_steps: list[Callable[[], None]] = field(default_factory=list)
-
-    def acquire(self) -> tuple[str, ...]:
-        with self.lock:
-            if self.handles == 0:
-                self._install()
-            self.handles += 1
-            return self.repaired
-
-    def release(self) -> None:
-        with self.lock:
-            self.handles -= 1
-            if self.handles == 0:
-                while self.undo_steps:
-                    self.undo_steps.pop()()
 
     def _install(self) -> None:
         repaired: list[str] = []
@@ -122,21 +108,6 @@ class _Installation:
             for name in _GUARDED_METHODS:
                 self._replace(keras.Model, name, _guarded(getattr(keras.Model, name), beyond_repair))
         self.repaired = tuple(repaired)
-
-    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
-        inherited = name not in vars(owner)
-        original = vars(owner).get(name)
-
-        def undo() -> None:
-            if vars(owner).get(name) is not replacement:
-                return  # Other code has wrapped it since; ours does no harm there.
-            if inherited:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
-
-        setattr(owner, name, replacement)
-        self.undo_steps.append(undo)
 
 
 def _guarded(

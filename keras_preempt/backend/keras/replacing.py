@@ -1,0 +1,56 @@
+"""Functions of Keras that are replaced for as long as somebody needs that."""
+
+from __future__ import annotations
+
+import abc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Replacements(abc.ABC):
+    """What is replaced at the moment, and by how many it is needed: the first one puts it in place, the last one back.
+
+    It may be asked for and given up in any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = (
+            threading.RLock()
+        )  # A finalizer may release one in the middle of a call of the same thread.
+        self._needed = 0
+        self._undo_steps: list[Callable[[], None]] = []
+
+    def acquire(self) -> None:
+        """Somebody needs it; `release` is to be called once for each call."""
+        with self._lock:
+            if self._needed == 0:
+                self._install()
+            self._needed += 1
+
+    def release(self) -> None:
+        """Somebody needs it no more."""
+        with self._lock:
+            self._needed -= 1
+            if self._needed == 0:
+                while self._undo_steps:
+                    self._undo_steps.pop()()
+
+    @abc.abstractmethod
+    def _install(self) -> None:
+        """Calls `_replace` for each function."""
+
+    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
+        inherited = name not in vars(owner)
+        original = vars(owner).get(name)
+
+        def undo() -> None:
+            if vars(owner).get(name) is not replacement:
+                return  # Other code has wrapped it since; ours does no harm there.
+            if inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+        setattr(owner, name, replacement)
+        self._undo_steps.append(undo)
