@@ -175,12 +175,9 @@ def restore(
     if not known and (shuffles is None or not shuffles.readable or made > 0):
         _check_sharing(feed, int(position.get("made_before", 0)))
     epoch = captured.get("epoch")
-    leave_out = drawn if batch is not None and py_dataset.leaves_out(epoch, drawn) else 0
-    asked = made > 0 and epoch is not None
-    if asked and not all_go("rest of the epoch" if leave_out else "saved"):
-        leave_out = 0
-    left_out = epoch is not None and py_dataset.restore(feed, epoch, arrays, leave_out)
     if made == 0:
+        if epoch is not None:
+            py_dataset.restore(feed, epoch, arrays)
         feed.resume(position, None, batch=None)
         return "nothing was drawn yet"
     began = time.monotonic()
@@ -192,13 +189,16 @@ def restore(
         shuffles.go_to(made_at[-1])
     snapshot = _snapshot_of(feed, captured, drawn)
     from_grain = None if snapshot is not None else _from_grain(feed, captured, arrays, left, required)
+    leave_out = drawn if batch is not None and py_dataset.leaves_out(epoch, drawn) else 0
     way = "snapshot" if snapshot is not None else "Grain" if from_grain is not None else "saved"
-    if not asked and not all_go(way):
+    if not all_go("rest of the epoch" if leave_out else way):
+        leave_out = 0
         if way != "saved":
             logger.info("The input is replayed: not all workers can continue it from a saved state.")
         if feed.grain is not None:
             feed.grain.begin_afresh()
         snapshot = from_grain = None
+    left_out = epoch is not None and py_dataset.restore(feed, epoch, arrays, leave_out)
     if snapshot is not None:
         live, there, again = feed.snapshots.resume(snapshot, arrays, drawn, required)
         how = f"{there}, {drawn_again(again, began)}"

@@ -96,8 +96,11 @@ def capture(feed: InputFeed, arrays: dict[str, Array], *, inside: bool) -> dict[
 
 
 def _independent(feed: InputFeed) -> bool:
-    """Whether the batches of an epoch can be left out: they neither depend on each other nor change what is kept."""
-    if not batches_asked.of(feed.epoch_iterator).independent:
+    """Whether batches of an epoch can be left out: what comes after them does not depend on them."""
+    if not keeps_its_state(feed.py_dataset):
+        return batches_asked.of(feed.epoch_iterator).independent
+    # All that it changes is in its state, except for the global random state.
+    if _draws_globally(feed.py_dataset) is not None:
         return False
     (before, arrays_before), (now, arrays_now) = feed.at_epoch, _now(feed.py_dataset)
     return before.get("own") == now.get("own") and all(

@@ -132,6 +132,31 @@ class _Seeded(_Dataset):
         return (np.random.default_rng(index).normal(size=3),)
 
 
+class _Unlike:
+    """Cannot be compared with anything."""
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("compared")
+
+    def draw(self) -> None:
+        """Draws nothing."""
+
+
+_unlike_s = _Unlike().draw
+
+
+class _Ordinary(_Dataset):
+    def __getitem__(self, index: int) -> Any:
+        _unlike_s()
+        return (np.zeros(3),)
+
+
+def test_the_code_of_a_py_dataset_is_read_without_asking_objects_that_it_names() -> None:
+    data = feed(DATA)
+    data.py_dataset = _Ordinary()
+    assert promise(data).exact
+
+
 def test_a_py_dataset_whose_code_draws_from_a_global_random_state_is_named() -> None:
     for kind, exact in ((_Random, False), (_Seeded, True)):
         data = feed(DATA)

@@ -39,7 +39,8 @@ class BatchesAsked:
     def __init__(self) -> None:
         self._before: dict[int, int] = {}  # By what is looked at first: the checksum of everything.
         self._state = "before"
-        self._given = 0
+        self._given = 0  # In the first epoch.
+        self._judges = True
         self.independent = False
 
     def begin_epoch(self) -> None:
@@ -52,7 +53,7 @@ class BatchesAsked:
         Returns:
             Whether it shows that the dataset has given others than before the first epoch; once.
         """
-        differ = self._state == "first" and self._given == batches
+        differ = self._state == "first" and self._judges and self._given == batches
         self.independent &= not differ
         self._state = "over"
         return differ
@@ -64,7 +65,7 @@ class BatchesAsked:
             independent: What that one has found.
         """
         self.independent = independent
-        self._given = -1  # Not counted: what the dataset had become by then may be what makes them others.
+        self._judges = False  # What the dataset had become by then may be what makes them others.
 
     def given(self, batch: Any) -> None:
         """The dataset has given a batch. Called in whatever thread asks it."""
@@ -78,7 +79,7 @@ class BatchesAsked:
         if self._state == "before":
             self._before[looked_at] = _checksum(arrays)
             return
-        self._given += self._given >= 0
+        self._given += 1
         if looked_at in self._before and self._before[looked_at] == _checksum(arrays):
             del self._before[looked_at]
             self.independent = True

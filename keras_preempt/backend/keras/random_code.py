@@ -10,7 +10,7 @@ import inspect
 import random
 import sys
 from collections.abc import Iterator
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ import numpy as np
 _DRAWING = {"random", "numpy_function", "py_function", "py_func"}
 """Names of TensorFlow's and NumPy's modules and functions that draw, or run Python code that may."""
 
-_GLOBAL_STATES = (random.random.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
-"""What Python's and NumPy's functions that draw from a global state are methods of."""
+_GLOBAL_STATES = {id(draw.__self__) for draw in (random.random, np.random.rand)}  # type: ignore[attr-defined]
+"""What Python's and NumPy's functions that draw from a global state are methods of, by identity."""
 
 _OF_KERAS = ("keras.", "tensorflow.python.", "numpy.")
 """Whose functions are not looked into: they draw only what they are asked to draw."""
@@ -48,16 +48,19 @@ def draws_globally(function: Any, owner: type) -> bool:
 
 
 def _draws_globally(code: CodeType, outside: dict[str, Any]) -> bool:
-    """Whether code calls one of `_GLOBAL_DRAWS`, as in `random.choice(...)` or `np.random.normal(...)`."""
+    """Whether code names a method of `_GLOBAL_STATES`, as in `random.choice(...)` or `np.random.normal(...)`.
+
+    Names are looked up where they stand: an object of the user's, or a module that is not loaded yet, is not asked.
+    """
     found: Any = None
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             found = outside.get(str(instruction.argval))
         elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            found = getattr(found, str(instruction.argval), None) if isinstance(found, ModuleType) else None
+            found = vars(found).get(str(instruction.argval)) if isinstance(found, ModuleType) else None
         else:
             continue
-        if getattr(found, "__self__", None) is not None and found.__self__ in _GLOBAL_STATES:
+        if isinstance(found, (BuiltinMethodType, MethodType)) and id(found.__self__) in _GLOBAL_STATES:
             return True
     return any(_draws_globally(each, outside) for each in code.co_consts if isinstance(each, CodeType))
 
