@@ -14,7 +14,6 @@ from html.parser import HTMLParser
 from typing import Any
 
 _OUTPUT = re.compile(r'<div class="language-text highlight">(?P<inside>.*?</pre>)', re.DOTALL)
-# In a line: two words with several spaces between them, or what a rule or a tree is drawn with.
 _SHORT = 16  # characters of a cell: "not on JAX (12)"
 _LONG = 30  # characters of a name
 _LONG_ON_A_PHONE = 16  # in the first column of a table of short cells
@@ -22,6 +21,7 @@ _WORD = re.compile(r'<span class="word">([^<]*)</span>')
 _BREAKS = re.compile(r"[-/.:=,](?=\S)")  # A browser may break a line there.
 _WITHIN = re.compile(r"(?<=[._/=(-])(?=\w)|(?<=[a-z])(?=[A-Z])")
 
+# In a line: two words with several spaces between them, or what a rule or a tree is drawn with.
 _ALIGNED = re.compile(r"\S {2,}\S|[─├│└]")
 
 

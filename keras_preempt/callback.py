@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import logging
 import os
 import weakref
@@ -115,16 +116,17 @@ class PreemptionCallback(keras.callbacks.Callback):
             on_event,
         )
         given = {
-            "termination": (termination, None),
-            "save_every": (save_every, None),
-            "max_to_keep": (max_to_keep, 2),
-            "keep_every": (keep_every, None),
-            "staging_dir": (staging_dir, None),
-            "save_on_request": (save_on_request, "auto"),
-            "input_state": (input_state, "auto"),
-            "on_event": (on_event, None),
+            "termination": termination,
+            "save_every": save_every,
+            "max_to_keep": max_to_keep,
+            "keep_every": keep_every,
+            "staging_dir": staging_dir,
+            "save_on_request": save_on_request,
+            "input_state": input_state,
+            "on_event": on_event,
         }
-        shown = [f"{name}={value!r}" for name, (value, default) in given.items() if value != default]
+        defaults = inspect.signature(PreemptionCallback).parameters
+        shown = [f"{name}={value!r}" for name, value in given.items() if value != defaults[name].default]
         self._shown = ", ".join([repr(store.url), *shown])
         # Whether Keras may call the hooks at the end of a step in another thread, which waits for the logs. Otherwise
         # it waits for each step before it begins the next one.
