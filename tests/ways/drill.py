@@ -123,18 +123,31 @@ class Job:
             _assert_fails(self.start(PLAIN if isinstance(verdict, KerasFails) else "refused"), verdict.match)
 
     def changes_nothing(self) -> None:
-        """Asserts that a run with our callback is, bit by bit and call by call, one without it."""
-        runs = PLAIN, "undisturbed"
-        # The devices of a process cannot be divided once more.
-        started = [runs] if self._strategy == ONE else [(run,) for run in runs]
-        results = [self.start(*each, count=True).assert_ok() for each in started]
+        """Asserts that a run with our callback is, bit by bit and call by call, one without it.
+
+        Of a way that is not exact that can be told only if two runs without it are alike; otherwise it is skipped.
+        """
+        changed = self._differences(PLAIN, "undisturbed")
+        is_exact = isinstance(self.way.verdicts[self._strategy], Exact)
+        if changed and not is_exact and self._differences(f"{PLAIN}-1", f"{PLAIN}-2"):
+            pytest.skip("two runs without our callback differ as well")
+        assert not changed, changed
+
+    def _differences(self, *runs: str) -> str:
+        """Returns how two undisturbed runs differ; empty if they do not."""
+        # In two processes: what a job counts goes on in a second run, and devices cannot be divided once more.
+        results = [self.start(run, count=True).assert_ok() for run in runs]
         for worker in range(self.workers):
-            output = f"{NEXT_RUN}\n".join(result.outputs[worker] for result in results)
-            plain, _, ours = (_told(part) for part in output.partition(f"{NEXT_RUN}\n"))
-            assert any(line.startswith("CALLED ") for line in plain), output
-            assert ours == plain, f"worker {worker}\n" + "\n".join(difflib.ndiff(plain, ours))
-        assert_identical(self.output(PLAIN), self.output("undisturbed"), self.workers)
-        assert _files(self._folder / "undisturbed") == _files(self._folder / PLAIN)
+            first, second = (_told(result.outputs[worker]) for result in results)
+            assert any(line.startswith("CALLED ") for line in first), describe(results[0].outputs)
+            if first != second:
+                return f"worker {worker}\n" + "\n".join(difflib.ndiff(first, second))
+        try:
+            assert_identical(*map(self.output, runs), self.workers)
+        except AssertionError as error:
+            return str(error)
+        first, second = (_files(self._folder / run) for run in runs)
+        return "" if first == second else f"{first} became {second}"
 
 
 _PROMISED = r"After a preemption: (?:bit-identical|exact if|exact except)"

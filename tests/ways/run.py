@@ -2,7 +2,7 @@
 
 It finds the way in the catalogue, calls its job in each folder, and writes the results of the job to
 ``FOLDER/output.<worker>.npz`` and ``.json``, which are compared bit by bit. Only the last run is struck. A run in a
-folder called "plain" is one without the PreemptionCallback.
+folder whose name begins with "plain" is one without the PreemptionCallback.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def main() -> None:
             drawn.clear()
             print(NEXT_RUN, flush=True)
         os.chdir(folder)
-        run = Run(folder, args.strategy, args.place, Path(folder).name == PLAIN, strike)
+        run = Run(folder, args.strategy, args.place, Path(folder).name.startswith(PLAIN), strike)
         import keras
 
         from keras_preempt.training.snapshot_schedule import SnapshotSchedule
@@ -214,7 +214,7 @@ def main() -> None:
 def counted_calls() -> Iterator[Counter[str]]:
     """Counts the calls of what the jobs define, in all threads: the user's code."""
     called: Counter[str] = Counter()
-    jobs = str(Path(__file__).parent)
+    jobs, here = str(Path(__file__).parent), str(Path(__file__))
 
     def count(frame: Any, event: str, argument: Any) -> None:
         code = frame.f_code
@@ -224,6 +224,7 @@ def counted_calls() -> Iterator[Counter[str]]:
             event == "call"
             and is_function
             and code.co_filename.startswith(jobs)
+            and code.co_filename != here
             and code.co_name not in ASKED
         ):
             called[f"{code.co_name} in line {code.co_firstlineno} of {Path(code.co_filename).name}"] += 1

@@ -28,7 +28,7 @@ STRIKE = "WAY_STRIKE"
 """The environment variable that holds where a start gets SIGTERM; see `tests.ways.recorder.Recorder`."""
 
 PLAIN = "plain"
-"""The name of a run without the PreemptionCallback."""
+"""How the name of a run without the PreemptionCallback begins."""
 
 NEXT_RUN = "NEXT RUN"
 """The line between the outputs of two runs in one process."""
