@@ -44,6 +44,7 @@ class Run:
         work: A folder of this run, the same for every start of it and for every worker.
         worker: The number of this worker.
         first: Whether this is the first start of the run.
+        plain: Whether it is one without our callback.
         options: Given to the PreemptionCallback besides its directory; a job may change them before it fits.
     """
 
@@ -58,7 +59,7 @@ class Run:
         self._output = f"{folder}/output"
         self._place = place
         self._strike = strike
-        self._plain = plain
+        self.plain = plain
         self._strategy = self._make_strategy()
         self._arrays: dict[str, np.ndarray] = {}
         self._record: dict[str, Any] = {}
@@ -96,7 +97,7 @@ class Run:
 
         import keras_preempt
 
-        if self._plain:
+        if self.plain:
             if keras.backend.backend() == "tensorflow":
                 keras_preempt.enable_multi_worker_fit()
             return []
