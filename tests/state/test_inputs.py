@@ -292,7 +292,11 @@ def test_a_state_that_is_too_large_is_left_out_and_a_buffer_for_which_the_user_m
         room: ways_of("shuffled, prefetched", limit=input_size.chosen(room))
         for room in ("auto", 10_000_000, 10)
     }
-    assert ways == {"auto": {"new"}, 10_000_000: {"state", "new"}, 10: {"new"}}
+    with_room = ways.pop(
+        10_000_000
+    )  # TensorFlow's threads may have filled the buffer before the first batch is asked for.
+    assert "state" in with_room <= {"state", "new"}
+    assert ways == {"auto": {"new"}, 10: {"new"}}
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "all", None, "2GB"])

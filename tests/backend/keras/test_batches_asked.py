@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -74,6 +75,16 @@ def test_all_of_a_batch_is_compared_and_not_what_is_looked_at_first_alone() -> N
     assert found.independent
 
 
+@pytest.fixture
+def nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callbacks of other tests may not have been collected yet, and watch for as long as they live."""
+    monkeypatch.setattr(
+        PyDatasetAdapter, "_standardize_batch", inspect.unwrap(PyDatasetAdapter._standardize_batch)
+    )
+    monkeypatch.setattr(batches_asked, "_watch", type(batches_asked._watch)())
+
+
+@pytest.mark.usefixtures("nobody_watches")
 @pytest.mark.parametrize("options", [{}, {"workers": 2}])
 def test_canary_every_batch_passes_the_method(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[int] = []
@@ -89,6 +100,7 @@ def test_canary_every_batch_passes_the_method(options: Any, monkeypatch: pytest.
     assert passed == drawn
 
 
+@pytest.mark.usefixtures("nobody_watches")
 def test_keras_own_method_returns_with_the_last_watcher_and_a_foreign_one_stays() -> None:
     own = PyDatasetAdapter._standardize_batch
     first, second = batches_asked.watch(), batches_asked.watch()
