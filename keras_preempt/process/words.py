@@ -14,3 +14,12 @@ def counted(count: int, noun: str) -> str:
 def numbered(noun: str, numbers: Collection[int]) -> str:
     """Things by their numbers, such as "worker 1" or "workers 0, 3"."""
     return f"{noun}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, sorted(numbers)))}"
+
+
+def size_in_words(number: float) -> str:
+    """A number of bytes with its unit, such as "12 MiB"."""
+    units = ["bytes", "KiB", "MiB", "GiB"]
+    while number >= 1024 and len(units) > 1:
+        number /= 1024
+        del units[0]
+    return f"{number:.0f} {units[0]}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
+from keras_preempt.process.words import size_in_words
 
 STATE_LIMIT = 64 * 2**20
 """The most bytes of a state that is saved. A larger one (a shuffle buffer full of images) would cost the grace period
@@ -103,12 +104,3 @@ def expected_seconds(feed: InputFeed) -> float:
     """Returns how long TensorFlow is expected to write a state of the iterator, before it has written one."""
     elements, size = _held(feed, caches=True)
     return _WRITTEN_AT_LEAST + elements * _WRITTEN_EACH + size / _WRITTEN_RATE
-
-
-def size_in_words(number: float) -> str:
-    """Returns a number of bytes with its unit."""
-    units = ["bytes", "KiB", "MiB", "GiB"]
-    while number >= 1024 and len(units) > 1:
-        number /= 1024
-        del units[0]
-    return f"{number:.0f} {units[0]}"

@@ -34,7 +34,7 @@ from keras_preempt.backend.keras import batches_asked, py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.process.words import counted
+from keras_preempt.process.words import counted, size_in_words
 from keras_preempt.state import grain, plain, py_dataset, randomness
 from keras_preempt.state.drawing import check_length, draw, drawn_again, too_short
 from keras_preempt.state.input_promise import has_python_code
@@ -42,7 +42,6 @@ from keras_preempt.state.input_size import (
     StateLimit,
     automatic,
     expected_seconds,
-    size_in_words,
     too_much,
 )
 from keras_preempt.state.shuffles import Counts, Shuffles

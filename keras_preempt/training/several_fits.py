@@ -20,6 +20,7 @@ from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.notices import Notice
+from keras_preempt.process.words import size_in_words
 
 logger = logging.getLogger("keras_preempt")
 
@@ -84,6 +85,7 @@ class _Script:
     begun: int = 0
     ended: int = 0
     last_end: str | None = None
+    last_size: int = 0
 
 
 _scripts: dict[str, _Script] = {}
@@ -180,7 +182,8 @@ class Turn:
         if self.is_news("a place of its own") or before:
             return (
                 f"{before}This is fit {self._number} of this process in {self._url}, with its own place in "
-                f"{self.store.url}. "
+                f"{self.store.url}. Each fit that has ended keeps its last checkpoint (that of fit "
+                f"{self._number - 1}: {size_in_words(self._script.last_size)} of variables). "
             )
         return ""
 
@@ -208,13 +211,15 @@ class Turn:
                 "epochs, or train in another directory. Nothing was trained."
             )
 
-    def ended(self, steps: int) -> None:
+    def ended(self, steps: int, size: int) -> None:
         """The fit has ended well; the next one in this directory is another.
 
         Args:
             steps: Optimizer steps that were done by then.
+            size: Bytes of its variables.
         """
         self._script.ended = max(self._script.ended, self._number)
+        self._script.last_size = size
         self._script.last_end = f"fit {self._number} that ended at step {steps}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ from tests import fits
 from tests.cluster.noticed_fit import Model
 
 X, Y = np.arange(64, dtype="float32").reshape(16, 4) / 64, np.ones((16, 1), "float32")
+
+BEGUN = ("run.json", "incarnations/00001.json", "models/00001.json", "events/00001.w00000.jsonl")
+CHECKPOINT = ("MANIFEST.json", "w00000.part.json", "w00000.local.safetensors", "w00000.mirrored.safetensors")
+"""What docs/how-it-works.md says that a fit writes."""
 
 Histories = list[dict[str, list[float]]]
 
@@ -68,6 +73,41 @@ def test_two_fits_train_as_without_the_callback_and_once_finished_train_nothing_
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("MANIFEST.json"))
     assert script(tmp_path / "run") == expected
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("MANIFEST.json")) == before
+
+
+def test_files_are_written_when_a_fit_begins_and_when_it_ends_and_each_keeps_one_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found: dict[str, set[str]] = {}
+    fits.forget()
+    model = make_model()
+
+    def look(when: str) -> None:
+        return found.setdefault(
+            when, {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+        )
+
+    for number in (1, 2, 3):
+        looks = fits.Doing(
+            on_train_batch_begin=lambda batch, logs, number=number: look(f"first step of {number}"),
+            on_epoch_end=lambda epoch, logs, number=number: look(f"epochs of {number}"),
+        )
+        fit(model, tmp_path, callbacks=[looks])
+        look(f"end of {number}")
+    before: set[str] = set()
+    for number, place in ((1, ""), (2, "fit-00002/"), (3, "fit-00003/")):
+        step = f"{place}step-{8 * number:08d}/00001-0000"
+        begun = {f"{place}{name}" for name in BEGUN}
+        assert found[f"first step of {number}"] - before == begun
+        assert found[f"epochs of {number}"] == found[f"first step of {number}"]
+        assert found[f"end of {number}"] - found[f"first step of {number}"] == {
+            f"{step}/{name}" for name in CHECKPOINT
+        }
+        before = found[f"end of {number}"]
+    (line,) = (each.getMessage() for each in caplog.records if "This is fit 2" in each.getMessage())
+    assert re.search(
+        r"Each fit that has ended keeps its last checkpoint \(that of fit 1: 624 bytes of variables\)\.", line
+    )
 
 
 @pytest.mark.parametrize("longer", [0, pytest.param(1, marks=pytest.mark.chaos)])
