@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from keras_preempt import PreemptionCallback
 from keras_preempt.backend.keras import batches_asked
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
 from keras_preempt.state import inputs, py_dataset, randomness
@@ -175,3 +179,28 @@ def test_a_dataset_that_has_become_shorter_is_refused() -> None:
     feed.py_dataset.__class__ = type("Short", (Numbers,), {"__len__": lambda self: 2})
     with pytest.raises(ValueError, match=r"at least 4 batches.*ended after 2"):
         inputs.restore(feed, state, arrays, batch=4)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_batches_that_are_dropped_before_the_first_step_are_told(
+    workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "keras_preempt")
+
+    class Squares(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+            return np.full((2, 1), index, "float32"), np.full((2, 1), index**2, "float32")
+
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(Squares(workers=workers), epochs=2, verbose=0, callbacks=[PreemptionCallback(tmp_path)])
+    said = [line for line in caplog.messages if "They are dropped, so that" in line]
+    if workers == 1:
+        assert said == []
+    else:
+        (line,) = said
+        assert re.match(r"Keras' threads fetched \d+ batches ahead while it built the model\.", line)

@@ -26,7 +26,8 @@ SHORT_FORM: Mapping[str, tuple[str, ...]] = {
 }
 
 _FETCHED = pytest.mark.xfail(
-    reason="Keras trains first on what its threads have fetched by then, and our line drops what they fetched too early"
+    reason="Keras trains first on what its threads fetched to build the model, and then loses batches by chance: "
+    "test_py_batches.py. Our line drops them, and says so"
 )
 
 

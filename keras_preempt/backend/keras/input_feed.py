@@ -48,6 +48,7 @@ class InputFeed(abc.ABC):
         at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
         made_before: How many iterators earlier fits of this process had made of the dataset.
         grain: The iterators of Grain data, if these are recorded: see `record_grain`.
+        dropped: How many batches were dropped that Keras' workers had fetched to build the model: see `forget_fetched`.
 
     Raises:
         KerasInternalsError: The epoch iterator lacks an attribute that is relied upon.
@@ -92,7 +93,7 @@ class InputFeed(abc.ABC):
         self._forgotten = 0
         dataset = self.undistributed
         self.made_before = 0 if dataset is None else _iterators_made.get(dataset, 0)
-        py_batches.forget_fetched(epoch_iterator.data_adapter)
+        self.dropped = py_batches.forget_fetched(epoch_iterator.data_adapter)
         epoch_iterator._get_iterator = lambda: self
         reset = epoch_iterator.reset
 

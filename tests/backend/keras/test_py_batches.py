@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,29 @@ def test_what_workers_have_fetched_to_build_the_model_is_not_trained_on(shuffle:
     adapter.on_epoch_begin()
     next(adapter._get_iterator())
     adapter.on_epoch_end()  # As `reset` of Keras' epoch iterator calls it.
-    py_batches.forget_fetched(adapter)
+    assert py_batches.forget_fetched(adapter) > 0
     for seed in (2, 3):
         assert epoch(adapter, seed) == epoch(PyDatasetAdapter(Numbers(), shuffle=shuffle), seed)
+
+
+def test_keras_loses_batches_at_the_end_of_an_epoch_that_began_with_fetched_ones() -> None:
+    """Why they are dropped: plain Keras, with a thread that is as slow as on a busy machine."""
+    adapter = PyDatasetAdapter(Numbers(workers=2, max_queue_size=2), shuffle=False)
+    adapter.on_epoch_begin()
+    assert int(next(adapter._get_iterator())[0][0]) == 0
+    adapter.on_epoch_end()
+    submit = adapter.enqueuer.future_queue.put
+
+    def slowly(*arguments: Any, **options: Any) -> None:
+        time.sleep(0.05)
+        submit(*arguments, **options)
+
+    adapter.enqueuer.future_queue.put = slowly
+    fetched = adapter.enqueuer.ready_queue.qsize()
+    given = epoch(adapter, 2)[0]
+    assert given == [*range(1, 1 + fetched), *range(STEPS - fetched)]
+    assert adapter.enqueuer.ready_queue.qsize() < fetched
+    adapter.enqueuer.stop()
 
 
 @pytest.mark.timeout(60)
