@@ -103,7 +103,7 @@ def drill(script: Script, folder: Path, backend: str = "tensorflow") -> Outcome:
     done = subprocess.run(
         [*keras_preempt(), "drill", *moments(script), "--", sys.executable, str(script.path)],
         cwd=folder,
-        env={**os.environ, **_environment(), "KERAS_BACKEND": backend},
+        env={**os.environ, **environment(), "KERAS_BACKEND": backend},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -148,7 +148,7 @@ def _of_worker(output: str) -> list[str]:
     return [line.removeprefix(_WORKER) for line in output.splitlines() if line.startswith(_WORKER)]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Quiet and on the CPU; otherwise as a user runs it."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "KERAS_PREEMPT_PLATFORM": "generic"}
     if all_fresh():
