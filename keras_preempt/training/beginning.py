@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from keras_preempt.backend.keras import first_reset
 from keras_preempt.backend.keras.callbacks import ProgressBar
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
@@ -287,6 +288,8 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
                 None if agreed.over else before,
             )
         status.spent("restore", seconds)
+        if restored_step:
+            first_reset.back(found.model)
         if agreed.over and chief:
             found.turn.had_ended(running.epochs)
     elif before:

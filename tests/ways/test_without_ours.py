@@ -22,6 +22,7 @@ SHORT_FORM: Mapping[str, tuple[str, ...]] = {
     "gan": (ONE,),
     "metric-learning": (ONE,),
     "nested-logs": (ONE,),
+    "shared-metrics": (ONE,),
     "arrays": (WORKERS,),
 }
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_preempt.backend.keras import first_reset
 from keras_preempt.backend.keras.random_code import may_draw
 from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations, resource_of
 
@@ -154,7 +155,8 @@ def trace(model: Any, dataset: Any) -> TracedStep | None:
         return None
     traces = function.experimental_get_tracing_count()
     try:
-        concrete = function.get_concrete_function(spec)
+        with first_reset.left_out(model):
+            concrete = function.get_concrete_function(spec)
         return TracedStep(model, concrete, fresh=function.experimental_get_tracing_count() > traces)
     except Exception as error:  # Whatever the user's code raises: the first step raises it again.
         logger.debug("The training step could not be traced before training: %r", error)

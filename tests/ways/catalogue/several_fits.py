@@ -66,6 +66,17 @@ def _averaged_then_tuned(run: Run) -> None:
     run.fit(made, dataset(), epochs=2)
 
 
+def _shared_metrics(run: Run) -> None:
+    """One list of metric objects for two models: Keras lets the second begin with what the first has counted."""
+    x, y = samples()
+    metrics = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+    for _ in range(2):
+        made = model(run)
+        made.compile("sgd", made.loss, metrics=metrics)
+        run.fit(made, x, y, validation_data=(x[:8], y[:8]), batch_size=BATCH, epochs=2)
+        run.keep(evaluated=made.evaluate(x, y, verbose=0))
+
+
 def _folds(run: Run) -> None:
     x, y = samples()
     for fold in range(3):
@@ -132,6 +143,13 @@ WAYS = (
         "a second `fit` on the averages of weights (`use_ema`) that the first has left",
         _averaged_then_tuned,
         strikes=("batch 15",),
+    ),
+    Way(
+        "shared-metrics",
+        "two models compiled with one list of metric objects, fitted one after the other",
+        _shared_metrics,
+        {ONE: Exact()},
+        strikes=("batch 9", "test 2"),
     ),
     Way("folds", "cross-validation: a new model and `fit` for every fold", _folds, strikes=("batch 6",)),
     Way(
