@@ -29,14 +29,18 @@ def untuned(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
-class Doing(keras.callbacks.LambdaCallback):
-    """Does what it is given, such as `on_epoch_end=...`; it has no state that could be lost."""
+class Stateless(keras.callbacks.Callback):
+    """A callback that says that it has no state."""
 
     def get_state(self) -> dict[str, Any]:
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
         pass
+
+
+class Doing(Stateless, keras.callbacks.LambdaCallback):
+    """Does what it is given, such as `on_epoch_end=...`; it has no state that could be lost."""
 
 
 def fail(*_: Any, **__: Any) -> None:

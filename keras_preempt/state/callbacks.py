@@ -28,12 +28,14 @@ from keras_preempt.backend.keras.callbacks import (
     take_up_step,
 )
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state import plain
+from keras_preempt.state import callback_code, plain
 
 logger = logging.getLogger("keras_preempt")
 
 CHANGES_WEIGHTS = "changes_weights_in_validation"
-"""The attribute that is True on a user's callback which puts other weights into the model for a validation."""
+"""The attribute by which a user's callback says whether it puts other weights into the model for a validation.
+
+Without it, its code is read."""
 
 _ROWS = "rows"
 
@@ -71,17 +73,18 @@ class CallbackStates:
     Attributes:
         unsaved: Names of the callbacks whose state, if they have any, cannot be saved. A class derived from one of
             Keras' own is among them: what it adds is not known.
-        change_weights: Whether one of them puts other weights into the model for a validation.
+        change_weights: Whether one of them puts other weights into the model for a validation, or could.
+        set_weights_at_begin: Whether one of them could change weights before the first step of a restarted process.
     """
 
     def __init__(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         self._named: dict[str, keras.callbacks.Callback] = {}
         self.unsaved: list[str] = []
-        self.change_weights = False
+        self.change_weights = self.set_weights_at_begin = False
         self._appending: list[keras.callbacks.CSVLogger] = []
         for callback in callbacks:
-            self.change_weights |= isinstance(callback, keras.callbacks.SwapEMAWeights)
-            self.change_weights |= bool(getattr(callback, CHANGES_WEIGHTS, False))
+            self.change_weights |= _changes_weights_in_validation(callback)
+            self.set_weights_at_begin |= callback_code.may_change_weights(callback, callback_code.BEGIN_HOOKS)
             name = type(callback).__name__
             if _speaks(callback) or _attributes(callback) is not None:
                 number = sum(key.partition("#")[0] == name for key in self._named)
@@ -195,6 +198,15 @@ class CallbackStates:
         gone = [f"{name} is in the checkpoint, not in this fit" for name in states if name not in self._named]
         new = [f"{name} is in this fit, not in the checkpoint" for name in self._named if name not in states]
         return gone + new
+
+
+def _changes_weights_in_validation(callback: keras.callbacks.Callback) -> bool:
+    if isinstance(callback, keras.callbacks.SwapEMAWeights):
+        return True
+    said = getattr(callback, CHANGES_WEIGHTS, None)
+    return (
+        callback_code.may_change_weights(callback, callback_code.TEST_HOOKS) if said is None else bool(said)
+    )
 
 
 def _speaks(callback: keras.callbacks.Callback) -> bool:

@@ -297,23 +297,26 @@ class ModelState:
         """Gives up the values that wait for variables."""
         self._handover.end()
 
-    def small(self, values: Mapping[str, Array]) -> dict[str, Array]:
+    def small(self, values: Mapping[str, Array], *, everything: bool = False) -> dict[str, Array]:
         """Selects the captured values that a callback or Keras may touch before the first step.
 
-        Metrics, seeds, and all that is at most `SMALL` bytes, such as the learning rate.
+        Metrics, seeds, and all that is at most `SMALL` bytes, such as the learning rate; or everything.
         """
+        known = {*self.mirrored, *self.local} if everything else self._small
         return {
             name: np.array(value)
             for name, value in values.items()
-            if name.rpartition("@")[0] in self._small or name in self._small or value.nbytes <= SMALL
+            if name.rpartition("@")[0] in known or name in known or value.nbytes <= SMALL
         }
 
-    def small_boxes(self, boxes: Mapping[str, Mapping[Box, Array]]) -> dict[str, dict[Box, Array]]:
+    def small_boxes(
+        self, boxes: Mapping[str, Mapping[Box, Array]], *, everything: bool = False
+    ) -> dict[str, dict[Box, Array]]:
         """Selects the boxes of sharded variables as `small` selects other values."""
         names = [
             name
             for name, found in boxes.items()
-            if name in self._small or sum(value.nbytes for value in found.values()) <= SMALL
+            if everything or name in self._small or sum(value.nbytes for value in found.values()) <= SMALL
         ]
         return sharding.copied(boxes, names)
 

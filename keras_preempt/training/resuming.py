@@ -91,9 +91,9 @@ class Resumed:
         state: This worker's JSON state.
         logs: The logs of the last execution before it.
         arrays: What the callbacks and the random state have of arrays.
-        mirrored: The small ones of the mirrored variables.
-        local: The small ones of this worker's own.
-        boxes: What this worker holds of the small ones of the sharded variables.
+        mirrored: The small ones of the mirrored variables; all if a callback could change them before the first step.
+        local: The same of this worker's own.
+        boxes: What this worker holds of the same of the sharded variables.
         drawing: Whether the checkpoint is from within an epoch of the training data.
     """
 
@@ -107,15 +107,13 @@ class Resumed:
     drawing: bool
     _told: bool = field(default=False, init=False)
 
-    def hand_over(self, to: FitState, *, variables: bool) -> None:
+    def hand_over(self, to: FitState) -> None:
         """Restores what Keras or other callbacks may have changed since.
 
         Args:
             to: What is restored.
-            variables: Whether the small variables are among that, such as those of metrics.
         """
-        if variables:
-            to.variables.restore(self.mirrored, self.local, self.boxes)
+        to.variables.restore(self.mirrored, self.local, self.boxes)
         for difference in to.callbacks.restore(self.state["callbacks"], self.arrays):
             if not self._told:
                 logger.warning("The callbacks differ: %s. It begins without its saved state.", difference)
@@ -224,14 +222,15 @@ def _restore(to: FitState, loaded: Loaded, all_go: Callable[[str], bool]) -> tup
         to.fit.logs_of_an_epoch_without_steps(logs, of_step=True)
     to.fit.start_at(max(epoch, to.fit.epochs) if state["stopped"] else epoch)
     beside = {**loaded.tensors, **loaded.local}
+    everything = to.callbacks.set_weights_at_begin
     resumed = Resumed(
         Position(epoch, phase, batch, where["step"]),
         dict(state),
         logs,
         {name: value for name, value in beside.items() if name.startswith(("callbacks/", "random/"))},
-        to.variables.small(loaded.tensors),
-        to.variables.small(loaded.local),
-        to.variables.small_boxes(loaded.boxes),
+        to.variables.small(loaded.tensors, everything=everything),
+        to.variables.small(loaded.local, everything=everything),
+        to.variables.small_boxes(loaded.boxes, everything=everything),
         drawing=inputs.is_drawing(state["input"], batch=training),
     )
     return resumed, how, input_seconds

@@ -20,11 +20,12 @@ from keras_preempt.checkpoint.other_workers import SETUP, Setup
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.report.events import EventLog
 from keras_preempt.state import input_promise, inputs, py_dataset, randomness, step_logs
-from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
+from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.handover import unclaimed
 from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
+from keras_preempt.state.validation_weights import ValidationWeights
 from keras_preempt.state.validations import Validations
 from keras_preempt.training.promise import Promise, doubts_of_validation_step, promise
 from keras_preempt.training.resuming import FitState, Resumed, take_over
@@ -79,10 +80,10 @@ class Session:
             backend().reshuffling.watch_iterators(fragile, self._iterator_made) if fragile else None
         )
         self._validations = Validations(model, self.shuffles)
-        fit.before_evaluate = self._validations.before_evaluate
+        self._around_validation = ValidationWeights(model, model_state, callbacks)
+        fit.before_evaluate = self._before_evaluate
         self._state = FitState(model_state, callbacks, fit, self.shuffles, self._validations, setup, member)
         self._before_validation: Content | None = None
-        self._weights_before: dict[str, Array] | None = None
         self._resume: Resumed | None = None
         self.restored_name = ""
         self.restored_logs: Mapping[str, Any] | None = None
@@ -198,28 +199,23 @@ class Session:
             "through another dataset."
         )
 
+    def _before_evaluate(self) -> None:
+        self._validations.before_evaluate()
+        self._complete()
+        self._around_validation.before_evaluate()
+
     def before_validation(self) -> None:
         """Keeps what the validation is about to change, so that a save during it starts it over."""
         self._check_handed_over()
         self._complete()
         captured = self._capture_small(inside_validation=True)
-        changes = self.callbacks.change_weights
-        overrides = self._model_state.capture_changed_by_validation(weights=changes)
-        boxes = self._model_state.capture_boxes_changed_by_validation(weights=changes)
+        overrides, boxes = self._around_validation.before()
         self._before_validation = replace(captured, overrides=overrides, boxes=boxes)
-        self._weights_before = None if changes else self._model_state.sample()
 
     def validation_began(self) -> None:
         """The other callbacks have begun the validation: weights that one has changed would be saved as the weights."""
         self._model_state.metrics_are_reset()
-        if self._weights_before is not None and not self._model_state.is_like(self._weights_before):
-            logger.warning(
-                "A callback changes the weights for the validation. A preemption within this one would save the "
-                "changed weights: NOT exact. The next ones are safe; for this one as well, set %s = True on that "
-                "callback.",
-                CHANGES_WEIGHTS,
-            )
-            self.callbacks.change_weights = True
+        self._around_validation.began()
 
     def _check_names(self) -> None:
         """Says after the first step of an eager fit if a restart could not tell which restored value is whose."""
@@ -321,7 +317,7 @@ class Session:
         self._model_state.metrics_are_reset()
         if self._resume is not None:
             with explained(RESTORING):
-                self._resume.hand_over(self._state, variables=False)
+                self._resume.hand_over(self._state)
         elif not self._model_state.complete and not self._fit.step_logs():
             self._names_watched = True
             self._model_state.watch_names()
@@ -337,7 +333,7 @@ class Session:
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.position.phase in ("train", "validation"):
             with explained(RESTORING):
-                resumed.hand_over(self._state, variables=True)
+                resumed.hand_over(self._state)
         else:
             py_dataset.begin_epoch(self._fit.feed)
 
@@ -369,7 +365,7 @@ class Session:
                 "A later fit with the same validation data is not exact: it reshuffles while it is drawn, and this "
                 "fit, which had ended, draws nothing. Make a dataset for each fit."
             )
-        self._resume.hand_over(self._state, variables=True)
+        self._resume.hand_over(self._state)
         self._resume = None
         self._nothing_trained = True
         # Keras has done so once before this hook, with averages of weights for one; that is to stay.

@@ -201,19 +201,27 @@ class Model:
     Args:
         strategy: A strategy of several workers, or None.
         loss: In place of the mean squared error.
+        units: Of the hidden layer.
+        kind: A subclass of Sequential.
     """
 
-    def __init__(self, strategy: Any = None, loss: Callable[[Any, Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        strategy: Any = None,
+        loss: Callable[[Any, Any], Any] | None = None,
+        units: int = 8,
+        kind: type[keras.Sequential] = keras.Sequential,
+    ) -> None:
         self._strategy = strategy or tf.distribute.get_strategy()
         keras.utils.set_random_seed(7)
         with self._strategy.scope():
             # Named, because Keras counts on within a process, which would make it another model.
             layers = [
-                keras.layers.Dense(8, activation="relu", name="hidden"),
+                keras.layers.Dense(units, activation="relu", name="hidden"),
                 keras.layers.Dropout(0.3, seed=3, name="dropout"),
                 keras.layers.Dense(1, name="last"),
             ]
-            self.keras = keras.Sequential([keras.Input((4,)), *layers], name="noticed")
+            self.keras = kind([keras.Input((4,)), *layers], name="noticed")
             self.keras.compile(keras.optimizers.Adam(0.01, name="adam"), loss or "mse", jit_compile=False)
             self.keras.optimizer.build(self.keras.trainable_variables)
         self._variables = [*self.keras.variables, *self.keras.optimizer.variables]

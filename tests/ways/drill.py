@@ -40,8 +40,8 @@ SHORT_FORM: Mapping[str, tuple[str, ...]] = {
     # Fits: where one begins and ends, and what follows it.
     "averaged-then-tuned": (ONE,),
     "callbacks-by-hand": (ONE,),
-    # Callbacks: weights changed for a validation and an error; attributes and files are drawn.
-    "own-swap-unsaid": (ONE,),
+    # Callbacks: weights changed for a validation, and an error; attributes and files are drawn.
+    "own-swap": (ONE,),
     "backup-and-restore": (ONE,),
 }
 

@@ -88,6 +88,11 @@ def likely_causes(
         )
         return causes
     if restored_wrongly and repeatable is not True:
+        if parting is not None and "weights" in parting.groups:
+            causes.append(
+                "Likely cause: a callback that puts other weights into the model for a validation, if the preemption "
+                "came in one. Set changes_weights_in_validation = True on its class."
+            )
         causes.append(
             "The state differs right after the restart, before a step: something was not saved or not restored as "
             "it was. If the script restores or changes weights itself at its start, let it do so only when there "

@@ -166,6 +166,7 @@ def test_a_value_that_is_restored_wrongly_is_named_and_seen_at_the_restart_itsel
     assert "From step 7 on (epoch 0, w0) the runs differ: weights." in told
     assert "right where it continued, at step 7, restart 1 of 1" in told
     assert "something was not saved or not restored" in told
+    assert "changes_weights_in_validation = True" in told
     assert "different: weights: 1 of 6 values, by at most" in told
     assert told.splitlines()[-1].startswith("VERDICT: different (1 of 3 tensors, 0 places")
 
