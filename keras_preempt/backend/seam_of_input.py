@@ -5,9 +5,20 @@ Part of `keras_preempt.backend.seam`, where a backend is chosen.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+
+class Does(enum.Enum):
+    """What an operation does that a restart may not repeat."""
+
+    ORDER = "gives the order of a dataset"
+    DRAW = "draws random numbers from a state of its own"
+    GENERATE = "draws random numbers from a generator, whose state is a variable"
+    CHANGE = "changes a variable or a table"
+    PYTHON = "runs Python code"
 
 
 @dataclass(frozen=True)
@@ -16,14 +27,17 @@ class Ingredient:
 
     Attributes:
         name: The backend's name for it, such as "ShuffleDataset", "RandomUniform" or "EagerPyFunc".
-        function: The user's function that it is part of; empty for a dataset of the pipeline itself.
+        where: The user's line that made it, such as "augment (train.py:34)", or the name of the function that it is
+            part of; empty for a dataset of the pipeline itself.
+        does: What it does that a restart may not repeat; None for nothing of the kind.
         seeded: Whether it has a seed; None if it takes none.
         ordered: Whether it hands out its elements in a fixed order.
         parallel: Whether the function is called for several elements at a time.
     """
 
     name: str
-    function: str
+    where: str
+    does: Does | None
     seeded: bool | None
     ordered: bool
     parallel: bool = False

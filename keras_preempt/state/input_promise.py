@@ -7,7 +7,6 @@ condition.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,13 +14,9 @@ import keras
 
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
-from keras_preempt.backend.seam_of_input import Ingredient
+from keras_preempt.backend.seam_of_input import Does, Ingredient
 from keras_preempt.process.words import counted
 from keras_preempt.state import py_dataset
-
-_DRAWS = re.compile(r"Random(?!Dataset)|TruncatedNormal|ParameterizedTruncatedNormal|Multinomial")
-_VARIABLE = re.compile(r"Assign\w*VariableOp|Rng\w+|Stateful\w+|LookupTableInsert\w*|NonDeterministicInts")
-_PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ def _how(feed: InputFeed, *, replayed: bool) -> str:
 
 
 def _in_python(parts: Sequence[Ingredient]) -> bool:
-    return any(_PYTHON.fullmatch(part.name) for part in parts)
+    return any(part.does is Does.PYTHON for part in parts)
 
 
 def _is_code(validation: object) -> bool:
@@ -131,7 +126,7 @@ _STATELESS = (
 
 
 def _doubts(parts: Sequence[Ingredient], data: str) -> Iterator[tuple[str, str]]:
-    shuffles = [part for part in parts if part.seeded is False and _gives_order(part)]
+    shuffles = [part for part in parts if part.seeded is False and part.does is Does.ORDER]
     if shuffles:
         have = "has" if len(shuffles) == 1 else "have"
         yield (
@@ -139,43 +134,47 @@ def _doubts(parts: Sequence[Ingredient], data: str) -> Iterator[tuple[str, str]]
             "order of the epochs after it",
             "Pass shuffle(..., seed=...), or call keras.utils.set_random_seed before the dataset is made",
         )
-    if not all(part.ordered for part in parts):
+    if unordered := [part.name for part in parts if not part.ordered]:
         yield (
-            f"the {data} comes in the order in which it is ready (deterministic=False), which is another one "
-            "each time",
-            "Leave out deterministic=False",
+            f"the {data} comes in the order in which it is ready, which is another one each time: it has "
+            f"{_kind(unordered)} whose order is free (deterministic=False, or shuffle_files=True of "
+            "tensorflow_datasets)",
+            "Leave out deterministic=False or shuffle_files=True, and shuffle the samples with a seed",
         )
-    draws = [part for part in parts if part.function and _DRAWS.match(part.name) and not _gives_order(part)]
-    without_seed = {part.function for part in draws if not part.seeded}
-    parallel = {part.function for part in draws if part.seeded and part.parallel}
-    kept = {part.function for part in parts if part.function and _VARIABLE.fullmatch(part.name)}
+    draws = [part for part in parts if part.does is Does.DRAW]
+    without_seed = [part for part in draws if not part.seeded]
+    parallel = [part for part in draws if part.seeded and part.parallel]
+    kept = [part for part in parts if part.where and part.does in (Does.GENERATE, Does.CHANGE)]
     if without_seed:
         yield (
-            f"the {data} is changed by random operations without a seed (in {_listed(without_seed)}), whose state "
+            f"the {data} is changed by random operations without a seed ({_listed(without_seed)}), whose state "
             "cannot be saved",
-            "Call keras.utils.set_random_seed before the dataset is made, and leave out num_parallel_calls in the map "
-            f"that draws; or {_STATELESS}",
+            "Pass seed=..., or call keras.utils.set_random_seed before the dataset is made, and leave out "
+            f"num_parallel_calls in the map that draws; or {_STATELESS}",
         )
     if parallel:
         yield (
-            f"the {data} is changed by random operations that are run in parallel (in {_listed(parallel)}), which "
+            f"the {data} is changed by random operations that are run in parallel ({_listed(parallel)}), which "
             "sample gets which number being left to chance",
             f"Leave out num_parallel_calls in the map that draws; or {_STATELESS}",
         )
     if kept:
         yield (
             f"the {data} is changed by a variable, such as that of a random generator or of a layer (in "
-            f"{_listed(kept)}), whose state cannot be saved",
+            f"{_listed(kept, named=False)}), whose state cannot be saved",
             f"Move random layers into the model, where their seeds are saved; or {_STATELESS}",
         )
 
 
-def _listed(functions: set[str]) -> str:
-    return ", ".join(sorted(functions))
+def _listed(parts: Sequence[Ingredient], *, named: bool = True) -> str:
+    return ", ".join(sorted({f"{part.name} in {part.where}" if named else part.where for part in parts}))
 
 
-def _gives_order(part: Ingredient) -> bool:
-    return part.name in ("ShuffleDataset", "RandomDataset", "RandomShuffle")
+def _kind(unordered: Sequence[str]) -> str:
+    """Returns what of some datasets may hand out its elements in another order, in words."""
+    if any("Interleave" in name for name in unordered):
+        return "an interleave"
+    return "a map" if any("Map" in name for name in unordered) else "a part"
 
 
 def _doubts_of_source(feed: InputFeed, several: bool) -> Iterator[tuple[str, str]]:

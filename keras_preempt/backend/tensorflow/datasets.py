@@ -7,18 +7,16 @@ says what to do; tests/backend/tensorflow/test_canaries.py has a canary for each
 from __future__ import annotations
 
 import gc
-import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.backend.seam_of_input import Ingredient
+from keras_preempt.backend.tensorflow.ingredients import hidden_sources as hidden_sources
+from keras_preempt.backend.tensorflow.ingredients import ingredients as ingredients
+from keras_preempt.backend.tensorflow.random_operations import keeps_state
 from keras_preempt.backend.versions import UnsupportedTensorFlow
-
-IGNORE_STATE = 1
-"""tf.data's ExternalStatePolicy.IGNORE: other state than that of the pipeline is left out."""
 
 
 def iterator_state(iterator: Any) -> bytes | None:
@@ -63,10 +61,8 @@ def never_has_state(dataset: Any) -> bool:
 
     TensorFlow would find out too, with a warning in the log for each of them that reads like an error.
     """
-    parts = (
-        part.name for pipeline in pipelines_of(dataset) for part in ingredients(pipeline) if part.function
-    )
-    return any(_HIDDEN.fullmatch(name) and not name.endswith("Stateless") for name in parts)
+    parts = (part for pipeline in pipelines_of(dataset) for part in ingredients(pipeline) if part.where)
+    return any(part.does is not None and keeps_state(part.name) for part in parts)
 
 
 def keeps_every_shuffle(state: bytes, dataset: Any) -> bool:
@@ -151,59 +147,6 @@ def pipelines_of(distributed: Any) -> list[Any]:
     return [each for each in getattr(distributed, "_datasets", ()) if isinstance(each, tf.data.Dataset)]
 
 
-def ingredients(dataset: Any) -> Iterator[Ingredient]:
-    """Yields everything that a pipeline is made of, including the operations of its functions at any depth."""
-    if not hasattr(dataset, "_inputs") or not hasattr(dataset, "_functions"):
-        raise UnsupportedTensorFlow("_inputs() and _functions() on tf.data datasets")
-    seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
-    seeded = None if seeds[0] is None else any(tf.get_static_value(seed) != 0 for seed in seeds)
-    in_order = dataset.options().deterministic is not False and _is_deterministic(dataset)
-    yield Ingredient(type(dataset).__name__.removeprefix("_"), "", seeded, in_order)
-    for wrapper in dataset._functions():
-        yield from _operations(wrapper.function, type(dataset).__name__.startswith("_Parallel"))
-    for upstream in dataset._inputs():
-        yield from ingredients(upstream)
-
-
-def _is_deterministic(dataset: Any) -> bool:
-    """Whether a dataset was not told `deterministic=False`."""
-    if hasattr(dataset, "_deterministic"):
-        return bool(dataset._deterministic != "false")
-    if not {"deterministic", "sloppy"} & set(inspect.signature(type(dataset).__init__).parameters):
-        return True
-    # An interleave does not keep what it was told. Its input is small as a rule: names of files, numbers of shards.
-    variant = tf.data.experimental.to_variant(dataset)
-    try:
-        serialized = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=IGNORE_STATE)
-    except tf.errors.OpError:
-        return False  # Nobody can tell, and a warning too many is better than one too few.
-    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
-    return all(node.attr["deterministic"].s != b"false" for node in graph.node)
-
-
-def _operations(function: Any, parallel: bool) -> Iterator[Ingredient]:
-    graph = function.graph.as_graph_def()
-    traced = re.sub(r"^__inference_(?:Dataset_[a-z]+_)?|_\d+$", "", str(function.name.decode()))
-    for nodes in (graph.node, *(inner.node_def for inner in graph.library.function)):
-        constants = {
-            node.name: tf.make_ndarray(node.attr["value"].tensor)
-            for node in nodes
-            if node.op == "Const" and len(node.attr["value"].tensor.tensor_shape.dim) == 0
-        }
-        for node in nodes:
-            if node.op.startswith(("ShuffleDataset", "RandomDataset")):
-                first = 2 if node.op.startswith("Shuffle") else 0
-                names = [name.partition(":")[0] for name in node.input[first : first + 2]]
-                seeded: bool | None = any(constants.get(name, 1) != 0 for name in names)
-            elif "seed" in node.attr and "seed2" in node.attr:
-                seeded = bool(node.attr["seed"].i or node.attr["seed2"].i)
-            else:
-                seeded = None
-            name = re.sub(r"(?<=Dataset)V\d$", "", node.op)
-            ordered = node.attr["deterministic"].s != b"false"
-            yield Ingredient(name, traced, seeded, ordered, parallel)
-
-
 def shuffle_buffers(dataset: Any) -> Iterator[tuple[int, int | None]]:
     """Yields for each shuffle of a pipeline how many elements it holds, and the bytes of one; None if unknown."""
     for shuffle in _shuffles_of(dataset):
@@ -268,43 +211,6 @@ def restore_iterator(iterator: Any, state: bytes) -> None:
         ) from error
 
 
-_HIDDEN = re.compile(
-    r"(?:Eager)?PyFunc(?:Stateless)?|RandomUniform(?:Int)?|RandomStandardNormal|RandomShuffle|RandomGamma(?:V\d)?|"
-    r"RandomPoisson(?:V\d)?|(?:Parameterized)?TruncatedNormal|Multinomial"
-)
-"""Operations that draw from something that no variable holds: Python code, or a generator inside the operation."""
-
-
-def hidden_sources() -> list[str]:
-    """Returns what the functions that TensorFlow has traced in this process draw from states that nobody can save.
-
-    Random operations of an input pipeline that have a seed are left out: a replay of the pipeline repeats them.
-
-    Returns:
-        One text each, such as "tf.numpy_function in an input pipeline (augment)"; empty if nothing was found, or
-        where this TensorFlow does not show its functions.
-    """
-    from tensorflow.python.eager import context
-
-    current = context.context()
-    if not hasattr(current, "list_function_names") or not hasattr(current, "get_function_def"):
-        return []
-    found = set()
-    for raw in current.list_function_names():
-        name = raw.decode() if isinstance(raw, bytes) else str(raw)
-        if not name.startswith("__inference_"):  # Not of the program, such as one eager operation.
-            continue
-        in_pipeline = name.startswith("__inference_Dataset_")
-        traced = re.sub(r"_\d+$", "", name.removeprefix("__inference_"))
-        where = "an input pipeline" if in_pipeline else "the training or validation step"
-        inner = re.sub(r"^Dataset_[a-z]+_", "", traced) if in_pipeline else traced
-        for node in current.get_function_def(name).node_def:
-            repeatable = in_pipeline and bool(node.attr["seed"].i or node.attr["seed2"].i)
-            if _HIDDEN.fullmatch(node.op) and not repeatable:
-                found.add(f"{_spelt(node.op)} in {where} ({inner})")
-    return sorted(found)
-
-
 def iterators() -> list[Any]:
     """See `seam_of_input.Datasets.iterators`.
 
@@ -322,9 +228,3 @@ def iterators() -> list[Any]:
         if known[kind]:
             found.append(each)
     return found
-
-
-def _spelt(operation: str) -> str:
-    if "PyFunc" in operation:
-        return "Python code (tf.py_function, tf.numpy_function or a generator)"
-    return f"the stateful random operation {operation} (such as tf.random.*)"

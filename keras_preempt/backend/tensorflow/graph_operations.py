@@ -12,8 +12,10 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+_OF_THIS_PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 _DEEPEST = 100  # Functions that call functions; a recursive one has been seen by then.
 
 
@@ -41,10 +43,19 @@ class GraphOperation:
     @property
     def python(self) -> str:
         """The line of the user's own code that made it, as "train_step (train.py:34)"; empty if there is none."""
-        for frame in reversed(list(getattr(self.operation, "traceback", None) or ())):
-            if not _is_installed(frame.filename):
-                return f"{frame.name} ({os.path.basename(frame.filename)}:{frame.lineno})"
-        return ""
+        return line_of(self.operation)
+
+
+def line_of(operation: Any) -> str:
+    """Returns the line of the user's own code that made a `tf.Operation`; see `GraphOperation.python`."""
+    for frame in reversed(list(getattr(operation, "traceback", None) or ())):
+        if not _is_installed(frame.filename):
+            return f"{frame.name or '<lambda>'} ({os.path.basename(frame.filename)}:{frame.lineno})"
+        if frame.filename.startswith(_OF_THIS_PACKAGE) or (
+            frame.name == "fit" and f"{os.sep}keras{os.sep}" in frame.filename
+        ):
+            return ""  # Whoever calls fit, in which the step is traced, has not written what it runs.
+    return ""
 
 
 def operations(graph: Any) -> Iterator[GraphOperation]:
@@ -73,18 +84,23 @@ def resource_of(operation: GraphOperation) -> Any:
 def _operations(graph: Any, seen: set[str], depth: int) -> Iterator[GraphOperation]:
     for operation in graph.get_operations():
         yield GraphOperation(operation.type, operation.name, operation)
-        for attribute in operation.node_def.attr.values():
-            called = [attribute.func] if attribute.HasField("func") else attribute.list.func
-            for function in called:
-                if function.name in seen or depth == 0:
-                    continue
-                seen.add(function.name)
-                inner = _graph_of(graph, function.name)
-                if inner is not None:
-                    yield from _operations(inner, seen, depth - 1)
+        for name in called_by(operation.node_def):
+            if name in seen or depth == 0:
+                continue
+            seen.add(name)
+            inner = graph_of(graph, name)
+            if inner is not None:
+                yield from _operations(inner, seen, depth - 1)
 
 
-def _graph_of(graph: Any, name: str) -> Any:
+def called_by(node: Any) -> Iterator[str]:
+    """Yields the names of the functions that a node of a graph calls."""
+    for attribute in node.attr.values():
+        for function in [attribute.func] if attribute.HasField("func") else attribute.list.func:
+            yield function.name
+
+
+def graph_of(graph: Any, name: str) -> Any:
     """Returns the graph of a function that a graph calls; None if it has no Python graph, such as a gradient's."""
     find = getattr(graph, "_get_function", None)
     return None if find is None else getattr(find(name), "graph", None)

@@ -24,7 +24,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from keras_preempt.backend.tensorflow.datasets import IGNORE_STATE, as_bytes, pipelines_of
+from keras_preempt.backend.tensorflow.datasets import as_bytes, pipelines_of
+from keras_preempt.backend.tensorflow.ingredients import IGNORE_STATE
 
 _COUNT = "epoch_num_random_samples"
 """The key of the count in the state of an iterator."""

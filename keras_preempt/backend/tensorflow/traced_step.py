@@ -10,7 +10,6 @@ Verified with Keras 3.8.0 to 3.15.1.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,8 @@ import tensorflow as tf
 
 from keras_preempt.backend.keras import first_reset
 from keras_preempt.backend.keras.random_code import may_draw
+from keras_preempt.backend.seam_of_input import Does
+from keras_preempt.backend.tensorflow import random_operations
 from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations, resource_of
 
 logger = logging.getLogger("keras_preempt")
@@ -28,16 +29,6 @@ STEPS = ("multi_step_on_iterator", "execution")
 
 _OF_KERAS = frozenset({"stop_training", "stop_evaluating", "stop_predicting", "built", "history"})
 """Attributes of a model that Keras sets while it trains and does not read in a step."""
-
-_DRAWS = re.compile(
-    r"(?:Parameterized)?TruncatedNormal|Random(?!Dataset)\w+|Multinomial|NonDeterministicInts"
-    r"|\w+CandidateSampler|SampleDistortedBoundingBox(?:V2)?"
-)
-_CHANGES = re.compile(
-    r"Assign\w*VariableOp|Resource(?:Apply|SparseApply|Scatter|StridedSliceAssign)\w*|Rng\w+"
-)
-_GENERATOR = re.compile(r"Rng\w+|Stateful(?!PartitionedCall)\w+")
-_PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
 
 _KEPT = (
     "_input_workers",
@@ -110,7 +101,9 @@ class TracedStep:
     @property
     def changed_variables(self) -> list[tf.Variable]:
         """Those of them that it changes; all of them if it cannot be told what an operation changes."""
-        changed = [resource_of(each) for each in self.operations() if _CHANGES.fullmatch(each.kind)]
+        changed = [
+            resource_of(each) for each in self.operations() if random_operations.changes_variable(each.kind)
+        ]
         if any(resource is None for resource in changed):
             return self.variables
         handles = set(map(id, changed))
@@ -232,16 +225,16 @@ def stateful_random_operations(traced: TracedStep) -> list[RandomOperation]:
     """
     found = []
     for operation in traced.operations():
-        draws, python = _DRAWS.fullmatch(operation.kind), _PYTHON.fullmatch(operation.kind)
-        if not draws and not python and not _GENERATOR.fullmatch(operation.kind):
+        does = random_operations.does(operation.kind, operation.attribute)
+        if does not in (Does.DRAW, Does.GENERATE, Does.PYTHON):
             continue
         seeds = (operation.attribute("seed"), operation.attribute("seed2"))
         found.append(
             RandomOperation(
                 operation.kind,
                 operation.python or f"the layers {operation.name.rpartition('/')[0]}",
-                not python and (not draws or any(seeds)),
-                None if draws or python else resource_of(operation),
+                does is Does.GENERATE or (does is Does.DRAW and any(seeds)),
+                resource_of(operation) if does is Does.GENERATE else None,
             )
         )
     return found

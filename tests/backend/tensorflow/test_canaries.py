@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -302,7 +303,8 @@ def test_the_eager_context_shows_the_functions_that_were_traced() -> None:
     def seeded(number: tf.Tensor) -> tf.Tensor:
         return tf.cast(number, tf.float32) + tf.random.uniform((), seed=1)
 
-    pipelines = [numbers().map(jittered), numbers().map(scripted), numbers().map(seeded)]
+    made = tf.data.Dataset.from_generator(lambda: range(3), output_signature=tf.TensorSpec((), tf.int32))
+    pipelines = [numbers().map(jittered), numbers().map(scripted), numbers().map(seeded), made]
     for pipeline in pipelines:
         next(iter(pipeline))
     shaken()
@@ -315,6 +317,10 @@ def test_the_eager_context_shows_the_functions_that_were_traced() -> None:
     ):
         assert any(part in source for source in found), _changed(f"{part!r} is not in {found}")
     assert not any("(stateless)" in source or "(seeded)" in source for source in found)
+    of_tensorflow = [
+        source for source in found if re.search(r"next_fn|finalize|flat_map|iterator_id", source)
+    ]
+    assert not of_tensorflow, _changed(f"functions of from_generator have other names: {of_tensorflow}")
 
 
 def test_the_type_of_an_iterator_is_known_from_its_dataset() -> None:

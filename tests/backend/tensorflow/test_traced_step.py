@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.backend.keras.model_parts import own_optimizers, steps_done, steps_of_parts
-from keras_preempt.backend.tensorflow import graph_operations, repairs
+from keras_preempt.backend.tensorflow import repairs
 from keras_preempt.backend.tensorflow.feed import running_fit
 from keras_preempt.backend.tensorflow.traced_step import (
     STEPS,
@@ -291,9 +291,13 @@ def test_a_random_operation_is_found_wherever_keras_calls_it(make: Any, metrics:
     assert found.where.startswith(f"{where} (test_traced_step.py:")
 
 
-def test_a_random_operation_of_a_library_is_named_by_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_operations, "_is_installed", lambda file: True)
-    model = keras.Sequential([Noisy(name="noisy"), keras.layers.Dense(1)], name="whole")
+def test_a_random_operation_of_a_library_is_named_by_its_layers() -> None:
+    library: dict[str, Any] = {"keras": keras, "tf": tf}
+    source = (
+        "class Noisy(keras.layers.Layer):\n  def call(self, x):\n    return x + tf.random.normal(tf.shape(x))"
+    )
+    exec(compile(source, "<of a library>", "exec"), library)
+    model = keras.Sequential([library["Noisy"](name="noisy"), keras.layers.Dense(1)], name="whole")
     (found,) = stateful_random_operations(_traced(model, PAIRS, optimizer="sgd", loss="mse"))
     assert found.where.startswith("the layers ")
     assert "whole_1/noisy_1" in found.where

@@ -1,0 +1,163 @@
+"""What TensorFlow's operations do that a restart may not repeat: the one list of this package.
+
+`tests/backend/tensorflow/test_random_operations.py` holds it against all operations that the installed TensorFlow has
+registered, so that one which a new TensorFlow brings is not forgotten.
+
+Verified with TensorFlow 2.16.1 to 2.21.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from keras_preempt.backend.seam_of_input import Does
+
+DRAWS = frozenset(
+    {
+        "AllCandidateSampler",
+        "FixedUnigramCandidateSampler",
+        "LearnedUnigramCandidateSampler",
+        "LogUniformCandidateSampler",
+        "Multinomial",
+        "NonDeterministicInts",
+        "ParameterizedTruncatedNormal",
+        "RandomCrop",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomShuffleQueue",
+        "RandomShuffleQueueV2",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "RecordInput",
+        "SampleDistortedBoundingBox",
+        "SampleDistortedBoundingBoxV2",
+        "ThreadUnsafeUnigramCandidateSampler",
+        "TruncatedNormal",
+        "UniformCandidateSampler",
+    }
+)
+"""Draw from a sequence inside the operation, which starts over in each process. No variable holds it."""
+
+UNLESS: dict[str, tuple[Does, str, Any]] = {
+    **dict.fromkeys(("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"), (Does.DRAW, "dropout", 0.0)),
+    **dict.fromkeys(("FractionalAvgPool", "FractionalMaxPool"), (Does.DRAW, "deterministic", True)),
+    **dict.fromkeys(("LegacySnapshotDataset", "SnapshotDataset"), (Does.ORDER, "shuffle_on_read", False)),
+}
+"""Do something of the kind unless an attribute has a value."""
+
+GIVES_ORDER = frozenset(
+    {
+        "ExperimentalRandomDataset",
+        "GlobalShuffleDataset",
+        "RandomDataset",
+        "SamplingDataset",
+        "ShuffleAndRepeatDataset",
+        "ShuffleDataset",
+    }
+)
+"""Datasets that give the order of the elements, or choose among them; without the number of their version."""
+
+GENERATOR = frozenset(
+    {
+        "RngReadAndSkip",
+        "RngSkip",
+        "StatefulRandomBinomial",
+        "StatefulStandardNormal",
+        "StatefulStandardNormalV2",
+        "StatefulTruncatedNormal",
+        "StatefulUniform",
+        "StatefulUniformFullInt",
+        "StatefulUniformInt",
+    }
+)
+"""Draw from a `tf.random.Generator`, whose state is a variable: their first input."""
+
+NO_DOUBT: dict[str, tuple[str, ...]] = {
+    "make or drop the seeds of a shuffle's iterators, which are kept": (
+        "AnonymousRandomSeedGenerator",
+        "AnonymousSeedGenerator",
+        "DeleteRandomSeedGenerator",
+        "DeleteSeedGenerator",
+        "DummySeedGenerator",
+    ),
+    "take their seed from a tensor, and give the same for the same one": (
+        "KMC2ChainInitialization",
+        "KmeansPlusPlusInitialization",
+        "RandomIndexShuffle",
+    ),
+    "have a seed that they do not use": ("ComputeAccidentalHits",),
+    "use what the step forward has drawn": (
+        "CudnnRNNBackprop",
+        "CudnnRNNBackpropV2",
+        "CudnnRNNBackpropV3",
+        "RandomGammaGrad",
+    ),
+    "only lay out the weights of an RNN": (
+        "CudnnRNNCanonicalToParams",
+        "CudnnRNNCanonicalToParamsV2",
+        "CudnnRNNParamsSize",
+        "CudnnRNNParamsToCanonical",
+        "CudnnRNNParamsToCanonicalV2",
+    ),
+    "give a fixed sequence": ("SobolSample",),
+}
+"""Have a seed, or a name that sounds like it, and no state that a restart could lose; by the reason."""
+
+_VERSION = re.compile(r"(?<=Dataset)V\d+$")
+_STATELESS = re.compile(r"Stateless\w+")
+_CHANGES = re.compile(
+    r"Assign\w*VariableOp|Resource(?:Apply|SparseApply|Scatter|StridedSliceAssign)\w*"
+    r"|LookupTable(?:Insert|Remove|Import)\w*"
+)
+_PYTHON = re.compile(r"(?:Eager)?PyFunc(?:Stateless)?")
+_OF_TABLES = re.compile(r"LookupTable\w+")
+
+
+def does(operation: str, attribute: Callable[[str], Any] = lambda name: None) -> Does | None:
+    """Returns what an operation does that a restart may not repeat; None for nothing of the kind.
+
+    Args:
+        operation: TensorFlow's name for it, such as "RandomUniform"; or that of a class of datasets.
+        attribute: Returns an attribute of it by name.
+    """
+    if operation in DRAWS:
+        return Does.DRAW
+    if operation in UNLESS:
+        done, name, harmless = UNLESS[operation]
+        return None if attribute(name) == harmless else done
+    if without_version(operation) in GIVES_ORDER:
+        return Does.ORDER
+    if operation in GENERATOR:
+        return Does.GENERATE
+    if _PYTHON.fullmatch(operation):
+        return Does.PYTHON
+    return Does.CHANGE if _CHANGES.fullmatch(operation) else None
+
+
+def changes_variable(operation: str) -> bool:
+    """Whether an operation changes the variable that is its first input."""
+    done = does(operation)
+    return done is Does.GENERATE or (done is Does.CHANGE and not _OF_TABLES.fullmatch(operation))
+
+
+def keeps_state(operation: str) -> bool:
+    """Whether the iterator of a dataset with such an operation in a function has no state that TensorFlow can save."""
+    return does(operation) in (Does.DRAW, Does.PYTHON) and not (
+        operation in UNLESS or operation.endswith("Stateless")
+    )
+
+
+def without_version(dataset: str) -> str:
+    """Returns the name of a dataset's operation without the number of its version, such as "ShuffleDataset"."""
+    return _VERSION.sub("", dataset)
+
+
+def is_known(operation: str) -> bool:
+    """Whether it was decided what an operation does, here or because its name begins with "Stateless"."""
+    harmless = any(operation in named for named in NO_DOUBT.values())
+    return harmless or bool(_STATELESS.fullmatch(operation)) or does(operation) is not None
