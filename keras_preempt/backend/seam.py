@@ -303,8 +303,14 @@ class Backend(Protocol):
     def tap(self, distributed: Any) -> Tap | None:
         """Returns a tap below what Keras iterates over; None where no strategy cuts it for this process alone."""
 
-    def trace(self, model: Any, dataset: Any) -> TracedStep | None:
-        """Traces the training step of a running fit; None if it cannot be traced before its first step."""
+    def trace(self, model: Any, dataset: Any, *, early: bool) -> TracedStep | None:
+        """Traces the training step of a running fit; None if it cannot be traced before its first step.
+
+        Args:
+            model: The model.
+            dataset: The training data.
+            early: Whether it may be traced now: no callback sets anything that it could read before it runs.
+        """
 
     def traced_validation(self, model: Any, dataset: Any) -> TracedStep | None:
         """Returns the trace that the validation steps of a fit have used; None if there is none.

@@ -25,7 +25,7 @@ VOLATILE_KEYS = frozenset({"timing"})
 # snapshots and states of Grain are taken by the clock, so two runs take them at different batches.
 ITERATOR_BYTES = frozenset({"input/state", "input/untouched", "input/snapshot"})
 _GRAIN = "input/grain"
-_ITERATOR_PLACES = re.compile(r"w\d+/input/(?:way|snapshot|grain)(?:/[^:]*)?")
+_ITERATOR_PLACES = re.compile(r"w\d+/(?:input/(?:way|snapshot|grain)|validated/made_at)(?:/[^:]*)?")
 
 
 @dataclass(frozen=True)

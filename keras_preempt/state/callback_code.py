@@ -56,13 +56,13 @@ def may_change_weights(of: keras.callbacks.Callback | keras.Model, methods: Iter
         of: A callback that `fit` has given its model, or the model itself.
         methods: Their names, such as those of hooks.
     """
-    found = _Reading(of)
+    found = Reading(of)
     for name in methods:
         found.method(name)
     return found.changes_weights()
 
 
-class _Reading:
+class Reading:
     """All that is reachable from some methods of an object."""
 
     def __init__(self, of: Any) -> None:
@@ -87,6 +87,32 @@ class _Reading:
                 for name in list(self._names):
                     self._look_up(owner, name)
         return self._could_change()
+
+    def everything(self) -> list[FunctionType]:
+        """Reads on until nothing is left to read; returns all functions."""
+        before: tuple[int, ...] = ()
+        while before != (before := self._size()) and len(self._functions) <= _MOST:
+            for owner in list(self._owners.values()):
+                for name in list(self._names):
+                    self._look_up(owner, name)
+        return list(self._functions.values())
+
+    @property
+    def names(self) -> set[str]:
+        """What they name."""
+        return self._names
+
+    @property
+    def objects(self) -> list[Any]:
+        """The user's objects and classes whose methods they may call."""
+        return [
+            owner for owner in self._owners.values() if not _is(owner, ModuleType) and owner is not self._of
+        ]
+
+    @property
+    def unread(self) -> bool:
+        """Whether there was code that cannot be read."""
+        return self._unread
 
     def _size(self) -> tuple[int, ...]:
         return len(self._functions), len(self._names), len(self._owners)

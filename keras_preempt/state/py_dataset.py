@@ -16,6 +16,7 @@ import numpy as np
 from keras_preempt.backend.keras import batches_asked, py_batches, random_code
 from keras_preempt.backend.keras.input_feed import InputFeed, changes_itself
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.process.words import counted
 from keras_preempt.state import plain, randomness
 
 
@@ -148,6 +149,17 @@ def restore(
         batches_asked.of(feed.epoch_iterator).begin_epoch()
         return feed.begin_epoch_once(leave_out)
     return False
+
+
+def dropped(feed: InputFeed) -> str:
+    """Says which batches were dropped that had been fetched before the first epoch; empty if none were."""
+    if not feed.dropped:
+        return ""
+    return (
+        f"Keras' threads fetched {counted(feed.dropped, 'batch')} ahead while it built the model. They are dropped, so "
+        "that each epoch takes each batch once. Without this callback Keras trains on them first, and loses others by "
+        "chance at the end of the epochs. PyDataset(workers=1) has neither."
+    )
 
 
 def doubt(feed: InputFeed) -> tuple[str, str] | None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import keras
 
-from keras_preempt.backend.keras import first_reset
 from keras_preempt.backend.keras.callbacks import ProgressBar
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
@@ -25,7 +24,7 @@ from keras_preempt.process.words import counted
 from keras_preempt.report.events import EventLog, Milestones, log_name
 from keras_preempt.report.progress import transfer
 from keras_preempt.report.tensorboard import Points
-from keras_preempt.state import architecture
+from keras_preempt.state import architecture, py_dataset, set_by_callbacks
 from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
 from keras_preempt.state.description import describe, setup_of
 from keras_preempt.state.model import ModelState
@@ -170,10 +169,11 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
 
     def identity() -> dict[str, Any]:
         reached.stage = DESCRIBING
-        running.traced = backend().trace(model, running.feed.dataset)
-        changed = [] if running.traced is None else running.traced.changed_variables
-        complete = running.traced is not None
-        model_states.append(ModelState(model, strategy, complete=complete, changed=changed))
+        early = not set_by_callbacks.before_first_step(found.others)
+        running.traced = backend().trace(model, running.feed.dataset, early=early)
+        traced = running.traced
+        changed = [] if traced is None else traced.changed_variables
+        model_states.append(ModelState(model, strategy, complete=traced is not None, changed=changed))
         compared = describe(model, model_states[0], running, found.setup, turn.begun_after)
         reached.stage = AGREEING
         return compared
@@ -275,7 +275,9 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     participant.start()
     before = found.turn.trains() if chief and not agreed.over else ""
     if chief and not agreed.over:
-        _say_promise(found, session.promised(callbacks.unsaved))
+        _say_promise(
+            found, session.promised(callbacks.unsaved, set_by_callbacks.while_training(found.others))
+        )
     status.spent("startup", time.time() - began)
     if start.restored is not None:
         reached.stage = RESTORING
@@ -288,8 +290,6 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
                 None if agreed.over else before,
             )
         status.spent("restore", seconds)
-        if restored_step:
-            first_reset.back(found.model)
         if agreed.over and chief:
             found.turn.had_ended(running.epochs)
     elif before:
@@ -359,20 +359,11 @@ def _say_promise(found: _Found, promised: Promise) -> None:
     if not found.turn.is_news("promise", str(promised)):
         return
     here = found.participant.place
-    logger.log(
-        logging.WARNING if promised.doubts else logging.INFO,
-        "Watching over %s in %s. %s",
-        counted(len(here.workers), "remote worker") if here.workers else counted(here.members, "worker"),
-        found.turn.store.url,
-        promised,
-    )
-    if found.running.feed.dropped:
-        logger.info(
-            "Keras' threads fetched %s ahead while it built the model. They are dropped, so that each epoch takes each "
-            "batch once. Without this callback Keras trains on them first, and loses others by chance at the end of "
-            "the epochs. PyDataset(workers=1) has neither.",
-            counted(found.running.feed.dropped, "batch"),
-        )
+    watched = counted(len(here.workers), "remote worker") if here.workers else counted(here.members, "worker")
+    level = logging.WARNING if promised.doubts else logging.INFO
+    logger.log(level, "Watching over %s in %s. %s", watched, found.turn.store.url, promised)
+    if dropped := py_dataset.dropped(found.running.feed):
+        logger.info("%s", dropped)
 
 
 # -- Errors, and the end -------------------------------------------------------------------------------

@@ -104,6 +104,7 @@ def promise(
     held: Callable[[Any], bool] = lambda resource: False,
     callbacks: Sequence[str] = (),
     *,
+    set_by_callbacks: Sequence[str] = (),
     validation_may_draw: bool = False,
 ) -> Promise:
     """Returns how exactly a run continues.
@@ -115,18 +116,28 @@ def promise(
             looked at, as in an eager fit.
         held: Whether a checkpoint holds the variable that a resource names.
         callbacks: Names of those whose state is not kept.
+        set_by_callbacks: What callbacks set of other objects while training goes on.
         validation_may_draw: Whether there will be validations by a step that refers to other random numbers.
     """
     doubts = [Doubt(what, cure) for what, cure in data.doubts]
     if shuffles is not None:
         doubts += _doubts_of_shuffles(shuffles)
-    doubts += _doubts_of_step(operations or (), held, "training step")
+    doubts += doubts_of_step(operations or (), held, "training step")
     if callbacks:
         doubts.append(
             Doubt(
                 f"the state of these callbacks, if they have any, which is not kept over a restart: "
                 f"{', '.join(callbacks)}",
                 "Give them get_state() and set_state(state); without any state, get_state() returns {}",
+                certain=False,
+            )
+        )
+    if set_by_callbacks:
+        doubts.append(
+            Doubt(
+                f"what callbacks set of other objects, if the training step reads it: {', '.join(set_by_callbacks)}. A "
+                "step keeps the values of its first run, and after a restart those of its first run there",
+                "Let the step read a keras.Variable, and assign to that",
                 certain=False,
             )
         )
@@ -152,7 +163,7 @@ def doubts_of_validation_step(
     """
     told = {(each.kind, each.where) for each in of_training}
     new = [each for each in operations if (each.kind, each.where) not in told]
-    return _doubts_of_step(new, held, "validation step")
+    return doubts_of_step(new, held, "validation step")
 
 
 def _doubts_of_shuffles(shuffles: Shuffles) -> list[Doubt]:
@@ -174,9 +185,16 @@ def _doubts_of_shuffles(shuffles: Shuffles) -> list[Doubt]:
     return []
 
 
-def _doubts_of_step(
+def doubts_of_step(
     operations: Iterable[RandomOperation], held: Callable[[Any], bool], step: str
 ) -> list[Doubt]:
+    """Returns what a restart does not repeat of a step, or may not.
+
+    Args:
+        operations: Its random operations, and those that run Python code.
+        held: See `promise`.
+        step: What it is called.
+    """
     draws: set[str] = set()
     python: set[str] = set()
     generators: set[str] = set()

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from keras_preempt.agreement.alignment import Position
+from keras_preempt.backend.keras import first_reset
 from keras_preempt.backend.keras.model_parts import has_lost_its_state, steps_done, steps_of_parts
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
@@ -27,7 +28,7 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validation_weights import ValidationWeights
 from keras_preempt.state.validations import Validations
-from keras_preempt.training.promise import Promise, doubts_of_validation_step, promise
+from keras_preempt.training.promise import Promise, doubts_of_step, doubts_of_validation_step, promise
 from keras_preempt.training.resuming import FitState, Resumed, take_over
 from keras_preempt.training.saver import Content
 from keras_preempt.training.snapshots import SnapshotTaker
@@ -128,11 +129,12 @@ class Session:
         """Returns what takes snapshots of the training input."""
         return SnapshotTaker(self._fit.feed, self.epochs, tells=self._state.member == 0)
 
-    def promised(self, unsaved: Sequence[str]) -> Promise:
+    def promised(self, unsaved: Sequence[str], set_by_callbacks: Sequence[str] = ()) -> Promise:
         """Says how exactly the fit would continue after a preemption.
 
         Args:
             unsaved: Names of the callbacks whose state is not kept.
+            set_by_callbacks: What callbacks set of other objects while training goes on.
         """
         traced = self._fit.traced
         return promise(
@@ -141,6 +143,7 @@ class Session:
             None if traced is None else backend().stateful_random_operations(traced),
             self._model_state.holds,
             unsaved,
+            set_by_callbacks=set_by_callbacks,
             validation_may_draw=self._fit.validation_data is not None
             and backend().validation_may_draw(self._model),
         )
@@ -310,6 +313,8 @@ class Session:
         self.restored_logs = step_logs.flat(self._resume.logs)
         self._restored_logs = self._resume.logs
         self.steps_at_start = self._steps_done()
+        if self.steps_at_start:
+            first_reset.back(self._model)
         return seconds
 
     def before_epoch(self) -> None:
@@ -329,7 +334,6 @@ class Session:
             with explained(CAPTURING):
                 self.callbacks.capture({})
             self._checked = True
-            self._trace_again_if_outdated()
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.position.phase in ("train", "validation"):
             with explained(RESTORING):
@@ -341,18 +345,18 @@ class Session:
         """The batches of an epoch have been trained on."""
         if (doubt := py_dataset.end_epoch(self._fit.feed)) and self._state.member == 0:
             logger.warning("Perhaps not exact after a preemption: %s.", doubt)
+        if self._fit.traced is None:
+            self._look_at_step()
 
-    def _trace_again_if_outdated(self) -> None:
-        alone = self._state.setup.workers == 1
-        changed = (
-            [] if self._fit.traced is None else self._fit.traced.drop_if_outdated(self._model, alone=alone)
-        )
-        if changed and not alone:
-            logger.warning(
-                "A callback has set %s of the model after the training step was traced, which several workers do only "
-                "once: the step goes on with the values of before. Set them before fit.",
-                ", ".join(changed),
-            )
+    def _look_at_step(self) -> None:
+        """Looks at what a training step draws that was not traced before it ran."""
+        self._fit.traced = traced = backend().trace(self._model, self._fit.feed.dataset, early=False)
+        if traced is None or self._state.member != 0:
+            return
+        operations = backend().stateful_random_operations(traced)
+        for doubt in doubts_of_step(operations, self._model_state.holds, "training step"):
+            exactly = "NOT exact" if doubt.certain else "Perhaps not exact"
+            logger.warning("%s after a preemption: %s.", exactly, doubt)
 
     def nothing_to_train(self) -> None:
         """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""

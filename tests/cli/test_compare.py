@@ -148,6 +148,15 @@ def test_what_is_taken_by_the_clock_of_an_iterator_does_not_decide():
     assert not compare_states([without], [MemberState({}, {"seed": np.zeros(2)}, without.state)]).identical
 
 
+def test_how_far_shuffles_were_ahead_when_a_validation_began_does_not_decide():
+    def validated(ahead):
+        return MemberState({}, {"seed": np.ones(2)}, {"validated": {"made_at": [[ahead, 2]], "looked": True}})
+
+    aside = compare_states([validated(44)], [validated(46)])
+    assert aside.identical
+    assert len(aside.set_aside) == 1
+
+
 def test_comparisons_of_fits_are_joined_with_their_names():
     changed = state(local={"metric": np.float32(0.75).reshape(())}, state={"wait": 1})
     one, other = compare_states([state()], [state()]), compare_states([state(state={"wait": 2})], [changed])

@@ -46,13 +46,9 @@ class Step:
         """None that the model does not hold: a step can change no others."""
         return ()
 
-    def drop_if_outdated(self, model: Any, *, alone: bool = True) -> list[str]:
-        """Returns nothing: the step is traced when it runs first, with the values of then."""
-        return []
 
-
-def trace(model: Any, dataset: Any) -> Step:
-    """Returns the step of a running fit."""
+def trace(model: Any, dataset: Any, *, early: bool = True) -> Step:
+    """Returns the step of a running fit; it is traced when it runs first, with the values of then."""
     return Step(model)
 
 

@@ -42,17 +42,6 @@ class TracedStep(Protocol):
     def changed_variables(self) -> Sequence[Any]:
         """The variables that the step changes."""
 
-    def drop_if_outdated(self, model: Any, *, alone: bool = True) -> list[str]:
-        """Has the first step traced again if Python values that it has read have changed since.
-
-        Args:
-            model: The model.
-            alone: Whether this process trains alone; otherwise nothing is dropped.
-
-        Returns:
-            The names of the values that have changed.
-        """
-
 
 class RunningFit:
     """What a running `fit` of a model holds.

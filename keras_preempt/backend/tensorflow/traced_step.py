@@ -27,9 +27,6 @@ logger = logging.getLogger("keras_preempt")
 STEPS = ("multi_step_on_iterator", "execution")
 """The names that Keras and the repaired loop over several replicas give the `tf.function` in the train function."""
 
-_OF_KERAS = frozenset({"stop_training", "stop_evaluating", "stop_predicting", "built", "history"})
-"""Attributes of a model that Keras sets while it trains and does not read in a step."""
-
 _KEPT = (
     "_input_workers",
     "_element_spec",
@@ -46,42 +43,14 @@ class TracedStep:
     """The trace that the first step of a fit uses.
 
     Args:
-        model: The model.
         function: The traced function (a `tf.types.experimental.ConcreteFunction`).
-        fresh: Whether it was traced now and not in an earlier fit.
 
     Attributes:
         function: The traced function.
     """
 
-    def __init__(self, model: Any, function: Any, *, fresh: bool) -> None:
+    def __init__(self, function: Any) -> None:
         self.function = function
-        self._train_function = model.train_function
-        self._read = _python_values(model) if fresh else None
-
-    def drop_if_outdated(self, model: Any, *, alone: bool = True) -> list[str]:
-        """Has the first step traced again if Python values of the model have changed since it was traced.
-
-        A trace keeps the values that it has read. Callbacks may set some before the first step, and Keras would have
-        traced after that.
-
-        Args:
-            model: The model.
-            alone: Whether this process trains alone. Otherwise nothing is dropped: no worker may trace more often than
-                the others, since traces number what the workers send each other.
-
-        Returns:
-            The names of the values; empty if there are none.
-        """
-        if self._read is None or model.train_function is not self._train_function:
-            return []
-        before, now, self._read = self._read, _python_values(model), None
-        changed = sorted(
-            {name for number, name in before.keys() | now.keys() if _differ(before, now, number, name)}
-        )
-        if changed and alone:
-            model.make_train_function(force=True)
-        return changed
 
     def operations(self) -> Iterator[GraphOperation]:
         """Yields the operations of the step and of the functions that it calls."""
@@ -129,16 +98,18 @@ class RandomOperation:
     resource: Any = None
 
 
-def trace(model: Any, dataset: Any) -> TracedStep | None:
+def trace(model: Any, dataset: Any, *, early: bool = True) -> TracedStep | None:
     """Traces the training step of a running fit, as its first step would.
 
     Args:
         model: The model; Keras has made its train function.
         dataset: The training data, as the strategy distributes it.
+        early: Whether that may be done now. A trace keeps the Python values that it has read, and callbacks may set
+            some before the first step: then only a trace is returned that there is already.
 
     Returns:
-        The trace; None if the model trains eagerly, has a train function of its own, or cannot be traced. Its first
-        step then says why in Keras' own words.
+        The trace; None if that is to wait, if the model trains eagerly, has a train function of its own, or cannot be
+        traced. Its first step then says why in Keras' own words.
     """
     function = _step_of(model.train_function)
     if function is None or model.run_eagerly or tf.config.functions_run_eagerly():
@@ -146,11 +117,12 @@ def trace(model: Any, dataset: Any) -> TracedStep | None:
     spec = iterator_spec(dataset)
     if spec is None:
         return None
-    traces = function.experimental_get_tracing_count()
+    if not early and not function.experimental_get_tracing_count():
+        return None
     try:
         with first_reset.left_out(model):
             concrete = function.get_concrete_function(spec)
-        return TracedStep(model, concrete, fresh=function.experimental_get_tracing_count() > traces)
+        return TracedStep(concrete)
     except Exception as error:  # Whatever the user's code raises: the first step raises it again.
         logger.debug("The training step could not be traced before training: %r", error)
         return None
@@ -171,29 +143,12 @@ def traced_validation(model: Any, dataset: Any) -> TracedStep | None:
         return None
     if not function.experimental_get_tracing_count():
         return None
-    return TracedStep(model, function.get_concrete_function(spec), fresh=False)
+    return TracedStep(function.get_concrete_function(spec))
 
 
 def validation_may_draw(model: Any) -> bool:
     """Whether the model validates by a `test_step` of its own whose code refers to random numbers outside of Keras."""
     return may_draw(type(model).test_step, type(model))
-
-
-def _python_values(model: Any) -> dict[tuple[int, str], Any]:
-    """Returns the plain values in public attributes of the model and its layers, constants to a trace."""
-    return {
-        (number, name): value
-        for number, layer in enumerate(model._flatten_layers())
-        for name, value in [*vars(layer).items(), ("trainable", layer.trainable)]
-        if isinstance(value, (bool, int, float, str, type(None)))
-        and not name.startswith("_")
-        and name not in _OF_KERAS
-    }
-
-
-def _differ(before: dict[Any, Any], now: dict[Any, Any], number: int, name: str) -> bool:
-    missing = object()
-    return bool(before.get((number, name), missing) != now.get((number, name), missing))
 
 
 def _step_of(train_function: Any) -> Any:

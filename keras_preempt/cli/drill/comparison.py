@@ -223,6 +223,7 @@ def _first_difference(
     return None
 
 
-def _key(line: Line) -> tuple[Any, Any, Any]:
+def _key(line: Line) -> tuple[Any, ...]:
     # An epoch may begin with a boundary of its own, at the step at which the one before has ended.
-    return (line.get("phase"), line.get("epoch"), line.get("step"))
+    # Where gradients are accumulated the model counts a step once in several batches.
+    return tuple(line.get(name) for name in ("phase", "epoch", "step", "batch"))

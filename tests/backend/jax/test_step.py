@@ -123,7 +123,6 @@ def test_the_promise_of_a_fit_names_them(
 def test_a_step_has_nothing_that_is_traced_before() -> None:
     traced = step.trace(Plain(), None)
     assert list(traced.changed_variables) == []
-    assert traced.drop_if_outdated(None) == []
     assert step.traced_validation(None, None) is None
     assert not step.validation_may_draw(None)
     watch = FirstUse([], lambda variable: pytest.fail("no variable comes into being"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -138,28 +139,18 @@ def test_a_step_that_cannot_be_traced_fails_in_the_first_step_in_its_own_words()
         _traced(Model(fail))
 
 
-def test_a_value_that_is_set_before_the_first_step_is_in_it() -> None:
+def test_a_step_that_may_not_be_traced_early_is_looked_at_once_it_has_run() -> None:
     model = Model()
     model.compile()
 
     def begin(model: Any, data: Any) -> None:
-        traced = trace(model, data)
-        assert traced is not None
+        assert trace(model, data, early=False) is None
         model.factor = 0.0
-        assert traced.drop_if_outdated(model) == ["factor"]
-        assert not traced.drop_if_outdated(model), "traced once more for nothing"
 
     history, _ = _fit(model, begin)
-    assert history["loss"] == [0.0]
-
-
-def test_a_trace_of_an_earlier_fit_stays() -> None:
-    model = Model()
-    _traced(model)
+    assert history["loss"] == [0.0], "the step has not read what was set before it"
     traces = list(model.traces)
-    _, again = _fit(model, trace)
-    model.factor = 0.0
-    assert not again.drop_if_outdated(model), "Keras would not trace it again either"
+    assert isinstance(_fit(model, functools.partial(trace, early=False))[1], TracedStep)
     assert model.traces == traces
 
 

@@ -65,6 +65,20 @@ def test_an_epoch_that_begins_at_the_step_at_which_the_one_before_ended_is_anoth
     assert (parting.incarnation, parting.epoch) == (1, 1)
 
 
+def test_batches_are_compared_one_by_one_where_gradients_are_accumulated() -> None:
+    def at(batch: int, weights: str) -> dict[str, Any]:
+        place = {"phase": "train", "epoch": 0, "batch": batch, "step": batch // 4}
+        return {"what": "at", **place, "digests": {"weights": weights}, "logs": {}}
+
+    begin = lines(0, 0)[:1]
+    undisturbed = run([*begin, *(at(batch, f"after {batch}") for batch in range(8))])
+    before = [*begin, *(at(batch, f"after {batch}") for batch in range(3))]
+    assert find_parting(undisturbed, run(before, [*begin, at(3, "after 3"), at(4, "after 4")])) is None
+    parting = find_parting(undisturbed, run(before, [*begin, at(3, "after 3"), at(4, "wrong")]))
+    assert parting is not None
+    assert (parting.incarnation, parting.step) == (1, 1)
+
+
 def test_runs_part_at_the_first_step_that_differs() -> None:
     parting = find_parting(UNDISTURBED, run(lines(0, 4), lines(4, 10, wrong_from=6)))
     assert parting == Parting(0, 1, 6, 1, 4, 5, ("weights",), {"loss": (6.0, 6.25)})
