@@ -33,6 +33,7 @@ class Ingredient:
         seeded: Whether it has a seed; None if it takes none.
         ordered: Whether it hands out its elements in a fixed order.
         parallel: Whether the function is called for several elements at a time.
+        code: The Python function that it runs, as the backend keeps it; None if it runs none, or that is unknown.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Ingredient:
     seeded: bool | None
     ordered: bool
     parallel: bool = False
+    code: Any = None
 
 
 class TapState(Protocol):

@@ -16,7 +16,7 @@ from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
 from keras_preempt.backend.seam_of_input import Does, Ingredient
 from keras_preempt.process.words import counted
-from keras_preempt.state import py_dataset
+from keras_preempt.state import py_dataset, python_data
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,13 @@ def promise(feed: InputFeed, validation: object = None) -> InputPromise:
     """
     several = feed.is_shared
     parts, validated = _ingredients(feed.dataset), _ingredients(validation)
+    in_code = python_data.doubt(feed, parts), python_data.doubt_of_validation(validation, validated)
     found = [
         *_doubts(parts, "training data"),
         *_doubts_of_source(feed, several),
         *_doubts(validated, "validation data"),
         *_doubts_of_validation(validation),
+        *filter(None, in_code),
     ]
     in_python = _in_python(parts) or (not feed.pipelines and not feed.is_indexed)
     whose = [
@@ -107,6 +109,21 @@ def _is_code(validation: object) -> bool:
         return False
     is_array = hasattr(validation, "shape") or isinstance(validation, (tuple, list, dict))
     return not is_array and not isinstance(validation, Generator)
+
+
+def drew_globally(feed: InputFeed) -> str:
+    """Returns what it means that a replay has drawn from a global random state, as the end of "NOT exact: ...".
+
+    Empty if that repeats what training has drawn, or if the promise has said so.
+    """
+    parts = _ingredients(feed.dataset)
+    if not python_data.draws_ahead(feed, parts) or python_data.doubt(feed, parts) is not None:
+        return ""
+    return (
+        "the Python code of the training data does not give the same again: it draws from Python's or NumPy's global "
+        "random state, some batches ahead of training. Give it a generator of its own, such as "
+        "np.random.default_rng(seed)"
+    )
 
 
 def has_python_code(feed: InputFeed) -> bool:

@@ -37,7 +37,7 @@ from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.process.words import counted, size_in_words
 from keras_preempt.state import grain, plain, py_dataset, randomness
 from keras_preempt.state.drawing import check_length, draw, drawn_again, too_short
-from keras_preempt.state.input_promise import has_python_code
+from keras_preempt.state.input_promise import drew_globally, has_python_code
 from keras_preempt.state.input_size import (
     StateLimit,
     automatic,
@@ -48,12 +48,6 @@ from keras_preempt.state.shuffles import Counts, Shuffles
 from keras_preempt.state.snapshots import Snapshots
 
 logger = logging.getLogger("keras_preempt")
-
-_GLOBAL = (
-    "the training data is drawn from Python's or NumPy's global random state, some batches ahead of training, so that "
-    "the state that was saved does not belong to the batch that training goes on with. Give it a generator of its "
-    "own, such as np.random.default_rng(seed)"
-)
 
 _IN_ORDER = "in the order of its epoch, of which nothing was drawn again"
 
@@ -246,8 +240,8 @@ def restore(
             following,
             left=lambda: py_batches.stop_workers(adapter),
         )
-        if randomness.fingerprint() != drawn_from:
-            logger.warning("NOT exact: %s.", _GLOBAL)
+        if randomness.fingerprint() != drawn_from and (told := drew_globally(feed)):
+            logger.warning("NOT exact: %s.", told)
         how = (
             f"by replay of {counted(len(before) + 1, 'iterator')}, {drawn_again(sum(before) + draws, began)}"
         )

@@ -13,11 +13,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preempt.backend.keras import batches_asked, py_batches, random_code
+from keras_preempt.backend.keras import batches_asked, py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed, changes_itself
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.process.words import counted
 from keras_preempt.state import plain, randomness
+from keras_preempt.state.python_data import doubt_of_batches
 
 
 def keeps_its_state(dataset: Any) -> bool:
@@ -101,7 +102,7 @@ def _independent(feed: InputFeed) -> bool:
     if not keeps_its_state(feed.py_dataset):
         return batches_asked.of(feed.epoch_iterator).independent
     # All that it changes is in its state, except for the global random state.
-    if _draws_globally(feed.py_dataset) is not None:
+    if doubt_of_batches(feed.py_dataset) is not None:
         return False
     (before, arrays_before), (now, arrays_now) = feed.at_epoch, _now(feed.py_dataset)
     return before.get("own") == now.get("own") and all(
@@ -177,18 +178,7 @@ def doubt(feed: InputFeed) -> tuple[str, str] | None:
             "as they happen to have fetched",
             "Leave out steps_per_epoch, or let the PyDataset have workers=1",
         )
-    return None if feed.py_dataset is None else _draws_globally(feed.py_dataset)
-
-
-def _draws_globally(dataset: Any) -> tuple[str, str] | None:
-    kind = type(dataset)
-    if not random_code.draws_globally(kind.__getitem__, kind):
-        return None
-    return (
-        f"{kind.__name__} draws from Python's or NumPy's global random state, some batches ahead of training",
-        "Seed what is random in __getitem__ with its index and the number of the epoch, as in "
-        "np.random.default_rng((epoch, index))",
-    )
+    return None
 
 
 def doubt_of_validation(dataset: keras.utils.PyDataset) -> tuple[str, str] | None:
@@ -202,7 +192,7 @@ def doubt_of_validation(dataset: keras.utils.PyDataset) -> tuple[str, str] | Non
             f"{name} has {_HOOKS}, also of validation data with get_state()",
             "Let each batch of the validation data depend on its index alone",
         )
-    return _draws_globally(dataset)
+    return doubt_of_batches(dataset)
 
 
 _HOOKS = "on_epoch_begin or on_epoch_end, and what these change is lost in a restart"

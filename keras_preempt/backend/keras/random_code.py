@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import dis
 import inspect
-import random
 import sys
 from collections.abc import Iterator
-from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
-
-import numpy as np
 
 _DRAWING = {"random", "numpy_function", "py_function", "py_func"}
 """Names of TensorFlow's and NumPy's modules and functions that draw, or run Python code that may."""
-
-_GLOBAL_STATES = {id(draw.__self__) for draw in (random.random, np.random.rand)}  # type: ignore[attr-defined]
-"""What Python's and NumPy's functions that draw from a global state are methods of, by identity."""
 
 _OF_KERAS = ("keras.", "tensorflow.python.", "numpy.")
 """Whose functions are not looked into: they draw only what they are asked to draw."""
@@ -33,36 +27,6 @@ def may_draw(function: Any, owner: type) -> bool:
         owner: The class whose methods it may call.
     """
     return any(_draws(each) for each in _reachable(function, owner, set()))
-
-
-def draws_globally(function: Any, owner: type) -> bool:
-    """Whether a function, or one of the user's that it names, draws from Python's or NumPy's global random state.
-
-    Args:
-        function: The function.
-        owner: The class whose methods it may call.
-    """
-    return any(
-        _draws_globally(each.__code__, each.__globals__) for each in _reachable(function, owner, set())
-    )
-
-
-def _draws_globally(code: CodeType, outside: dict[str, Any]) -> bool:
-    """Whether code names a method of `_GLOBAL_STATES`, as in `random.choice(...)` or `np.random.normal(...)`.
-
-    Names are looked up where they stand: an object of the user's, or a module that is not loaded yet, is not asked.
-    """
-    found: Any = None
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            found = outside.get(str(instruction.argval))
-        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            found = vars(found).get(str(instruction.argval)) if isinstance(found, ModuleType) else None
-        else:
-            continue
-        if isinstance(found, (BuiltinMethodType, MethodType)) and id(found.__self__) in _GLOBAL_STATES:
-            return True
-    return any(_draws_globally(each, outside) for each in code.co_consts if isinstance(each, CodeType))
 
 
 def _reachable(function: Any, owner: type, seen: set[CodeType]) -> Iterator[FunctionType]:

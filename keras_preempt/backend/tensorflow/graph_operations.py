@@ -6,14 +6,12 @@ Verified with TensorFlow 2.16.1 to 2.21.
 from __future__ import annotations
 
 import os
-import site
-import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
+
+from keras_preempt.backend.user_code import is_installed
 
 _OF_THIS_PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 _DEEPEST = 100  # Functions that call functions; a recursive one has been seen by then.
@@ -49,7 +47,7 @@ class GraphOperation:
 def line_of(operation: Any) -> str:
     """Returns the line of the user's own code that made a `tf.Operation`; see `GraphOperation.python`."""
     for frame in reversed(list(getattr(operation, "traceback", None) or ())):
-        if not _is_installed(frame.filename):
+        if not is_installed(frame.filename):
             return f"{frame.name or '<lambda>'} ({os.path.basename(frame.filename)}:{frame.lineno})"
         if frame.filename.startswith(_OF_THIS_PACKAGE) or (
             frame.name == "fit" and f"{os.sep}keras{os.sep}" in frame.filename
@@ -104,17 +102,3 @@ def graph_of(graph: Any, name: str) -> Any:
     """Returns the graph of a function that a graph calls; None if it has no Python graph, such as a gradient's."""
     find = getattr(graph, "_get_function", None)
     return None if find is None else getattr(find(name), "graph", None)
-
-
-@cache
-def _installed() -> tuple[str, ...]:
-    folders = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    for module in ("tensorflow", "keras", "keras_preempt"):
-        if (file := getattr(sys.modules.get(module), "__file__", None)) is not None:
-            folders.add(os.path.dirname(file))
-    folders |= set(site.getsitepackages()) if hasattr(site, "getsitepackages") else set()
-    return tuple(os.path.join(folder, "") for folder in folders)
-
-
-def _is_installed(file: str) -> bool:
-    return file.startswith((*_installed(), "<")) or f"{os.sep}site-packages{os.sep}" in file

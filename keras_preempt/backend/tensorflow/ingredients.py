@@ -102,7 +102,16 @@ def _operations_of(nodes: Any, in_python: Any, traced: str, parallel: bool) -> I
             seeded = None
         ordered = node.attr["deterministic"].s != b"false"
         where = traced if done is None else _line(in_python, node.name) or traced
-        yield Ingredient(without_version(node.op), where, done, seeded, ordered, parallel)
+        code = _python_function(node) if done is Does.PYTHON else None
+        yield Ingredient(without_version(node.op), where, done, seeded, ordered, parallel, code)
+
+
+def _python_function(node: Any) -> Any:
+    """Returns what a node calls, as `tf.py_function` and `tf.numpy_function` have registered it; None if unknown."""
+    from tensorflow.python.ops import script_ops
+
+    find = getattr(getattr(script_ops, "_py_funcs", None), "get", None)
+    return None if find is None else find(node.attr["token"].s.decode())
 
 
 def _attribute(node: Any, name: str) -> Any:

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_preempt.backend import place, versions
+from keras_preempt.backend.keras import data_code
 from keras_preempt.backend.tensorflow import coordination, datasets, errors
 from keras_preempt.backend.tensorflow.coordination import CoordinationKeys
 from keras_preempt.backend.versions import UnsupportedTensorFlow
@@ -321,6 +323,19 @@ def test_the_eager_context_shows_the_functions_that_were_traced() -> None:
         source for source in found if re.search(r"next_fn|finalize|flat_map|iterator_id", source)
     ]
     assert not of_tensorflow, _changed(f"functions of from_generator have other names: {of_tensorflow}")
+
+
+def test_python_functions_of_a_pipeline_are_found_by_the_tokens_of_their_operations() -> None:
+    def scripted(number: Any) -> Any:
+        return number + np.random.randint(3)
+
+    for call in (tf.numpy_function, tf.py_function):
+        mapped = numbers().map(lambda number, call=call: call(scripted, [number], tf.int64))
+        (code,) = [part.code for part in datasets.ingredients(mapped) if part.code is not None]
+        where = data_code.global_draw(code)
+        assert where.startswith("scripted ("), _changed(
+            "script_ops._py_funcs has no functions by their tokens"
+        )
 
 
 def test_the_type_of_an_iterator_is_known_from_its_dataset() -> None:

@@ -1,0 +1,221 @@
+"""Where Python code that makes data draws from a global random state: `random.random()`, `np.random.normal()`.
+
+The code is only read: neither is it run, nor is an object of the user's asked for anything. What functions of installed
+libraries do is not followed, so nothing found means nothing.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import gc
+import inspect
+import os
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import (
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+
+import numpy as np
+
+from keras_preempt.backend.user_code import is_installed
+
+_GLOBAL_STATES = {id(draw.__self__) for draw in (random.random, np.random.rand)}  # type: ignore[attr-defined]
+"""What Python's and NumPy's functions that draw from a global state are methods of, by identity."""
+
+_DRAW_THROUGH = {id(np.random.sample), id(np.random.ranf)}
+"""Functions that call such a method, by identity."""
+
+_SEEDS = ("seed", "setstate", "set_state")
+"""Methods that set such a state. Code that calls one may repeat what it draws."""
+
+_NO_DRAWS = ("getstate", "get_state", "get_bit_generator", "set_bit_generator")
+
+_NOTHING = ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "POP_TOP", "PUSH_NULL", "RESUME", "SWAP")
+"""Instructions that leave what was named last as it is."""
+
+_DEEPEST = 6  # Objects of libraries that hold objects of libraries that hold the user's function.
+_MOST = 200  # Functions that are read.
+
+
+@dataclass(frozen=True)
+class _Code:
+    """Code of the user's, and where it finds the names that it uses."""
+
+    code: CodeType
+    globals: dict[str, Any]
+    closed: dict[str, Any]
+    owner: type | None
+
+
+def global_draw(*behind: Any, owner: type | None = None) -> str:
+    """Returns the line at which data draws from Python's or NumPy's global random state.
+
+    Args:
+        behind: What makes the data: functions, methods, generators, or what a library has wrapped around them.
+        owner: The class whose methods the functions may call as those of `self`.
+
+    Returns:
+        Such as "augment (train.py:34)"; empty if no such line was found, or if the code also sets the state.
+    """
+    left = [code for each in behind for code in _codes_of(each, owner, _DEEPEST)]
+    seen: set[CodeType] = set()
+    found = ""
+    while left and len(seen) < _MOST:
+        read = left.pop(0)
+        if read.code in seen:
+            continue
+        seen.add(read.code)
+        for line, value, kind in _named_in(read.code, read, dict(read.closed)):
+            if _is_global(value):
+                if value.__name__ in _SEEDS:
+                    return ""
+                if not found and value.__name__ not in _NO_DRAWS:
+                    found = f"{read.code.co_name} ({os.path.basename(read.code.co_filename)}:{line})"
+            else:
+                left += _codes_of(value, kind, 0)
+    return found
+
+
+def _codes_of(value: Any, owner: type | None, depth: int) -> Iterator[_Code]:
+    """Yields the user's code behind an object; through at most `depth` objects of libraries."""
+    if _is(value, MethodType):
+        yield from _codes_of(value.__func__, type(value.__self__), depth)
+        if depth and _is_of_library(type(value.__self__)):
+            yield from _codes_of(value.__self__, None, depth - 1)
+    elif _is(value, FunctionType):
+        function = inspect.unwrap(value)
+        cells = dict(
+            zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=False)
+        )
+        if not is_installed(function.__code__.co_filename):
+            yield _Code(function.__code__, function.__globals__, _defaults(function) | cells, owner)
+        elif depth:
+            for each in cells.values():
+                yield from _codes_of(each, None, depth - 1)
+    elif _is(value, GeneratorType):
+        if value.gi_frame is not None and not is_installed(value.gi_code.co_filename):
+            yield _Code(value.gi_code, value.gi_frame.f_globals, {}, owner)
+    elif _is(value, functools.partial):
+        yield from _codes_of(value.func, owner, depth)
+    elif depth and (type(value) is tuple or _is_iterator_of_python(type(value))):
+        for each in gc.get_referents(value):
+            yield from _codes_of(each, owner, depth - 1)
+    elif depth and _is_of_library(type(value)):
+        for each in getattr(value, "__dict__", {}).values():
+            yield from _codes_of(each, None, depth - 1)
+    elif _is(call := inspect.getattr_static(type(value), "__call__", None), FunctionType):
+        yield from _codes_of(call, type(value), depth)
+
+
+def _is_global(value: Any) -> bool:
+    """Whether a value is a function of Python's or NumPy's global random state."""
+    if _is(value, BuiltinMethodType, MethodType) and id(value.__self__) in _GLOBAL_STATES:
+        return True
+    return id(value) in _DRAW_THROUGH or value is np.random.seed
+
+
+def _defaults(function: FunctionType) -> dict[str, Any]:
+    """Returns what the parameters of a function are if the caller does not say."""
+    code, given = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    return dict(zip(names[len(names) - len(given) :], given, strict=True)) | (function.__kwdefaults__ or {})
+
+
+def _is(value: Any, *kinds: type) -> bool:
+    """Like isinstance, without asking the value for its `__class__`."""
+    return issubclass(type(value), kinds)
+
+
+def _is_iterator_of_python(kind: type) -> bool:
+    return kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
+
+
+def _is_of_library(kind: type) -> bool:
+    return kind.__module__.startswith(("tensorflow.", "keras."))
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # Not set yet.
+        return None
+
+
+def _named_in(code: CodeType, read: _Code, local: dict[str, Any]) -> Iterator[tuple[int, Any, type | None]]:
+    """Yields what code refers to by name, as far as that can be told without running it.
+
+    Args:
+        code: The code, or such as is defined in it.
+        read: Where it finds globals.
+        local: What its local variables are known to be.
+
+    Yields:
+        The line, the value, and the class that it is a method of.
+    """
+    if read.owner is not None and code is read.code and code.co_argcount:
+        local[code.co_varnames[0]] = _Instance(read.owner)
+    found: Any = None
+    imported: Any = None
+    for instruction in dis.get_instructions(code):
+        kind, name = instruction.opname, str(instruction.argval)
+        if kind in _NOTHING:
+            continue
+        owner = None
+        if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found = local.get(name, read.globals.get(name))
+        elif kind.startswith(("LOAD_FAST", "LOAD_DEREF")):
+            found = local.get(name)
+        elif kind == "IMPORT_NAME":
+            found = imported = sys.modules.get(name)
+        elif kind == "IMPORT_FROM":
+            found = _attribute(imported, name)[0]
+        elif kind in ("LOAD_ATTR", "LOAD_METHOD"):
+            found, owner = _attribute(found, name)
+        elif kind.startswith("STORE_"):
+            if _is(found, ModuleType) and found.__name__.partition(".")[0] == name:
+                found = sys.modules.get(name)  # "import numpy.random" binds numpy.
+            local[name], found = found, None
+        else:
+            found = None
+        if found is not None:
+            yield _line(code, instruction.offset), found, owner
+    for inner in code.co_consts:
+        if _is(inner, CodeType):
+            yield from _named_in(inner, read, dict(local))
+
+
+class _Instance:
+    """Stands for an object of a class, of which only the class is looked at."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+
+def _attribute(value: Any, name: str) -> tuple[Any, type | None]:
+    """Returns what a module has under a name, or a method of an object's class, and that class; None if unknown."""
+    if _is(value, ModuleType):
+        return vars(value).get(name), None
+    if value is None:
+        return None, None
+    kind = value.kind if _is(value, _Instance) else value if _is(value, type) else type(value)
+    found = inspect.getattr_static(kind, name, None)
+    if _is(found, staticmethod, classmethod):
+        found = found.__func__
+    if _is(found, property):
+        found = found.fget
+    return (found, kind) if _is(found, FunctionType) else (None, None)
+
+
+def _line(code: CodeType, offset: int) -> int:
+    return next((line for start, end, line in code.co_lines() if start <= offset < end and line), 0)

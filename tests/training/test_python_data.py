@@ -1,0 +1,186 @@
+"""What the Python code of data draws from a global random state is named, unless a restart draws it again."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
+from tests import fits
+from tests.cluster.small_fit import Steps, make_data, make_model
+
+pytestmark = pytest.mark.usefixtures("fresh_keras")
+
+EPOCHS, STEPS = 2, 4
+SPEC = (tf.TensorSpec((2,), tf.float32), tf.TensorSpec((1,), tf.float32))
+
+
+def noise() -> Any:
+    return np.random.normal(size=2).astype("float32")
+
+
+def rows(draw: Callable[[], Any] = noise) -> Iterator[Any]:
+    for _ in range(4 * STEPS):
+        x = draw()
+        yield x, x[:1]
+
+
+def endless() -> Iterator[Any]:
+    while True:
+        x = np.array([[random.random(), random.gauss(0, 1)]] * 4, "float32")
+        yield x, x[:, :1]
+
+
+def endless_of_its_own() -> Iterator[Any]:
+    draws = np.random.default_rng(3)
+    while True:
+        x = draws.normal(size=(4, 2)).astype("float32")
+        yield x, x[:, :1]
+
+
+def imported() -> Any:
+    import numpy.random as drawing
+
+    return drawing.rand(2).astype("float32")
+
+
+def reseeded() -> Any:
+    np.random.seed(5)
+    return noise()
+
+
+class Source:
+    """Yields rows by a method that calls another one."""
+
+    def rows(self) -> Iterator[Any]:
+        return rows(lambda: self.one())
+
+    def one(self) -> Any:
+        return noise()
+
+
+def piped(make: Callable[[], Iterator[Any]]) -> tf.data.Dataset:
+    made = tf.data.Dataset.from_generator(make, output_signature=SPEC)
+    return fits.untuned(made.apply(tf.data.experimental.assert_cardinality(4 * STEPS)).batch(4))
+
+
+def mapped(draw: Callable[..., Any], **options: Any) -> tf.data.Dataset:
+    def augmented(number: Any) -> Any:
+        x = tf.ensure_shape(tf.numpy_function(draw, [], tf.float32), (2,))
+        return x, x[:1]
+
+    return fits.untuned(tf.data.Dataset.range(4 * STEPS).map(augmented, **options).batch(4))
+
+
+class Noisy(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        x = self._augmented(np.ones((4, 2)))
+        return x, x[:, :1]
+
+    def _augmented(self, x: Any) -> Any:
+        return x * np.random.uniform(size=x.shape)
+
+
+def fit(
+    directory: Path, data: Any, strike: tuple[int, int] | None = None, validation: Any = None
+) -> list[bytes]:
+    fits.forget()
+    keras.utils.set_random_seed(1)
+    model = make_model()
+    callback = PreemptionCallback(directory, termination=TerminationConfig(exit_fn=lambda: None))
+    steps = STEPS if isinstance(data, Iterator) else None
+    try:
+        model.fit(
+            data,
+            epochs=EPOCHS,
+            shuffle=False,
+            verbose=0,
+            validation_data=validation,
+            callbacks=[Steps(strike), callback],
+            steps_per_epoch=steps,
+        )
+    except Preempted:
+        assert strike is not None
+    return [each.numpy().tobytes() for each in (*model.weights, *model.optimizer.variables)]
+
+
+NAMED: dict[str, tuple[Callable[[], Any], str]] = {
+    "a generator": (endless, r"in endless \(test_python_data.py:\d+\)"),
+    "from_generator": (lambda: piped(rows).prefetch(2), r"in noise \("),
+    "from_generator of a method": (lambda: piped(Source().rows).prefetch(2), r"in noise \("),
+    "a map in parallel": (lambda: mapped(noise, num_parallel_calls=2), r"in noise \("),
+    "an import in the function": (lambda: mapped(imported).prefetch(2), r"in imported \("),
+    "a lambda": (lambda: mapped(lambda: noise() * 2).prefetch(2), r"in noise \("),
+    "a PyDataset": (Noisy, r"in _augmented \("),
+}
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_a_draw_ahead_of_training_is_named_with_its_line_and_not_again_at_the_resume(
+    named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, where = NAMED[named]
+    fit(tmp_path, make(), strike=(0, 2))
+    (promised,) = [line for line in caplog.messages if "Watching over" in line]
+    assert "NOT exact after a preemption: exact except" in promised
+    assert re.search(rf"draws from Python's or NumPy's global random state.*{where}", promised), promised
+    caplog.clear()
+    fit(tmp_path, make())
+    assert not [line for line in caplog.messages if line.startswith("NOT exact: ")]
+
+
+def test_a_draw_of_validation_data_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fit(tmp_path, make_data(), validation=piped(rows))
+    assert re.search(r"NOT exact.*code of the validation data draws from.*\(in noise \(", caplog.text)
+
+
+EXACT: dict[str, Callable[[], Any]] = {
+    "a generator of its own": endless_of_its_own,
+    "from_generator, of which nothing is drawn ahead": lambda: piped(rows),
+    "a map of which nothing is drawn ahead": lambda: mapped(noise),
+}
+
+
+@pytest.mark.parametrize("named", EXACT)
+def test_what_is_drawn_again_or_seeded_is_exact_and_not_called_otherwise(
+    named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    undisturbed = fit(tmp_path / "undisturbed", EXACT[named]())
+    fit(tmp_path / "preempted", EXACT[named](), strike=(1, 2))
+    assert fit(tmp_path / "preempted", EXACT[named]()) == undisturbed
+    assert "After a preemption: exact if the Python code of the training data" in caplog.text
+    assert "NOT exact" not in caplog.text.replace("NOT exact: the Python code", "") or named.startswith(
+        "a map that"
+    )
+
+
+def test_code_that_seeds_what_it_draws_from_is_exact_if_it_gives_the_same_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(tmp_path, mapped(reseeded).prefetch(2))
+    assert "After a preemption: exact if the Python code of the training data" in caplog.text
+
+
+def unseen() -> Any:
+    return getattr(np, "random").rand(2).astype("float32")  # noqa: B009
+
+
+def test_a_draw_that_could_not_be_seen_is_said_at_the_resume(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(tmp_path, mapped(unseen).prefetch(2), strike=(0, 2))
+    assert "After a preemption: exact if the Python code of the training data" in caplog.text
+    caplog.clear()
+    fit(tmp_path, mapped(unseen).prefetch(2))
+    assert "NOT exact: the Python code of the training data does not give the same again" in caplog.text
