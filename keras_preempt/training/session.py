@@ -28,6 +28,7 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validation_weights import ValidationWeights
 from keras_preempt.state.validations import Validations
+from keras_preempt.training import set_back
 from keras_preempt.training.promise import (
     STATE_CURE,
     Promise,
@@ -191,7 +192,8 @@ class Session:
     def _steps_done(self) -> int:
         backend().before_capture(self._model)
         if not has_lost_its_state(self._model):
-            self._steps_known = steps_done(self._model, self._parts_before)
+            before, self._steps_known = self._steps_known, steps_done(self._model, self._parts_before)
+            set_back.tell(before, self._steps_known)
         return self._steps_known
 
     # -- Saving -------------------------------------------------------------------------------------

@@ -235,3 +235,38 @@ def test_what_a_callback_gathered_elsewhere_is_named_when_the_next_fit_begins(
     assert (
         caplog.text.count("may miss what callbacks of a fit that has ended hold now: LambdaCallback (") == 1
     )
+
+
+class CountsAnew(Stateless):
+    """Sets the optimizer's count of steps back, as a schedule that restarts may."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self.model.optimizer.iterations.assign(0)
+
+
+def test_a_count_of_steps_that_is_set_back_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    preempted.start(tmp_path, lambda: [CountsAnew()])
+    assert caplog.text.count("count of steps was set back from 6 to ") == 1
+
+
+def test_a_fit_within_a_decorator_that_hides_it_is_found_and_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = keras.Model.fit
+
+    def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(keras.Model, "fit", timed)
+    assert preempted.start(tmp_path / "run", list, epochs=1) is not None
+    held = {"fit": original}
+
+    def hidden(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return held["fit"](self, *args, **kwargs)
+
+    monkeypatch.setattr(keras.Model, "fit", hidden)
+    with pytest.raises(
+        RuntimeError, match=r"Expected keras\.Model\.fit to be the one of Keras.*functools\.wraps"
+    ):
+        preempted.start(tmp_path / "other", list, epochs=1)
