@@ -24,7 +24,7 @@ from tests.gallery.on_jax import NOT_ON_JAX  # noqa: E402
 EVERY_LINE = "Watching over 1 worker in DIRECTORY. "
 
 #: Callbacks of one script, in a sentence that the log says of several.
-_OWN_CALLBACKS = re.compile(r"(?<=not kept over a restart: )[\w, ]+(?=\. Give them)")
+_OWN_CALLBACKS = re.compile(r"(?<=not kept over a restart: )[\w, ():]+(?=\. Give them)")
 
 
 def words(seen: Record | None) -> str:

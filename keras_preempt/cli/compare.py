@@ -24,6 +24,7 @@ VOLATILE_KEYS = frozenset({"timing"})
 # Tensors that hold the bytes of an iterator, and the places that say whether a checkpoint has them, and from when:
 # snapshots and states of Grain are taken by the clock, so two runs take them at different batches.
 ITERATOR_BYTES = frozenset({"input/state", "input/untouched", "input/snapshot"})
+_CLOCK = re.compile(r"w\d+/attributes/[^/]+/clocks/.*|callbacks/[^/]+/clocks/.*")
 _GRAIN = "input/grain"
 _ITERATOR_PLACES = re.compile(r"w\d+/(?:input/(?:way|snapshot|grain)|validated/made_at)(?:/[^:]*)?")
 
@@ -145,12 +146,21 @@ def compare_states(
             count += len(ones)
             size += sum(array.nbytes for array in ones.values())
         for line in compare_json(one.state, other.state, f"w{index}"):
-            own = _ITERATOR_PLACES.fullmatch(line.partition(":")[0]) is not None
-            (aside if own else state).append(f"{line}: {_ITERATOR}" if own else line)
+            why = _why_place_aside(line.partition(":")[0])
+            (state if why is None else aside).append(line if why is None else f"{line}: {why}")
     return Comparison(min(len(left), len(right)), count, size, tensors, state, aside)
 
 
 _ITERATOR = "what an iterator keeps of its own; the input is judged by the batches that training drew"
+
+
+_READS_CLOCK = "the code that sets it reads a clock"
+
+
+def _why_place_aside(place: str) -> str | None:
+    if _ITERATOR_PLACES.fullmatch(place):
+        return _ITERATOR
+    return _READS_CLOCK if _CLOCK.fullmatch(place) else None
 
 
 def _why_aside(
@@ -162,6 +172,8 @@ def _why_aside(
 ) -> str | None:
     if name in ITERATOR_BYTES or name.startswith(_GRAIN):
         return _ITERATOR
+    if _CLOCK.fullmatch(name):
+        return _READS_CLOCK
     one, other = (side[name].tobytes() if name in side else b"" for side in (left, right))
     return set_aside(member, name, one, other)
 

@@ -1,8 +1,8 @@
 """The state of the other callbacks of the fit: counters, best values, History.
 
 Keras resets most of them when `fit` begins, so they are restored later, at the first epoch. A callback of the user's
-takes part through a pair of methods: `get_state()` returns plain data (numbers, strings, arrays, lists, dictionaries),
-and `set_state(state)` takes it back.
+takes part through its attributes (see `attributes`), or through a pair of methods: `get_state()` returns plain data
+(numbers, strings, arrays, lists, dictionaries), and `set_state(state)` takes it back.
 
 The file of rows that a CSVLogger writes is part of its state. Keras empties it when `fit` begins, or continues at its
 end: a restart would lose the rows of the earlier epochs, or, after a kill, have the rows of repeated epochs twice. The
@@ -29,6 +29,8 @@ from keras_preempt.backend.keras.callbacks import (
 )
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import callback_code, plain
+from keras_preempt.state.attributes import KEEPS, Attributes
+from keras_preempt.state.callback_doubts import unkept
 
 logger = logging.getLogger("keras_preempt")
 
@@ -71,8 +73,8 @@ class CallbackStates:
         callbacks: The callbacks of the fit, without this package's own.
 
     Attributes:
-        unsaved: Names of the callbacks whose state, if they have any, cannot be saved. A class derived from one of
-            Keras' own is among them: what it adds is not known.
+        unsaved: What of the callbacks' state cannot be saved: the names of their classes, and what it is.
+        attributes: The attributes of users' callbacks.
         change_weights: Whether one of them puts other weights into the model for a validation, or could.
         set_weights_at_begin: Whether one of them could change weights before the first step of a restarted process.
     """
@@ -82,20 +84,22 @@ class CallbackStates:
         self.unsaved: list[str] = []
         self.change_weights = self.set_weights_at_begin = False
         self._appending: list[keras.callbacks.CSVLogger] = []
+        users: dict[str, keras.callbacks.Callback] = {}
         for callback in callbacks:
             self.change_weights |= _changes_weights_in_validation(callback)
             self.set_weights_at_begin |= callback_code.may_change_weights(callback, callback_code.BEGIN_HOOKS)
             name = type(callback).__name__
             if _speaks(callback) or _attributes(callback) is not None:
-                number = sum(key.partition("#")[0] == name for key in self._named)
-                self._named[f"{name}#{number + 1}" if number else name] = callback
+                self._named[_unique(name, self._named)] = callback
             known = (
                 type(callback) in CALLBACK_STATE
                 or type(callback) in STATELESS_CALLBACKS
                 or _library_name(type(callback)) in _OF_OTHER_LIBRARIES
             )
-            if not known and not _speaks(callback):
-                self.unsaved.append(name)
+            if not known and not _speaks(callback) and getattr(callback, KEEPS, True):
+                users[_unique(name, users)] = callback
+        self.attributes = Attributes(users)
+        self.unsaved += [each for name in users for each in unkept(users[name], self.attributes, name)]
 
     def capture(self, arrays: dict[str, Array]) -> dict[str, Any]:
         """Returns the states as JSON data, with their arrays added to `arrays`.
@@ -198,6 +202,11 @@ class CallbackStates:
         gone = [f"{name} is in the checkpoint, not in this fit" for name in states if name not in self._named]
         new = [f"{name} is in this fit, not in the checkpoint" for name in self._named if name not in states]
         return gone + new
+
+
+def _unique(name: str, names: Iterable[str]) -> str:
+    number = sum(key.partition("#")[0] == name for key in names)
+    return f"{name}#{number + 1}" if number else name
 
 
 def _changes_weights_in_validation(callback: keras.callbacks.Callback) -> bool:

@@ -162,7 +162,7 @@ class Fit:
         Raises:
             KeyboardInterrupt: The user has pressed Ctrl-C when it was too late to leave before the end.
         """
-        self._turn.ended(steps_done(self._model), self._session.size)
+        self._turn.ended(steps_done(self._model), self._session.size, self._session.callbacks.unsaved)
         if self._interrupted or self.runtime.interrupted:
             leaving.interrupt("training was over, and its end is saved.")
 

@@ -14,6 +14,9 @@ from typing import Any, Protocol
 from keras_preempt.state.input_promise import InputPromise
 from keras_preempt.state.shuffles import Shuffles
 
+STATE_CURE = "Give them get_state() and set_state(state); without any state, get_state() returns {}"
+"""What to do about callbacks whose state is not kept."""
+
 _ITS_OWN_RANDOM_NUMBERS = (
     "Draw with keras.random and a keras.random.SeedGenerator that the model or its layer holds"
 )
@@ -115,7 +118,7 @@ def promise(
         operations: The random operations of the training step, and those that run Python code; None if it cannot be
             looked at, as in an eager fit.
         held: Whether a checkpoint holds the variable that a resource names.
-        callbacks: Names of those whose state is not kept.
+        callbacks: Those whose state is not kept, and what of it.
         set_by_callbacks: What callbacks set of other objects while training goes on.
         validation_may_draw: Whether there will be validations by a step that refers to other random numbers.
     """
@@ -126,9 +129,8 @@ def promise(
     if callbacks:
         doubts.append(
             Doubt(
-                f"the state of these callbacks, if they have any, which is not kept over a restart: "
-                f"{', '.join(callbacks)}",
-                "Give them get_state() and set_state(state); without any state, get_state() returns {}",
+                f"the state of these callbacks which is not kept over a restart: {', '.join(callbacks)}",
+                STATE_CURE,
                 certain=False,
             )
         )

@@ -266,6 +266,7 @@ class Rehearsal:
                 directory=drill_place.given(name),
                 files=session.callbacks.files,
                 shared=[_SHARED] if session.shuffles.shared else [],
+                condition=promised.condition,
             )
         return cls(drill, record, session, heard)
 

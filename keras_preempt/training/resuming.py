@@ -118,6 +118,9 @@ class Resumed:
             if not self._told:
                 logger.warning("The callbacks differ: %s. It begins without its saved state.", difference)
         self._told = True
+        to.callbacks.attributes.restore(
+            self.state.get("attributes", {}), self.arrays
+        )  # Absent before release 0.3.
         to.shuffles.go_to(self.state.get("shuffles"), drawing=self.drawing)
         randomness.restore(self.state["random"], self.arrays)
 

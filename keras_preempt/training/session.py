@@ -28,7 +28,14 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validation_weights import ValidationWeights
 from keras_preempt.state.validations import Validations
-from keras_preempt.training.promise import Promise, doubts_of_step, doubts_of_validation_step, promise
+from keras_preempt.training import set_back
+from keras_preempt.training.promise import (
+    STATE_CURE,
+    Promise,
+    doubts_of_step,
+    doubts_of_validation_step,
+    promise,
+)
 from keras_preempt.training.resuming import FitState, Resumed, take_over
 from keras_preempt.training.saver import Content
 from keras_preempt.training.snapshots import SnapshotTaker
@@ -185,7 +192,8 @@ class Session:
     def _steps_done(self) -> int:
         backend().before_capture(self._model)
         if not has_lost_its_state(self._model):
-            self._steps_known = steps_done(self._model, self._parts_before)
+            before, self._steps_known = self._steps_known, steps_done(self._model, self._parts_before)
+            set_back.tell(before, self._steps_known)
         return self._steps_known
 
     # -- Saving -------------------------------------------------------------------------------------
@@ -292,6 +300,7 @@ class Session:
         state = {
             "random": randomness.capture(arrays),
             "callbacks": self.callbacks.capture(arrays),
+            "attributes": self.callbacks.attributes.capture(arrays),
             "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
             "epoch_logs": step_logs.encode(of_epoch, arrays, "epoch_logs"),
             **validations,
@@ -320,6 +329,7 @@ class Session:
     def before_epoch(self) -> None:
         """First thing in on_epoch_begin: the other callbacks find the state that they left."""
         self._model_state.metrics_are_reset()
+        self.callbacks.attributes.begin()
         if self._resume is not None:
             with explained(RESTORING):
                 self._resume.hand_over(self._state)
@@ -334,6 +344,7 @@ class Session:
             with explained(CAPTURING):
                 self.callbacks.capture({})
             self._checked = True
+            self._tell_unkept()
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.position.phase in ("train", "validation"):
             with explained(RESTORING):
@@ -345,8 +356,14 @@ class Session:
         """The batches of an epoch have been trained on."""
         if (doubt := py_dataset.end_epoch(self._fit.feed)) and self._state.member == 0:
             logger.warning("Perhaps not exact after a preemption: %s.", doubt)
+        self._tell_unkept()
         if self._fit.traced is None:
             self._look_at_step()
+
+    def _tell_unkept(self) -> None:
+        if new := [] if self._state.member else self.callbacks.attributes.newly_unkept():
+            what = f"{', '.join(new)} cannot be kept over a restart. {STATE_CURE}"
+            logger.warning("Perhaps not exact after a preemption: %s.", what)
 
     def _look_at_step(self) -> None:
         """Looks at what a training step draws that was not traced before it ran."""

@@ -41,6 +41,11 @@ class EndedFits:
     _count: int = 0
     _url: str = ""
     _epochs: int = 0
+    _pending: bool = False
+
+    def another_begins(self) -> None:
+        """A fit begins, of which it is not known yet whether it had ended."""
+        self._pending = True
 
     def had_ended(self, url: str, epochs: int) -> None:
         """A fit is restored at its end.
@@ -50,15 +55,22 @@ class EndedFits:
             epochs: How many epochs it was asked for.
         """
         self._count, self._url, self._epochs = self._count + 1, url, epochs
+        self._pending = False
         if self.interactive:
             self.tell()
 
     def before_training(self) -> str:
         """Returns what to say of them in front of the line of a fit that trains; empty if there are none."""
         count, self._count = self._count, 0
+        self._pending = False
         if count == 0:
             return ""
         return f"{'1 fit' if count == 1 else f'{count} fits'} before this one had ended, and trained nothing now. "
+
+    def tell_at_exit(self) -> None:
+        """The same at the end of the process: nothing if it ends by an error, or while another fit is beginning."""
+        if not self._pending and getattr(sys, "last_type", None) is None:
+            self.tell()
 
     def tell(self) -> None:
         """Says that they were all that there was to do; nothing if there are none."""
@@ -80,11 +92,16 @@ class EndedFits:
 
 @dataclass
 class _Script:
-    """The fits of this process in one directory: how many began, how many ended well, and how the last one did."""
+    """The fits of this process in one directory: how many began, how many ended well, and how the last one did.
+
+    Attributes:
+        unkept: What the callbacks of those that ended hold and what is not kept, in words.
+    """
 
     begun: int = 0
     ended: int = 0
     last_end: str | None = None
+    unkept: list[str] = field(default_factory=list)
     last_size: int = 0
 
 
@@ -96,7 +113,7 @@ _said: set[Hashable] = set()
 ended_fits = EndedFits()
 """Those of this process."""
 
-atexit.register(ended_fits.tell)
+atexit.register(ended_fits.tell_at_exit)
 
 
 class Turn:
@@ -129,6 +146,7 @@ class Turn:
         self._number = script.ended + 1
         self.store = _place(store, self._number, staging_dir)
         self.begun_after = script.last_end
+        ended_fits.another_begins()
         script.begun = max(script.begun, self._number)
         self._url, self._staging_dir, self._base = store.url, staging_dir, store
 
@@ -176,6 +194,7 @@ class Turn:
 
     def trains(self) -> str:
         """The fit will train. Returns what to say in front of the line that tells from where; it may be empty."""
+        self._tell_unkept()
         before = ended_fits.before_training()
         if self._number == 1:
             return before
@@ -211,13 +230,26 @@ class Turn:
                 "epochs, or train in another directory. Nothing was trained."
             )
 
-    def ended(self, steps: int, size: int) -> None:
+    def _tell_unkept(self) -> None:
+        """Says what callbacks of fits that have ended hold, and what the script will miss when it is started again."""
+        unkept, self._script.unkept = self._script.unkept, []
+        if unkept and self.is_news("unkept", *unkept):
+            logger.warning(
+                "Once started again, the script may miss what callbacks of a fit that has ended hold now: %s. That fit "
+                "will train nothing then, so that code which reads it finds nothing. Give them get_state(), which "
+                "returns it, and set_state(state).",
+                ", ".join(unkept),
+            )
+
+    def ended(self, steps: int, size: int, unkept: Iterable[str] = ()) -> None:
         """The fit has ended well; the next one in this directory is another.
 
         Args:
             steps: Optimizer steps that were done by then.
             size: Bytes of its variables.
+            unkept: What its callbacks hold and what is not kept, in words.
         """
+        self._script.unkept += unkept
         self._script.ended = max(self._script.ended, self._number)
         self._script.last_size = size
         self._script.last_end = f"fit {self._number} that ended at step {steps}"

@@ -82,6 +82,7 @@ class StepRecord:
         directory: str = "",
         files: Mapping[str, str] | None = None,
         shared: Sequence[str] = (),
+        condition: str = "",
     ) -> None:
         """A fit begins.
 
@@ -95,12 +96,14 @@ class StepRecord:
             directory: That place as the script names it.
             files: The files whose content is part of the state, by the name that the state has for it.
             shared: What the training data shares with other data of the fit, in words.
+            condition: What an exact continuation depends on and cannot be seen, in words.
         """
         self._write(
             {
                 **{"what": "begin", "step": step, "restored": restored},
                 **{"exact": input_exact, "why": why, "unsaved": list(unsaved)},
                 **{"fit": fit, "directory": directory, "files": dict(files or {}), "shared": list(shared)},
+                "condition": condition,
             }
         )
 

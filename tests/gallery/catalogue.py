@@ -91,7 +91,6 @@ SCRIPTS = (
         "vision/super_resolution_sub_pixel",
         "validation_split of a directory, a callback that predicts and reads a dataset",
         3,
-        Identical("ESPCNCallback"),
     ),
     Script("vision/siamese_contrastive", "pairs: two inputs of one shared network, Lambda layers", 3),
     Script(
@@ -116,7 +115,6 @@ SCRIPTS = (
         "vision/masked_image_modeling",
         "masked autoencoder without call(), a schedule of its own",
         2,
-        Identical("TrainMonitor"),
     ),
     Script("vision/autoencoder", "one model fitted twice, on arrays", 4),
     Script("vision/mixup", "two shuffled datasets zipped, tf.random.gamma in a map", 2),
@@ -130,7 +128,6 @@ SCRIPTS = (
         "generative/dcgan_overriding_train_step",
         "GAN without call(), two optimizers of its own compile, a callback that generates",
         0,
-        Identical("GANMonitor"),
     ),
     Script("generative/conditional_gan", "GAN on batches (image, label), shuffled tf.data", 0),
     Script("generative/cyclegan", "four networks, four optimizers, zipped datasets", 0),
@@ -145,13 +142,11 @@ SCRIPTS = (
         "generative/ddim",
         "diffusion model with a network of moving averages, Keras' global seed, plots",
         2,
-        Identical("LambdaCallback"),
     ),
     Script(
         "generative/text_generation_with_miniature_gpt",
         "a callback that samples with np.random",
         0,
-        Identical("TextGenerator"),
     ),
     Script(
         "nlp/text_classification_from_scratch", "text_dataset_from_directory, TextVectorization, cache", 3
@@ -174,7 +169,6 @@ SCRIPTS = (
         "timeseries/stateful_rnn",
         "stateful GRU, a callback that resets its state",
         3,
-        Identical("ResetStates"),
     ),
     Script(
         "structured_data/structured_data_classification_with_feature_space",
@@ -216,7 +210,6 @@ SCRIPTS = (
         "guides/writing_your_own_callbacks",
         "early stopping and a learning rate by callbacks of the script's own",
         6,
-        Said("EarlyStoppingAtMinLoss"),
         short=True,
     ),
     Script(

@@ -48,10 +48,7 @@ NOT_ON_JAX: Mapping[str, str] = {
 }
 """Why a script cannot run on JAX, with or without this package."""
 
-OTHERWISE: Mapping[str, Identical | Said] = {
-    # With the losses that it has there, its early stopping does not stop it.
-    "guides/writing_your_own_callbacks": Said("EarlyStoppingAtMinLoss", by_chance=True),
-}
+OTHERWISE: Mapping[str, Identical | Said] = {}
 """The scripts of which something else is promised."""
 
 

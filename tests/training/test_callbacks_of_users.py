@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -102,3 +104,169 @@ def test_weights_that_a_callback_changes_at_other_hooks_are_those_of_an_undistur
     tmp_path: Path, kind: type[keras.callbacks.Callback], strike: preempted.Strike
 ) -> None:
     preempted.assert_exact(tmp_path, lambda: [kind()], strike)
+
+
+class HalvesBetween(keras.callbacks.Callback):
+    """Half of the weights from the end of an epoch until the next begins."""
+
+    kept: Any = None
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.kept = halve(self.model)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self.kept is not None:
+            self.model.set_weights(self.kept)
+            self.kept = None
+
+
+def test_weights_that_a_callback_holds_between_two_epochs_are_kept_with_it(tmp_path: Path) -> None:
+    preempted.assert_exact(tmp_path, lambda: [HalvesBetween()], BETWEEN)
+
+
+ELSEWHERE: list[float] = []
+
+
+class Gathers(keras.callbacks.Callback):
+    """Holds what callbacks hold, without get_state."""
+
+    count = 0
+    of_class: ClassVar[dict[str, int]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        ELSEWHERE.clear()
+        self.of_class.clear()
+        self.elsewhere = ELSEWHERE
+        self.losses: list[float] = []
+        self.same = self.losses
+        self.best: list[float] | None = None
+        self.seen: set[tuple[int, int]] = set()
+        self.last: deque[float] = deque(maxlen=3)
+        self.by_epoch: dict[int, Any] = {}
+        self.sums = np.zeros((2, 2))
+        self.rng = np.random.default_rng(4)
+        self.began = 0.0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.rates: list[float] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.of_epoch: list[float] = []
+        self.by_epoch[epoch] = self.of_epoch
+        self.flag, self.began = True, time.time()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        loss = float(logs["loss"])
+        self.count += 1
+        for each in (self.elsewhere, self.losses, self.last, self.of_epoch):
+            each.append(loss)
+        self.seen.add((batch, self.count))
+        self.sums += loss
+        self.of_class["most"] = max(self.of_class.get("most", 0), batch)
+        if self.best is None or loss < min(self.best):
+            self.best = self.losses
+        self.rates.append(self.rng.random())
+        self.flag = False
+        self.model.optimizer.learning_rate = 0.01 + 0.001 * self.rates[-1]
+
+    def what(self) -> Any:
+        names = [
+            "count",
+            "of_class",
+            "losses",
+            "seen",
+            "last",
+            "by_epoch",
+            "sums",
+            "rates",
+            "of_epoch",
+            "flag",
+            "best",
+        ]
+        shared = (self.best is self.losses, self.same is self.losses, self.elsewhere is ELSEWHERE)
+        return [getattr(self, name) for name in names], list(ELSEWHERE), shared
+
+
+@pytest.mark.parametrize("strikes", [[IN_EPOCH, IN_VALIDATION], [BETWEEN]])
+def test_what_a_callback_gathers_in_its_attributes_is_kept_without_get_state(
+    tmp_path: Path, strikes: list[preempted.Strike], caplog: pytest.LogCaptureFixture
+) -> None:
+    preempted.assert_exact(tmp_path, lambda: [Gathers()], *strikes, what=Gathers.what)
+    assert "After a preemption: bit-identical" in caplog.text
+    assert "cannot be kept" not in caplog.text
+
+
+class Finder(keras.callbacks.Callback):
+    """Finds a learning rate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.losses.append(float(logs["loss"]))
+
+
+def find_and_fit(directory: Path, strike: preempted.Strike | None, *, plain: bool = False) -> Any:
+    """A script that looks for a learning rate first."""
+    finder = Finder()
+    options = {"plain": plain, "validation_data": None}
+    preempted.start(directory, lambda: [finder], epochs=1, **options)
+    rate = 0.01 * finder.losses.index(min(finder.losses))
+    preempted.compiled(keras.Sequential).keras.optimizer.learning_rate = rate
+    return preempted.start(directory, list, strike, new_process=False, **options)
+
+
+def test_what_a_callback_of_a_fit_that_had_ended_gathered_is_there_again(tmp_path: Path) -> None:
+    expected = find_and_fit(tmp_path / "plain", None, plain=True)
+    assert find_and_fit(tmp_path / "run", IN_EPOCH) is None
+    expected.assert_same(find_and_fit(tmp_path / "run", None))
+
+
+def test_what_a_callback_gathered_elsewhere_is_named_when_the_next_fit_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    losses: list[float] = []
+    gathers = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: losses.append(logs["loss"]))
+    preempted.start(tmp_path, lambda: [gathers], epochs=1)
+    assert "Once started again" not in caplog.text
+    preempted.start(tmp_path, list, epochs=1, new_process=False)
+    assert (
+        caplog.text.count("may miss what callbacks of a fit that has ended hold now: LambdaCallback (") == 1
+    )
+
+
+class CountsAnew(Stateless):
+    """Sets the optimizer's count of steps back, as a schedule that restarts may."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self.model.optimizer.iterations.assign(0)
+
+
+def test_a_count_of_steps_that_is_set_back_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    preempted.start(tmp_path, lambda: [CountsAnew()])
+    assert caplog.text.count("count of steps was set back from 6 to ") == 1
+
+
+def test_a_fit_within_a_decorator_that_hides_it_is_found_and_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = keras.Model.fit
+
+    def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(keras.Model, "fit", timed)
+    assert preempted.start(tmp_path / "run", list, epochs=1) is not None
+    held = {"fit": original}
+
+    def hidden(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return held["fit"](self, *args, **kwargs)
+
+    monkeypatch.setattr(keras.Model, "fit", hidden)
+    with pytest.raises(
+        RuntimeError, match=r"Expected keras\.Model\.fit to be the one of Keras.*functools\.wraps"
+    ):
+        preempted.start(tmp_path / "other", list, epochs=1)

@@ -5,7 +5,10 @@ Verified with Keras 3.8.0 to 3.15.1.
 
 from __future__ import annotations
 
+import dis
+import functools
 from collections.abc import Iterable
+from types import CodeType, FunctionType
 from typing import Any
 
 import keras
@@ -31,6 +34,32 @@ STATELESS_CALLBACKS: tuple[type, ...] = (
     keras.callbacks.RemoteMonitor,
 )
 """Callbacks of Keras that keep nothing on which the next epoch depends."""
+
+
+def is_of_keras(kind: type) -> bool:
+    """Whether a class is Keras' own, or Python's."""
+    return kind.__module__.partition(".")[0] in ("keras", "builtins")
+
+
+@functools.cache
+def attributes_of_keras(kind: type) -> frozenset[str]:
+    """Returns the attributes of a callback that Keras' own classes among its base classes set.
+
+    Args:
+        kind: The class of the callback.
+    """
+    found = {name for name in vars(keras.callbacks.Callback) if name.startswith("on_")}
+    for each in kind.__mro__:
+        for function in vars(each).values() if is_of_keras(each) else ():
+            if isinstance(function, FunctionType):
+                found |= _set_in(function.__code__)
+    return frozenset(found)
+
+
+def _set_in(code: CodeType) -> set[str]:
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    stored = {str(each.argval) for each in dis.get_instructions(code) if each.opname == "STORE_ATTR"}
+    return stored.union(*map(_set_in, inner))
 
 
 def flush_summaries(callback: keras.callbacks.TensorBoard) -> None:

@@ -13,7 +13,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
 
 import keras
@@ -239,9 +239,33 @@ def changed_variables() -> list[str]:
 
 
 def _code_of_fit() -> CodeType:
-    function: Any = inspect.unwrap(keras.Model.fit)
-    code: CodeType = function.__code__
-    return code
+    return _code_in(keras.Model.fit)
+
+
+@functools.lru_cache(maxsize=8)
+def _code_in(fit: Any) -> CodeType:
+    """Returns the code of Keras' own `fit`, also within a decorator that does not say what it wraps.
+
+    Raises:
+        RuntimeError: It is not there.
+    """
+    waiting, seen = [fit], set[int]()
+    while waiting:
+        function = inspect.unwrap(waiting.pop(0))
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        if isinstance(function, functools.partial):
+            waiting.append(function.func)
+        elif isinstance(function, FunctionType):
+            if function.__module__.startswith("keras.") and function.__name__ == "fit":
+                return function.__code__
+            cells = [cell.cell_contents for cell in function.__closure__ or ()]
+            waiting += [each for each in cells if callable(each)]
+    raise RuntimeError(
+        f"Expected keras.Model.fit to be the one of Keras, or a function around it. Received: {fit!r:.200}, in which "
+        "Keras' own is not found. Write @functools.wraps(fit) above the function that replaces it."
+    )
 
 
 def _locals(frame: FrameType) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def likely_causes(
             "is no checkpoint yet; otherwise please report this, with the output of the drill."
         )
     suspects = []
-    suspects += [f"the input. {doubt[:1].upper()}{doubt[1:]}." for doubt in undisturbed.input_doubts]
+    suspects += [_of_doubt(doubt) for doubt in undisturbed.input_doubts]
     suspects += [
         f"{shared}. Shuffle after the split, or make a pipeline of its own for the validation."
         for shared in undisturbed.shared
@@ -110,6 +110,7 @@ def likely_causes(
             f"callbacks whose state is not kept: {names}. Give them get_state() and set_state(state)."
         )
     suspects += [_cure(source) for source in undisturbed.hidden_sources]
+    suspects += [f'"exact if" was said, and this may not hold: {each}.' for each in undisturbed.conditions]
     if written:
         left = (
             f"files that the second run found as the first one had left them: {written}. Add --isolate, which gives "
@@ -160,11 +161,19 @@ def uncovered(record: RunRecord, preemptions: int) -> list[str]:
             "another moment may. Give them get_state() and set_state(state)"
         )
     found += [
-        f"the input ({doubt}): {times} made no difference, another moment may"
+        f"{'' if _is_step(doubt) else 'the input '}({doubt}): {times} made no difference, another moment may"
         for doubt in record.input_doubts
     ]
     found += [f"{source}: its state is not kept" for source in record.hidden_sources]
     return found
+
+
+def _is_step(doubt: str) -> bool:
+    return doubt.startswith(("the training step", "the validation step"))
+
+
+def _of_doubt(doubt: str) -> str:
+    return f"{doubt}." if _is_step(doubt) else f"the input. {doubt[:1].upper()}{doubt[1:]}."
 
 
 def _cure(source: str) -> str:

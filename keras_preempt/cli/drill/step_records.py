@@ -146,8 +146,18 @@ class RunRecord:
 
     @property
     def input_doubts(self) -> list[str]:
-        """Why the input is known not to continue exactly, in words."""
-        return list(dict.fromkeys(why for _, exact, why in self.promises if not exact))
+        """Why the input or a step is known not to continue exactly, in words."""
+        return list(
+            dict.fromkeys(
+                each for _, exact, why in self.promises if not exact for each in why.split("; and ")
+            )
+        )
+
+    @property
+    def conditions(self) -> list[str]:
+        """What an exact continuation of a fit depends on, and cannot be seen."""
+        found = (str(fit.begin.get("condition", "")) for fit in self.trained())
+        return list(dict.fromkeys(filter(None, found)))
 
     @property
     def shared(self) -> list[str]:

@@ -121,6 +121,22 @@ DOUBTED = lines(0, 10, exact=False, why="1 shuffle has no seed")
 WARM = begun(lines(0, 10), unsaved=["Warm"])
 
 
+def test_a_step_that_draws_is_not_called_the_input() -> None:
+    drawing = lines(
+        0, 10, exact=False, why="the training step draws random numbers; and 1 shuffle has no seed"
+    )
+    told = causes(*DRIFTS, record=drawing)
+    assert "Likely cause: the training step draws random numbers." in told
+    assert "Other possible cause: the input. 1 shuffle has no seed." in told
+
+
+def test_of_a_step_that_cannot_be_looked_at_its_condition_is_named() -> None:
+    told = causes(
+        *DRIFTS, record=begun(lines(0, 10), condition="the training step draws from keras.random alone")
+    )
+    assert 'Likely cause: "exact if" was said, and this may not hold: the training step draws' in told
+
+
 def test_a_difference_before_the_first_preemption_is_the_scripts_own() -> None:
     told = causes(lines(0, 4, wrong_from=3), lines(4, 10, wrong_from=4))
     assert "The script does not repeat itself" in told

@@ -203,12 +203,25 @@ def _users(run: Run) -> None:
 
 def _users_without_state(run: Run) -> None:
     class Counts(keras.callbacks.Callback):
-        seen = 0
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen, self.losses, self.sums = 0, [], np.zeros(2)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self.seen += 1
+            self.losses.append(logs["loss"])
+            self.sums += self.losses[-1]
+            self.model.optimizer.learning_rate = 0.01 / self.seen
 
-    _fit(run, Counts())
+    own = Counts()
+    _fit(run, own)
+    run.keep(seen=own.seen, losses=own.losses, sums=own.sums)
+
+
+def _users_outside(run: Run) -> None:
+    losses: list[float] = []
+    _fit(run, keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: losses.append(logs["loss"])))
+    run.keep(losses=losses)
 
 
 def _backup(run: Run) -> None:
@@ -244,9 +257,14 @@ WAYS = (
     Way("own", "your own callback with get_state and set_state", _users),
     Way(
         "own-silent",
-        "your own callback without them",
+        "your own callback without them: its attributes are numbers, texts, arrays, lists, dictionaries",
         _users_without_state,
-        everywhere(Warned("it starts from scratch", r"not kept over a restart: .*Counts")),
+    ),
+    Way(
+        "own-outside",
+        "your own callback that fills a list outside of it",
+        _users_outside,
+        everywhere(Warned("the list is empty again", r"not kept over a restart: .*variable losses outside")),
     ),
     Way(
         "own-swap",

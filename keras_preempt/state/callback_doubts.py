@@ -1,0 +1,82 @@
+"""What of the state of a user's callback cannot be kept, in words, as far as its attributes and its code show it."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from types import FunctionType
+
+import keras
+
+from keras_preempt.backend.keras.callbacks import is_of_keras
+from keras_preempt.state.attribute_values import CONTAINERS
+from keras_preempt.state.attributes import Attributes, is_same_in_each_start
+from keras_preempt.state.callback_code import Reading, attributes, enclosed
+from keras_preempt.state.changed_names import MUTATORS, changed_outside, stored_attributes
+
+_GOING_ON = (io.IOBase, threading.Thread, keras.Variable, keras.Metric)
+"""Types of values that change without being set."""
+
+
+def unkept(callback: keras.callbacks.Callback, kept: Attributes, name: str) -> Iterator[str]:
+    """Yields what of a callback's state is lost in a restart, or may be: the name of its class, and what it is.
+
+    Args:
+        callback: One of the user's, without get_state and set_state.
+        kept: The attributes that are kept.
+        name: How they call it.
+    """
+    reading = Reading(callback)
+    for hook in _hooks(callback):
+        reading.method(hook)
+    functions = [each for each in reading.everything() if each.__name__ != "__init__"]
+    found = [
+        *_attributes(reading, functions, kept, name),
+        *_objects(reading, functions, callback),
+        *_outside(functions, kept),
+    ]
+    if reading.unread:
+        found.append("code that cannot be read")
+    title = type(callback).__name__
+    yield from (f"{title} ({each})" for each in dict.fromkeys(found))
+
+
+def _hooks(callback: keras.callbacks.Callback) -> set[str]:
+    own = {name for kind in type(callback).__mro__ if not is_of_keras(kind) for name in vars(kind)}
+    return {name for name in {*own, *attributes(callback)} if name.startswith("on_")}
+
+
+def _attributes(
+    reading: Reading, functions: list[FunctionType], kept: Attributes, name: str
+) -> Iterator[str]:
+    stored, names = stored_attributes(functions), reading.names
+    for attribute, (value, kind) in kept.not_plain(name).items():
+        if attribute not in names or (is_same_in_each_start(value) and attribute not in stored):
+            continue
+        mutable = type(value) in CONTAINERS and not names.isdisjoint(MUTATORS)
+        goes_on = issubclass(type(value), _GOING_ON) or issubclass(type(value), Iterator)
+        if attribute in stored or mutable or goes_on:
+            yield f"its attribute {attribute}: {kind}"
+
+
+def _objects(reading: Reading, functions: list[FunctionType], callback: object) -> Iterator[str]:
+    changing = {each.__code__ for each in functions if _changes_something(each)}
+    for each in reading.objects:
+        kind = type(each)
+        if issubclass(kind, (type, keras.Layer, keras.optimizers.Optimizer, keras.callbacks.Callback)):
+            continue
+        methods = [value for base in kind.__mro__ for value in vars(base).values()]
+        if any(isinstance(method, FunctionType) and method.__code__ in changing for method in methods):
+            yield f"an object that it uses: {kind.__name__}"
+
+
+def _changes_something(function: FunctionType) -> bool:
+    return bool(stored_attributes([function])) or not MUTATORS.isdisjoint(function.__code__.co_names)
+
+
+def _outside(functions: list[FunctionType], kept: Attributes) -> Iterator[str]:
+    for function in functions:
+        for name, value in changed_outside(function, enclosed(function)):
+            if value is None or not kept.is_kept(value):
+                yield f"the variable {name} outside of it"
