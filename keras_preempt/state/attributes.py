@@ -30,6 +30,11 @@ from keras_preempt.state.changed_names import clock_attributes
 KEEPS = "keeps_state"
 """The attribute that is False on a class whose attributes are not to be kept."""
 
+STATE_CURE = "Give them get_state() and set_state(state); without any state, get_state() returns {}"
+"""What to do about callbacks whose state is not kept."""
+
+logger = logging.getLogger("keras_preempt")
+
 
 class Attributes:
     """The attributes of the callbacks of one fit.
@@ -109,6 +114,16 @@ class Attributes:
                 self._told.add(f"{name}.{attribute}")
                 found.append(f"{name}.{attribute} ({kind})")
         return found
+
+    def tell_unkept(self, member: int) -> None:
+        """Says on worker 0 which attributes have come to hold what cannot be kept; each once.
+
+        Args:
+            member: The number of this worker.
+        """
+        if new := [] if member else self.newly_unkept():
+            what = f"{', '.join(new)} cannot be kept over a restart. {STATE_CURE}"
+            logger.warning("Perhaps not exact after a preemption: %s.", what)
 
     def _not_plain(self) -> Iterator[tuple[str, str, Any, str]]:
         writer = Writer({})

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterable, Iterator, Sequence
-from types import CodeType
+from types import CodeType, FunctionType
 
 import keras
 
@@ -69,8 +69,8 @@ def _set_outside(
 def _methods(kind: type) -> Iterator[CodeType]:
     for each in kind.__mro__:
         for value in vars(each).values():
-            if code := getattr(value, "__code__", None):
-                yield code
+            if isinstance(value, FunctionType):
+                yield value.__code__
 
 
 def _set_by(code: CodeType, this: str | None) -> Iterator[tuple[str, bool]]:
@@ -86,7 +86,7 @@ def _set_by(code: CodeType, this: str | None) -> Iterator[tuple[str, bool]]:
         if operation == "STORE_GLOBAL" or (operation == "STORE_DEREF" and name in code.co_freevars):
             yield name, True
         elif operation == "STORE_ATTR" and name not in _NOT_READ_BY_A_STEP:
-            if _chain(instructions[:number]) != [this]:
+            if _chain(_before_copy(instructions[:number])) != [this]:
                 yield name, False
         elif operation == "STORE_SUBSCR":
             chain = _chain(_before_value(instructions[:number]))
@@ -128,6 +128,14 @@ def _chain(instructions: Sequence[dis.Instruction]) -> list[str]:
 
 _GLOBAL = "global"
 _NOTHING = ("CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PRECALL", "NOT_TAKEN")
+
+
+def _before_copy(instructions: Sequence[dis.Instruction]) -> Sequence[dis.Instruction]:
+    """Returns the instructions that name the object of `object.name += value`, which copies it before it reads it."""
+    if not instructions or instructions[-1].opname not in ("SWAP", "ROT_TWO"):
+        return instructions
+    copies = [n for n, each in enumerate(instructions) if each.opname in ("COPY", "DUP_TOP")]
+    return instructions[: copies[-1]] if copies else instructions
 
 
 def _before_value(instructions: Sequence[dis.Instruction]) -> Sequence[dis.Instruction]:

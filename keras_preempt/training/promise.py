@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from keras_preempt.state.attributes import STATE_CURE
 from keras_preempt.state.input_promise import InputPromise
 from keras_preempt.state.shuffles import Shuffles
-
-STATE_CURE = "Give them get_state() and set_state(state); without any state, get_state() returns {}"
-"""What to do about callbacks whose state is not kept."""
 
 _ITS_OWN_RANDOM_NUMBERS = (
     "Draw with keras.random and a keras.random.SeedGenerator that the model or its layer holds"

@@ -29,13 +29,7 @@ from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validation_weights import ValidationWeights
 from keras_preempt.state.validations import Validations
 from keras_preempt.training import set_back
-from keras_preempt.training.promise import (
-    STATE_CURE,
-    Promise,
-    doubts_of_step,
-    doubts_of_validation_step,
-    promise,
-)
+from keras_preempt.training.promise import Promise, doubts_of_step, doubts_of_validation_step, promise
 from keras_preempt.training.resuming import FitState, Resumed, take_over
 from keras_preempt.training.saver import Content
 from keras_preempt.training.snapshots import SnapshotTaker
@@ -344,7 +338,7 @@ class Session:
             with explained(CAPTURING):
                 self.callbacks.capture({})
             self._checked = True
-            self._tell_unkept()
+            self.callbacks.attributes.tell_unkept(self._state.member)
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.position.phase in ("train", "validation"):
             with explained(RESTORING):
@@ -356,14 +350,9 @@ class Session:
         """The batches of an epoch have been trained on."""
         if (doubt := py_dataset.end_epoch(self._fit.feed)) and self._state.member == 0:
             logger.warning("Perhaps not exact after a preemption: %s.", doubt)
-        self._tell_unkept()
+        self.callbacks.attributes.tell_unkept(self._state.member)
         if self._fit.traced is None:
             self._look_at_step()
-
-    def _tell_unkept(self) -> None:
-        if new := [] if self._state.member else self.callbacks.attributes.newly_unkept():
-            what = f"{', '.join(new)} cannot be kept over a restart. {STATE_CURE}"
-            logger.warning("Perhaps not exact after a preemption: %s.", what)
 
     def _look_at_step(self) -> None:
         """Looks at what a training step draws that was not traced before it ran."""

@@ -235,8 +235,8 @@ def test_what_is_no_directory_is_left_to_be_refused(root: str, directory: object
 
 
 def test_each_boundary_is_on_disk_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ((environment.DRILL_RECORD, str(tmp_path)), (environment.INCARNATION, "2")):
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(environment.DRILL_RECORD, str(tmp_path))
+    monkeypatch.setenv(environment.INCARNATION, "2")
     weights = np.zeros(3, np.float32)
     record = StepRecord.from_environment(1, lambda: {"model/kernel": weights}, weights.nbytes)
     assert record is not None
@@ -248,9 +248,8 @@ def test_each_boundary_is_on_disk_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     record.sources(["a"])
     found = [json.loads(line) for line in (tmp_path / record_name(2, 1)).read_text().splitlines()]
     record.close()
-    begin = {"what": "begin", "step": 4, "restored": "step-00000004/a", "exact": False, "why": "why"}
-    begin |= {"unsaved": ["Warm"], "fit": "", "directory": "", "files": {}, "shared": [], "condition": ""}
-    assert found[0] == begin
+    assert found[0].items() >= {"what": "begin", "step": 4, "exact": False, "why": "why"}.items()
+    assert (found[0]["restored"], found[0]["unsaved"]) == ("step-00000004/a", ["Warm"])
     assert "digests" not in found[1]
     assert found[2]["logs"] == {"loss": 0.5}
     assert found[2]["digests"].keys() == {"weights"}
