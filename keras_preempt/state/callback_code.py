@@ -24,6 +24,19 @@ TEST_HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_t
 BEGIN_HOOKS = ("on_train_begin", "on_epoch_begin")
 """Those that Keras calls in a restarted process before the first step, though they had been called."""
 
+BEFORE_FIRST_STEP = (
+    *("set_model", "set_params", "on_train_begin"),
+    *("on_epoch_begin", "on_train_batch_begin", "on_batch_begin"),
+)
+"""Those that Keras calls before the first step of a fit."""
+
+WHILE_TRAINING = (
+    *BEFORE_FIRST_STEP,
+    *("on_train_batch_end", "on_batch_end", "on_epoch_end"),
+    *TEST_HOOKS,
+)
+"""All that Keras calls before the last step of a fit."""
+
 _CHANGING = frozenset(
     {
         *("set_weights", "load_weights", "load_own_variables", "set_state_tree", "finalize_variable_values"),
@@ -60,6 +73,11 @@ def may_change_weights(of: keras.callbacks.Callback | keras.Model, methods: Iter
     for name in methods:
         found.method(name)
     return found.changes_weights()
+
+
+def may_assign(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
+    """Whether callbacks of the user's could assign to variables while training goes on."""
+    return any(may_change_weights(each, WHILE_TRAINING) for each in callbacks)
 
 
 class Reading:

@@ -46,7 +46,7 @@ class ModelState:
         model: The model.
         strategy: The strategy that it trains under.
         complete: Whether all of its variables exist by now.
-        changed: Variables that its training step changes. Those that the model does not hold are saved as well.
+        used: Variables that its training step uses. Those that the model does not hold are saved as well.
 
     Attributes:
         mirrored: Variables that every replica holds alike, by name.
@@ -62,9 +62,9 @@ class ModelState:
         strategy: Any,
         *,
         complete: bool = True,
-        changed: Iterable[Any] = (),
+        used: Iterable[Any] = (),
     ) -> None:
-        self._changed = list(changed)
+        self._used = list(used)
         self._variables = backend().variables
         self._model = model
         self._strategy = strategy
@@ -93,7 +93,7 @@ class ModelState:
             for each in variables
             for part in self._components(each)
         }
-        elsewhere = [variable for variable in self._changed if self._variables.identity(variable) not in held]
+        elsewhere = [variable for variable in self._used if self._variables.identity(variable) not in held]
         groups.append((ELSEWHERE, [self._variables.named(variable) for variable in elsewhere]))
         for group, variables in groups:
             for variable in variables:

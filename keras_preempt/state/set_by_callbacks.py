@@ -19,19 +19,6 @@ import keras
 
 from keras_preempt.state import callback_code
 
-_BEFORE_FIRST_STEP = (
-    *("set_model", "set_params", "on_train_begin"),
-    *("on_epoch_begin", "on_train_batch_begin", "on_batch_begin"),
-)
-"""The hooks that Keras calls before the first step of a fit."""
-
-_WHILE_TRAINING = (
-    *_BEFORE_FIRST_STEP,
-    *("on_train_batch_end", "on_batch_end", "on_epoch_end"),
-    *callback_code.TEST_HOOKS,
-)
-"""All hooks that Keras calls before the last step of a fit."""
-
 _NOT_READ_BY_A_STEP = frozenset(
     {"stop_training", "stop_evaluating", "stop_predicting", "learning_rate", "lr", "history"}
 )
@@ -40,12 +27,12 @@ _NOT_READ_BY_A_STEP = frozenset(
 
 def before_first_step(callbacks: Iterable[keras.callbacks.Callback]) -> list[str]:
     """Returns what callbacks could set outside of themselves before the first step, as "kl_weight (in Annealing)"."""
-    return _set_outside(callbacks, _BEFORE_FIRST_STEP, variables=True)
+    return _set_outside(callbacks, callback_code.BEFORE_FIRST_STEP, variables=True)
 
 
 def while_training(callbacks: Iterable[keras.callbacks.Callback]) -> list[str]:
     """Returns what attributes of other objects callbacks could set before the last step, in the same words."""
-    return _set_outside(callbacks, _WHILE_TRAINING, variables=False)
+    return _set_outside(callbacks, callback_code.WHILE_TRAINING, variables=False)
 
 
 def _set_outside(

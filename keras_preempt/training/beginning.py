@@ -24,7 +24,7 @@ from keras_preempt.process.words import counted
 from keras_preempt.report.events import EventLog, Milestones, log_name
 from keras_preempt.report.progress import transfer
 from keras_preempt.report.tensorboard import Points
-from keras_preempt.state import architecture, py_dataset, set_by_callbacks
+from keras_preempt.state import architecture, callback_code, py_dataset, set_by_callbacks
 from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
 from keras_preempt.state.description import describe, setup_of
 from keras_preempt.state.model import ModelState
@@ -172,8 +172,9 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
         early = not set_by_callbacks.before_first_step(found.others)
         running.traced = backend().trace(model, running.feed.dataset, early=early)
         traced = running.traced
-        changed = [] if traced is None else traced.changed_variables
-        model_states.append(ModelState(model, strategy, complete=traced is not None, changed=changed))
+        assigned = callback_code.may_assign(found.others)
+        used = () if traced is None else traced.variables if assigned else traced.changed_variables
+        model_states.append(ModelState(model, strategy, complete=traced is not None, used=used))
         compared = describe(model, model_states[0], running, found.setup, turn.begun_after)
         reached.stage = AGREEING
         return compared

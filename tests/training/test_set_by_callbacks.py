@@ -191,3 +191,32 @@ def test_a_step_that_could_not_be_looked_at_before_is_looked_at_after_the_first_
     told = [each for each in caplog.messages if "tf.random" in each]
     assert len(told) == 1
     assert told[0].startswith("NOT exact after a preemption: the training step draws random numbers")
+
+
+def test_a_variable_that_a_callback_assigns_and_no_model_holds_is_kept(tmp_path: Path) -> None:
+    weight = keras.Variable(1.0, name="kl_weight")
+
+    class Scales(keras.losses.Loss):
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return keras.ops.mean((y_true - y_pred) ** 2, axis=-1) * weight
+
+    class Assigns(Annealing):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            weight.assign(weight / 2)
+
+    def train(directory: Path | None, epochs: int) -> list[bytes]:
+        """Trains on as a restarted process, in which the variable begins with its first value."""
+        fits.forget()
+        keras.utils.clear_session()
+        weight.assign(1.0)
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), loss=Scales())
+        ours = [] if directory is None else [PreemptionCallback(directory)]
+        model.fit(X, Y, batch_size=4, epochs=epochs, verbose=0, callbacks=[Assigns(), *ours])
+        return [each.tobytes() for each in model.get_weights()]
+
+    plain = train(None, 4)
+    train(tmp_path, 2)
+    assert train(tmp_path, 4) == plain
+    assert float(weight) == 1 / 16

@@ -42,6 +42,11 @@ class Step:
         self.model = model
 
     @property
+    def variables(self) -> Sequence[Any]:
+        """None: what else it reads is a constant to it."""
+        return ()
+
+    @property
     def changed_variables(self) -> Sequence[Any]:
         """None that the model does not hold: a step can change no others."""
         return ()

@@ -39,6 +39,10 @@ class TracedStep(Protocol):
     """The training step of a fit, traced before the fit runs its first one."""
 
     @property
+    def variables(self) -> Sequence[Any]:
+        """The variables that the step uses and that are not known otherwise."""
+
+    @property
     def changed_variables(self) -> Sequence[Any]:
         """The variables that the step changes."""
 

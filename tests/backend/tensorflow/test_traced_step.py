@@ -243,7 +243,7 @@ def test_what_a_step_changes_and_the_model_does_not_hold_is_saved_in_the_order_o
 
     model = Model(noise)
     traced = _traced(model, **arguments)
-    state = ModelState(model, tf.distribute.get_strategy(), changed=traced.changed_variables)
+    state = ModelState(model, tf.distribute.get_strategy(), used=traced.changed_variables)
     assert all(state.holds(variable.handle) for variable in outside)
     assert not state.holds(constant.handle), "what only is read is not saved"
     assert state.holds(GLOBAL.state.handle)
