@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.backend.keras.running_fit import RunningFit
@@ -26,6 +26,8 @@ from keras_preempt.training.regrouping import Regrouped, regroup_checkpoint
 from keras_preempt.training.startup import Start
 
 logger = logging.getLogger("keras_preempt")
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,19 @@ class Resumed:
     drawing: bool
     _told: bool = field(default=False, init=False)
 
-    def hand_over(self, to: FitState) -> None:
+    def hand_over(self, to: FitState, *, metrics: bool = True) -> None:
         """Restores what Keras or other callbacks may have changed since.
 
         Args:
             to: What is restored.
+            metrics: Whether metrics are among that: not where Keras has just reset them for an epoch.
         """
-        to.variables.restore(self.mirrored, self.local, self.boxes)
+        left_out = () if metrics else ("metrics/",)
+
+        def kept(values: Mapping[str, Value]) -> dict[str, Value]:
+            return {name: value for name, value in values.items() if not name.startswith(left_out)}
+
+        to.variables.restore(kept(self.mirrored), kept(self.local), kept(self.boxes))
         for difference in to.callbacks.restore(self.state["callbacks"], self.arrays):
             if not self._told:
                 logger.warning("The callbacks differ: %s. It begins without its saved state.", difference)

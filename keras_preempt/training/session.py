@@ -326,7 +326,7 @@ class Session:
         self.callbacks.attributes.begin()
         if self._resume is not None:
             with explained(RESTORING):
-                self._resume.hand_over(self._state)
+                self._resume.hand_over(self._state, metrics=False)
         elif not self._model_state.complete and not self._fit.step_logs():
             self._names_watched = True
             self._model_state.watch_names()

@@ -136,6 +136,7 @@ SCRIPTS = (
         "gradient penalty, several discriminator steps, tf.random.normal in train_step",
         0,
         Said("[Rr]andom"),
+        short=True,
     ),
     Script("generative/vae", "sampling layer, trackers of losses, own train_step, no call()", 0),
     Script(
@@ -230,6 +231,5 @@ SCRIPTS = (
         "guides/multi_task",
         "trainable weights of losses, nested logs of train_step, Lion",
         3,
-        short=True,
     ),
 )
