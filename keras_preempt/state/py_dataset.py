@@ -41,6 +41,8 @@ def end_epoch(feed: InputFeed) -> str:
     """
     if not _gave_others(feed) or keeps_its_state(feed.py_dataset):
         return ""
+    if _is_of_keras(feed.py_dataset):
+        return f"{_others(feed, 'epoch')}. {_OWN_CLASS}"
     return (
         f"{_others(feed, 'epoch')}. Seed what is random in __getitem__ with its index and the number of "
         "the epoch, as in np.random.default_rng((epoch, index)); or give the dataset get_state(), which returns plain "
@@ -168,6 +170,8 @@ def doubt(feed: InputFeed) -> tuple[str, str] | None:
     if (name := feed.changes_itself) and not (
         feed.py_dataset is not None and keeps_its_state(feed.py_dataset)
     ):
+        if _is_of_keras(getattr(feed.epoch_iterator.data_adapter, "py_dataset", None)):
+            return f"{name}, a class of Keras, has {_HOOKS}", _OWN_CLASS
         return (
             f"{name} has {_HOOKS}",
             "Give it get_state(), which returns plain data, and set_state(state); and do not pass steps_per_epoch",
@@ -194,5 +198,15 @@ def doubt_of_validation(dataset: keras.utils.PyDataset) -> tuple[str, str] | Non
         )
     return doubt_of_batches(dataset)
 
+
+def _is_of_keras(dataset: Any) -> bool:
+    """Whether the class of a dataset is Keras' own, to which nobody adds methods, as that of `ImageDataGenerator`."""
+    return type(dataset).__module__.startswith("keras.")
+
+
+_OWN_CLASS = (
+    "Make the batches in a keras.utils.PyDataset of your own, each from its index and the number of the epoch, or by "
+    "tf.data"
+)
 
 _HOOKS = "on_epoch_begin or on_epoch_end, and what these change is lost in a restart"

@@ -140,6 +140,21 @@ def test_a_draw_ahead_of_training_is_named_with_its_line_and_not_again_at_the_re
     assert not [line for line in caplog.messages if line.startswith("NOT exact: ")]
 
 
+def test_of_a_class_of_keras_nobody_is_told_to_give_it_methods(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow = tf.keras.preprocessing.image.ImageDataGenerator().flow(
+        np.zeros((16, 4, 4, 1)), np.zeros((16, 1)), batch_size=4, seed=3
+    )
+    model = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    fits.forget()
+    model.fit(flow, verbose=0, callbacks=[PreemptionCallback(tmp_path)])
+    assert "NumpyArrayIterator, a class of Keras, has on_epoch_begin or on_epoch_end" in caplog.text
+    assert "Make the batches in a keras.utils.PyDataset of your own" in caplog.text
+    assert "get_state" not in caplog.text
+
+
 def test_a_draw_of_validation_data_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fit(tmp_path, make_data(), validation=piped(rows))
     assert re.search(r"NOT exact.*code of the validation data draws from.*\(in noise \(", caplog.text)

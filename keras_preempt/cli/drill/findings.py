@@ -96,10 +96,11 @@ class Findings:
                 "fit": number,
                 "directory": directory,
                 "steps": span.end - span.first,
-                "promised_exact": exact,
+                "promised_exact": exact and not condition,
+                "promised_if": condition or None,
                 "promise": words,
             }
-            for number, (span, (directory, exact, words)) in enumerate(
+            for number, (span, (directory, exact, condition, words)) in enumerate(
                 zip(self.shape.fits, said, strict=False), start=1
             )
         ]

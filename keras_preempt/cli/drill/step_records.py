@@ -140,24 +140,31 @@ class RunRecord:
         return None if fit is None else fit.first
 
     @property
-    def promises(self) -> list[tuple[str, bool, str]]:
-        """For each fit its directory, whether it was said to be exact, and in what words."""
-        return [(fit.directory, bool(fit.begin["exact"]), str(fit.begin["why"])) for fit in self.trained()]
+    def promises(self) -> list[tuple[str, bool, str, str]]:
+        """For each fit its directory, whether nothing spoke against exact, under which condition, and why not."""
+        return [
+            (
+                fit.directory,
+                bool(fit.begin["exact"]),
+                str(fit.begin.get("condition", "")),
+                str(fit.begin["why"]),
+            )
+            for fit in self.trained()
+        ]
 
     @property
     def input_doubts(self) -> list[str]:
         """Why the input or a step is known not to continue exactly, in words."""
         return list(
             dict.fromkeys(
-                each for _, exact, why in self.promises if not exact for each in why.split("; and ")
+                each for _, exact, _, why in self.promises if not exact for each in why.split("; and ")
             )
         )
 
     @property
     def conditions(self) -> list[str]:
         """What an exact continuation of a fit depends on, and cannot be seen."""
-        found = (str(fit.begin.get("condition", "")) for fit in self.trained())
-        return list(dict.fromkeys(filter(None, found)))
+        return list(dict.fromkeys(condition for _, _, condition, _ in self.promises if condition))
 
     @property
     def shared(self) -> list[str]:

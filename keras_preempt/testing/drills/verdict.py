@@ -22,7 +22,8 @@ class DrillFit:
         fit: Its number, from 1.
         directory: As the script names it.
         steps: Training steps of it.
-        promised_exact: Whether the log promised before the first step that its input continues exactly.
+        promised_exact: Whether the log promised "bit-identical" before the first step.
+        promised_if: What that depends on and could not be seen, as the end of "exact if ..."; None for nothing.
         promise: What it said.
     """
 
@@ -30,6 +31,7 @@ class DrillFit:
     directory: str
     steps: int
     promised_exact: bool
+    promised_if: str | None
     promise: str
 
 

@@ -109,6 +109,7 @@ def fit(directory: str, number: int) -> None:
         os.environ.get("FAKE_UNSAVED", "").split(),
         fit=name,
         directory=drill_place.given(name),
+        condition=os.environ.get("FAKE_CONDITION", ""),
     )
     drill = Drill.from_environment(member, name) if fault != "deaf" else None
     if drill is not None:

@@ -48,6 +48,14 @@ def test_an_identical_run_is_reported_with_what_the_verdict_does_not_cover(schem
     assert "1 shuffle has no seed" in data
 
 
+def test_exact_if_is_no_promise_and_its_condition_is_told(schema):
+    condition = "the Python code of the training data gives the same again when it is asked again"
+    (fit,) = told(schema, "--at", "step:5", env={"FAKE_CONDITION": condition})["fits"]
+    assert (fit["promised_exact"], fit["promised_if"], fit["promise"]) == (False, condition, "")
+    (fit,) = told(schema, "--at", "step:5")["fits"]
+    assert (fit["promised_exact"], fit["promised_if"]) == (True, None)
+
+
 def test_a_different_run_is_reported_with_its_first_step_and_its_causes(schema):
     value = told(schema, "--at", "step:7", "--kill", "--save-every", "5", fault="weights")
     assert value["verdict"] == "different"
