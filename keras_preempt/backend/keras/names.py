@@ -140,6 +140,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
         "_train_writer",
         "_writers",
     ),
+    "keras.src.trainers.trainer.Trainer": ("_compile_metrics",),
     "keras.src.utils.progbar.Progbar": ("_last_update",),
 }
 """Names by class: methods, properties, and what its methods set or read on an instance."""
