@@ -21,12 +21,12 @@ _ITS_OWN_RANDOM_NUMBERS = (
 
 _UNSEEN = (
     "the training step, which cannot be looked at before it runs, draws random numbers from keras.random alone, or "
-    "from generators that are attributes of the model"
+    "from generators that are attributes of the model, and keeps what it remembers in variables"
 )
 
 _BOTH_UNSEEN = (
     "the training step and the validation step, which cannot be looked at before they run, draw random numbers from "
-    "keras.random alone, or from generators that are attributes of the model"
+    "keras.random alone, or from generators that are attributes of the model, and keep what they remember in variables"
 )
 
 _VALIDATION_UNSEEN = (

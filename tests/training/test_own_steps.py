@@ -83,6 +83,7 @@ def test_an_untraceable_fit_is_resumed_to_the_bit(tmp_path: Path, caplog: pytest
         tf.config.run_functions_eagerly(False)
     assert ends[0] == ends[1]
     assert "exact if the training step, which cannot be looked at before it runs" in caplog.text
+    assert "and keeps what it remembers in variables; the input" in caplog.text
 
 
 def test_a_value_that_no_variable_claims_is_an_error_that_names_it(tmp_path: Path) -> None:

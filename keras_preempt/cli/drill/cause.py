@@ -84,8 +84,12 @@ def likely_causes(
         )
     if at_beginning:
         causes.append(
-            f"The initial state differs already: weights or seeds are drawn without a seed; {_SEED}."
+            f"The initial state differs already. If the script sets no seed, {_SEED}. If it does, something before the "
+            "first step is another one in each start: weights that are made before the seed is set, an order of files, "
+            "the time, or what the first run has left in a file."
         )
+        if written:
+            causes.append(f"Files that the first run left: {written}. Add --isolate.")
         return causes
     if restored_wrongly and repeatable is not True:
         if parting is not None and "weights" in parting.groups:
