@@ -10,6 +10,7 @@ import dis
 import functools
 import gc
 import inspect
+import itertools
 import os
 import random
 import sys
@@ -43,6 +44,9 @@ _NO_DRAWS = ("getstate", "get_state", "get_bit_generator", "set_bit_generator")
 
 _NOTHING = ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "POP_TOP", "PUSH_NULL", "RESUME", "SWAP")
 """Instructions that leave what was named last as it is."""
+
+_KEPT = ("BUILD_", "JUMP_", "RETURN_", "STORE_")
+"""How instructions begin that keep a function instead of calling it or handing it on."""
 
 _DEEPEST = 6  # Objects of libraries that hold objects of libraries that hold the user's function.
 _MOST = 200  # Functions that are read.
@@ -167,10 +171,9 @@ def _named_in(code: CodeType, read: _Code, local: dict[str, Any]) -> Iterator[tu
         local[code.co_varnames[0]] = _Instance(read.owner)
     found: Any = None
     imported: Any = None
-    for instruction in dis.get_instructions(code):
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _NOTHING]
+    for instruction, following in itertools.zip_longest(instructions, instructions[1:]):
         kind, name = instruction.opname, str(instruction.argval)
-        if kind in _NOTHING:
-            continue
         owner = None
         if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
             found = local.get(name, read.globals.get(name))
@@ -188,7 +191,9 @@ def _named_in(code: CodeType, read: _Code, local: dict[str, Any]) -> Iterator[tu
             local[name], found = found, None
         else:
             found = None
-        if found is not None:
+        # One that is only given a name may be one of several, which of them depends on what cannot be seen.
+        named_only = following is not None and following.opname.startswith(_KEPT)
+        if found is not None and not (named_only and _is_global(found)):
             yield _line(code, instruction.offset), found, owner
     for inner in code.co_consts:
         if _is(inner, CodeType):
@@ -205,7 +210,10 @@ class _Instance:
 def _attribute(value: Any, name: str) -> tuple[Any, type | None]:
     """Returns what a module has under a name, or a method of an object's class, and that class; None if unknown."""
     if _is(value, ModuleType):
-        return vars(value).get(name), None
+        loaded = sys.modules.get(
+            str(vars(value).get("__name__")), value
+        )  # If it stands for one that is loaded late.
+        return vars(value).get(name, vars(loaded).get(name)), None
     if value is None:
         return None, None
     kind = value.kind if _is(value, _Instance) else value if _is(value, type) else type(value)

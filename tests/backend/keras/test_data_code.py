@@ -141,6 +141,11 @@ def looks() -> Any:
     return random.getstate()
 
 
-@pytest.mark.parametrize("code", [seeded, seeded_numpy, of_its_own, looks, len, None, 3, object()])
+def chosen(seed: int | None = None) -> Any:
+    draw = np.random.rand if seed is None else np.random.default_rng(seed).random
+    return draw()
+
+
+@pytest.mark.parametrize("code", [chosen, seeded, seeded_numpy, of_its_own, looks, len, None, 3, object()])
 def test_nothing_is_said_of_code_that_seeds_or_draws_from_its_own_generator(code: Any) -> None:
     assert global_draw(code) == ""

@@ -86,11 +86,18 @@ def _noisy() -> Any:
     return Noisy()
 
 
-def _generator(seed: int | None = None) -> Any:
+def _generator(seed: int) -> Any:
     x, y = samples()
-    draw = np.random.randint if seed is None else np.random.default_rng(seed).integers
+    draws = np.random.default_rng(seed)
     while True:
-        rows = draw(0, len(x), BATCH)
+        rows = draws.integers(0, len(x), BATCH)
+        yield x[rows], y[rows]
+
+
+def _generator_global() -> Any:
+    x, y = samples()
+    while True:
+        rows = np.random.randint(0, len(x), BATCH)
         yield x[rows], y[rows]
 
 
@@ -240,7 +247,7 @@ WAYS = (
     Way(
         "generator-global",
         "a Python generator that draws from `np.random`",
-        fitted(_generator, steps_per_epoch=STEPS),
+        fitted(_generator_global, steps_per_epoch=STEPS),
         {
             ONE: Warned(
                 "it draws ahead of training. Give it `np.random.default_rng(seed)`",
