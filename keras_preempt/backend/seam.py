@@ -303,13 +303,16 @@ class Backend(Protocol):
     def tap(self, distributed: Any) -> Tap | None:
         """Returns a tap below what Keras iterates over; None where no strategy cuts it for this process alone."""
 
-    def trace(self, model: Any, dataset: Any, *, early: bool) -> TracedStep | None:
+    def trace(
+        self, model: Any, dataset: Any, *, early: bool = True, again: bool = False
+    ) -> TracedStep | None:
         """Traces the training step of a running fit; None if it cannot be traced before its first step.
 
         Args:
             model: The model.
             dataset: The training data.
-            early: Whether it may be traced now: no callback sets anything that it could read before it runs.
+            early: Whether it may be traced now, if it is traced before it runs.
+            again: Whether its first run has to trace it again, as callbacks may set what it has read.
         """
 
     def traced_validation(self, model: Any, dataset: Any) -> TracedStep | None:

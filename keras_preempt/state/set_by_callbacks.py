@@ -30,6 +30,11 @@ def before_first_step(callbacks: Iterable[keras.callbacks.Callback]) -> list[str
     return _set_outside(callbacks, callback_code.BEFORE_FIRST_STEP, variables=True)
 
 
+def may_be_trainable(found: Iterable[str]) -> bool:
+    """Whether what callbacks set may be which variables are trained."""
+    return any(each.startswith(("trainable ", _BY_NAME)) for each in found)
+
+
 def while_training(callbacks: Iterable[keras.callbacks.Callback]) -> list[str]:
     """Returns what attributes of other objects callbacks could set before the last step, in the same words."""
     return _set_outside(callbacks, callback_code.WHILE_TRAINING, variables=False)
@@ -84,7 +89,7 @@ def _set_by(code: CodeType, this: str | None) -> Iterator[tuple[str, bool]]:
         elif operation == "LOAD_GLOBAL" and name == "setattr":
             to = [each for each in instructions[number + 1 : number + 4] if each.opname != "PUSH_NULL"][:2]
             if _chain(to[:1]) != [this] or to[1].opname == "LOAD_ATTR":
-                yield "what setattr sets", False
+                yield _BY_NAME, False
     for each in code.co_consts:
         if isinstance(each, CodeType) and "__qualname__" not in each.co_names:
             yield from _set_by(each, this if this in each.co_freevars else None)
@@ -114,6 +119,7 @@ def _chain(instructions: Sequence[dis.Instruction]) -> list[str]:
 
 
 _GLOBAL = "global"
+_BY_NAME = "what setattr sets"
 _NOTHING = ("CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PRECALL", "NOT_TAKEN")
 
 

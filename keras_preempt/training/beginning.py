@@ -169,8 +169,10 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
 
     def identity() -> dict[str, Any]:
         reached.stage = DESCRIBING
-        early = not set_by_callbacks.before_first_step(found.others)
-        running.traced = backend().trace(model, running.feed.dataset, early=early)
+        outdated = set_by_callbacks.before_first_step(found.others)
+        # No worker may trace more often than the others; and an optimizer is built for what is trainable.
+        early = not outdated or (here.members == 1 and not set_by_callbacks.may_be_trainable(outdated))
+        running.traced = backend().trace(model, running.feed.dataset, early=early, again=bool(outdated))
         traced = running.traced
         assigned = callback_code.may_assign(found.others)
         used = () if traced is None else traced.variables if assigned else traced.changed_variables

@@ -96,8 +96,10 @@ def test_identical_says_which_state_it_does_not_speak_for_and_that_bytes_of_an_i
     printed = drilled(
         "--at step:9 --at step:33",
         """
+        seen = []
         class Watch(keras.callbacks.Callback):
-            pass
+            def on_epoch_end(self, epoch, logs=None):
+                seen.append(epoch)
         model = compiled()
         full = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(160, seed=5, reshuffle_each_iteration=False)
         training = full.skip(32).repeat().batch(8).prefetch(2)
@@ -115,8 +117,8 @@ def test_identical_says_which_state_it_does_not_speak_for_and_that_bytes_of_an_i
         in printed
     )
     assert (
-        "Not covered by this verdict: callbacks whose state is not kept (Watch): 2 preemptions made no"
-        in printed
+        "Not covered by this verdict: callbacks whose state is not kept (Watch (the variable seen outside of it)): "
+        "2 preemptions made no" in printed
     )
     assert "does not decide: fit 2 (more): w0: callbacks/CSVLogger/rows" in printed
 

@@ -187,7 +187,7 @@ def test_a_step_that_could_not_be_looked_at_before_is_looked_at_after_the_first_
 
     model = keras.Sequential([keras.Input((4,)), Noisy(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    model.fit(X, Y, epochs=2, verbose=0, callbacks=[OfModel(), PreemptionCallback(tmp_path)])
+    model.fit(X, Y, epochs=2, verbose=0, callbacks=[Unfreezing(), PreemptionCallback(tmp_path)])
     told = [each for each in caplog.messages if "tf.random" in each]
     assert len(told) == 1
     assert told[0].startswith("NOT exact after a preemption: the training step draws random numbers")

@@ -52,7 +52,7 @@ class Step:
         return ()
 
 
-def trace(model: Any, dataset: Any, *, early: bool = True) -> Step:
+def trace(model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> Step:
     """Returns the step of a running fit; it is traced when it runs first, with the values of then."""
     return Step(model)
 

@@ -98,14 +98,15 @@ class RandomOperation:
     resource: Any = None
 
 
-def trace(model: Any, dataset: Any, *, early: bool = True) -> TracedStep | None:
+def trace(model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> TracedStep | None:
     """Traces the training step of a running fit, as its first step would.
 
     Args:
         model: The model; Keras has made its train function.
         dataset: The training data, as the strategy distributes it.
-        early: Whether that may be done now. A trace keeps the Python values that it has read, and callbacks may set
-            some before the first step: then only a trace is returned that there is already.
+        early: Whether that may be done now; otherwise only a trace is returned that there is already.
+        again: Whether the first step traces again. A trace keeps the Python values that it has read, and callbacks may
+            set some before the first step.
 
     Returns:
         The trace; None if that is to wait, if the model trains eagerly, has a train function of its own, or cannot be
@@ -117,11 +118,14 @@ def trace(model: Any, dataset: Any, *, early: bool = True) -> TracedStep | None:
     spec = iterator_spec(dataset)
     if spec is None:
         return None
-    if not early and not function.experimental_get_tracing_count():
+    traces = function.experimental_get_tracing_count()
+    if not early and not traces:
         return None
     try:
         with first_reset.left_out(model):
             concrete = function.get_concrete_function(spec)
+        if again and function.experimental_get_tracing_count() > traces:
+            model.make_train_function(force=True)
         return TracedStep(concrete)
     except Exception as error:  # Whatever the user's code raises: the first step raises it again.
         logger.debug("The training step could not be traced before training: %r", error)
