@@ -18,6 +18,8 @@ from typing import Any
 
 import keras
 
+from keras_preempt.backend.user_code import is_installed
+
 TEST_HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
 """The hooks of a validation."""
 
@@ -293,5 +295,4 @@ def _is_of(module: str | None, packages: Iterable[str]) -> bool:
 def _is_installed(root: str) -> bool:
     """Whether a package is one that was installed, and not a file of the user's program."""
     module = sys.modules.get(root)
-    origin = "" if module is None else str(vars(module).get("__file__") or "")
-    return "site-packages" in origin or "dist-packages" in origin
+    return module is not None and is_installed(str(vars(module).get("__file__") or ""))

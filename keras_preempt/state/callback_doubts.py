@@ -9,11 +9,11 @@ from types import FunctionType
 
 import keras
 
-from keras_preempt.backend.keras.callbacks import is_of_keras
+from keras_preempt.backend.keras.callbacks import is_of_keras, stored_attributes
 from keras_preempt.state.attribute_values import CONTAINERS
 from keras_preempt.state.attributes import Attributes, is_same_in_each_start
 from keras_preempt.state.callback_code import Reading, attributes, enclosed
-from keras_preempt.state.changed_names import MUTATORS, changed_outside, stored_attributes
+from keras_preempt.state.changed_names import MUTATORS, changed_outside
 
 _GOING_ON = (io.IOBase, threading.Thread, keras.Variable, keras.Metric)
 """Types of values that change without being set."""
@@ -50,7 +50,8 @@ def _hooks(callback: keras.callbacks.Callback) -> set[str]:
 def _attributes(
     reading: Reading, functions: list[FunctionType], kept: Attributes, name: str
 ) -> Iterator[str]:
-    stored, names = stored_attributes(functions), reading.names
+    stored = set().union(*(stored_attributes(each.__code__) for each in functions))
+    names = reading.names
     for attribute, (value, kind) in kept.not_plain(name).items():
         if attribute not in names or (is_same_in_each_start(value) and attribute not in stored):
             continue
@@ -72,7 +73,7 @@ def _objects(reading: Reading, functions: list[FunctionType], callback: object) 
 
 
 def _changes_something(function: FunctionType) -> bool:
-    return bool(stored_attributes([function])) or not MUTATORS.isdisjoint(function.__code__.co_names)
+    return bool(stored_attributes(function.__code__)) or not MUTATORS.isdisjoint(function.__code__.co_names)
 
 
 def _outside(functions: list[FunctionType], kept: Attributes) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -105,17 +105,6 @@ def _line_of(instruction: Any) -> int | None:
 
 def _names(argval: Any) -> list[str]:
     return [str(each) for each in argval] if isinstance(argval, tuple) else [str(argval)]
-
-
-def stored_attributes(functions: Iterable[FunctionType]) -> set[str]:
-    """Returns the attributes that functions set, of whatever object."""
-    return {
-        str(each.argval)
-        for function in functions
-        for code in _codes(function.__code__)
-        for each in dis.get_instructions(code)
-        if each.opname == "STORE_ATTR"
-    }
 
 
 def changed_outside(function: FunctionType, enclosed: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

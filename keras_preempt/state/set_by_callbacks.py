@@ -1,8 +1,8 @@
 """What the hooks of users' callbacks set outside of the callback, read from their code.
 
 A training step that is traced keeps the Python values that it reads while it is traced. A hook may set one: an
-attribute of the model, of its loss or a layer, a global variable. If it does so before the first step, the step must
-not be traced before that. If it does so later, the running step keeps the value of its first run, while a restarted
+attribute of the model, of its loss or a layer, a global variable. If it does so before the first step, a trace from
+before that is outdated. If it does so later, the running step keeps the value of its first run, while a restarted
 process traces the step with the value that is set by then.
 
 A chain of attributes such as `self.model.loss.beta` is followed within one function. What is set through a variable

@@ -52,14 +52,15 @@ def attributes_of_keras(kind: type) -> frozenset[str]:
     for each in kind.__mro__:
         for function in vars(each).values() if is_of_keras(each) else ():
             if isinstance(function, FunctionType):
-                found |= _set_in(function.__code__)
+                found |= stored_attributes(function.__code__)
     return frozenset(found)
 
 
-def _set_in(code: CodeType) -> set[str]:
+def stored_attributes(code: CodeType) -> set[str]:
+    """Returns the attributes that code sets, and code that is defined in it, of whatever object."""
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     stored = {str(each.argval) for each in dis.get_instructions(code) if each.opname == "STORE_ATTR"}
-    return stored.union(*map(_set_in, inner))
+    return stored.union(*map(stored_attributes, inner))
 
 
 def flush_summaries(callback: keras.callbacks.TensorBoard) -> None:
