@@ -31,6 +31,7 @@ from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import callback_code, plain
 from keras_preempt.state.attributes import KEEPS, Attributes
 from keras_preempt.state.callback_doubts import unkept
+from keras_preempt.state.lost_state import missed_by
 
 logger = logging.getLogger("keras_preempt")
 
@@ -81,7 +82,6 @@ class CallbackStates:
 
     def __init__(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         self._named: dict[str, keras.callbacks.Callback] = {}
-        self.unsaved: list[str] = []
         self.change_weights = self.set_weights_at_begin = False
         self._appending: list[keras.callbacks.CSVLogger] = []
         users: dict[str, keras.callbacks.Callback] = {}
@@ -99,7 +99,15 @@ class CallbackStates:
             if not known and not _speaks(callback) and getattr(callback, KEEPS, True):
                 users[_unique(name, users)] = callback
         self.attributes = Attributes(users)
-        self.unsaved += [each for name in users for each in unkept(users[name], self.attributes, name)]
+        self._users = users
+        self._unkept = [
+            (users[name], each) for name in users for each in unkept(users[name], self.attributes, name)
+        ]
+        self.unsaved = [what for _, what in self._unkept]
+
+    def missed_by(self, error: BaseException) -> list[str]:
+        """Returns what was not kept over a restart of those callbacks in whose code an error was raised, in words."""
+        return missed_by(error, self._unkept, self._users)
 
     def capture(self, arrays: dict[str, Array]) -> dict[str, Any]:
         """Returns the states as JSON data, with their arrays added to `arrays`.

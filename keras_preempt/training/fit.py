@@ -6,6 +6,7 @@ callback of the user comes first among the callbacks of the fit, and a helper of
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from keras_preempt.backend.keras.model_parts import steps_done
 from keras_preempt.process.words import numbered
 from keras_preempt.report.events import Milestones
 from keras_preempt.report.tensorboard import Points
+from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.training import leaving, several_fits
 from keras_preempt.training.participant import Participant
 from keras_preempt.training.rehearsal import Rehearsal
@@ -83,6 +85,8 @@ class Fit:
         self._epoch_began = self._epoch_ended = self._test_began = 0.0  # ... and when that was left.
         self._interrupted = False  # By the plan under which the end is saved.
         self._snapshots = session.snapshot_taker()
+        if resumed is not None:
+            participant.explain = functools.partial(_explain, session.callbacks, rehearsal)
         self._look_again(beginning)
 
     # -- The hooks of fit. Those of a step add one and test a flag; nothing else while nothing happens. ----
@@ -292,3 +296,15 @@ class Fit:
         if not self._participant.ending.over:
             self._participant.propagation.left()
         self._participant.ending.end("its fit was left by an exception")
+
+
+def _explain(callbacks: CallbackStates, rehearsal: Rehearsal, error: BaseException) -> None:
+    """An error leaves a resumed fit: says so if it was raised in a callback whose state was not kept."""
+    if missed := callbacks.missed_by(error):
+        logger.error(
+            "The error that ends this fit was raised in a callback whose state was not kept over the restart: %s. If "
+            "it misses what it had before, give it get_state(), which returns that, and set_state(state), which takes "
+            "it back.",
+            ", ".join(missed),
+        )
+        rehearsal.state_was_missed(missed)

@@ -83,6 +83,7 @@ class Participant:
         runtime: Where boundaries are counted and rounds take place.
         listening: The sources of notices.
         termination: `config`, completed by what is known of the platform.
+        explain: Called with the error that leaves the training, before anything is done about it.
 
     Raises:
         ValueError: See `Listening`.
@@ -105,6 +106,7 @@ class Participant:
         self.events = events
         self.number = number
         self.ending = ending
+        self.explain: Callable[[BaseException], object] = _say_nothing
         self.status = Status()
         self.termination = complete(config, GENERIC)
         self.propagation = Propagation(coordinator, remote=place.workers)
@@ -134,6 +136,8 @@ class Participant:
 
         See `Propagation.settle`.
         """
+        explain, self.explain = self.explain, _say_nothing
+        explain(error)
         if self.ending.over:  # Such as the exit after a preemption.
             return error
         raised = self.propagation.settle(error)
@@ -195,6 +199,10 @@ class Participant:
         self.status.spent("hold", self.runtime.hold_seconds)
         self.status.last_saved = last_saved
         self.status.write(self.place.member, incarnation, steps)
+
+
+def _say_nothing(error: BaseException) -> None:
+    pass
 
 
 def described(error: BaseException) -> str:

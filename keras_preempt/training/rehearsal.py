@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Protocol
@@ -300,6 +300,15 @@ class Rehearsal:
 
             self._record.boundary(position, logs)
             self._record.sources(backend().datasets.hidden_sources())
+
+    def state_was_missed(self, missed: Sequence[str]) -> None:
+        """An error leaves the fit, in callbacks whose state was not kept.
+
+        Args:
+            missed: Those callbacks, and what was not kept.
+        """
+        if self._record is not None:
+            self._record.missed(missed)
 
     def close(self) -> None:
         """The fit is left."""

@@ -45,6 +45,7 @@ class StepRecord:
         size: int,
         steps_per_execution: int,
     ) -> None:
+        self._path = path
         self._file = path.open("ab", buffering=0)  # A process that is killed loses no line.
         self._capture = capture
         self._stride = 1 + size // SUMMED_AT_ONCE
@@ -132,12 +133,21 @@ class StepRecord:
         """Records what draws from a state that no checkpoint holds, as far as TensorFlow shows it."""
         self._write({"what": "sources", "found": list(found)})
 
+    def missed(self, callbacks: Iterable[str]) -> None:
+        """Records an error in callbacks whose state was not kept; the record may have ended, as training has."""
+        with self._path.open("ab", buffering=0) as file:
+            file.write(_encoded({"what": "missed", "callbacks": list(callbacks)}))
+
     def close(self) -> None:
         """Ends the record."""
         self._file.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
+        self._file.write(_encoded(line))
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    return (json.dumps(line, separators=(",", ":")) + "\n").encode()
 
 
 def record_name(incarnation: int, member: int) -> str:

@@ -41,7 +41,7 @@ def drilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def run(options: str, script: str, status: int = 0) -> str:
         Path("train.py").write_text(BEGINNING + textwrap.dedent(script))
         ended = main(["drill", *options.split(), "--", "python", "train.py"])
-        printed = capsys.readouterr().out
+        printed = "".join(capsys.readouterr())
         assert ended == status, printed
         return printed
 
@@ -121,6 +121,25 @@ def test_identical_says_which_state_it_does_not_speak_for_and_that_bytes_of_an_i
         "2 preemptions made no" in printed
     )
     assert "does not decide: fit 2 (more): w0: callbacks/CSVLogger/rows" in printed
+
+
+def test_a_restart_that_fails_in_a_callback_whose_state_was_not_kept_says_so(drilled: Drilled) -> None:
+    printed = drilled(
+        "--at step:13",
+        """
+        import io
+        class Lines(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                if epoch == 0:
+                    self.lines = io.StringIO("one")
+            def on_train_end(self, logs=None):
+                self.lines.close()
+        compiled().fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[PreemptionCallback("run"), Lines()])
+        """,
+        status=3,
+    )
+    assert "No verdict: the preempted run failed (exit code 1). Likely cause: " in printed
+    assert "a callback whose state was not kept over a restart: Lines (its attribute lines). Give it" in printed
 
 
 def test_processes_of_jax_are_compared_in_every_bit(

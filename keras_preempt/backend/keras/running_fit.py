@@ -30,7 +30,7 @@ _FIT_LOCALS = (
     "validation_data",
     "validation_steps",
 )
-_EPOCH_HOOKS = ("on_epoch_begin", "on_epoch_end")
+_HOOKS = ("on_epoch_begin", "on_epoch_end", "on_train_end")
 _OUTSIDE_STEPS = ("reset_metrics", "evaluate", "_get_metrics_result_or_logs")
 """Methods of the model that fit itself calls between the steps of an epoch and its last hook."""
 
@@ -115,8 +115,9 @@ class RunningFit:
     def guard(self, settle: Callable[[BaseException], BaseException]) -> Callable[[], None]:
         """Shows every error that is about to leave this fit to `settle`, which returns the one to raise.
 
-        These are errors of steps and of batch hooks, of the hooks of epochs, of validation, and of the metrics that are
-        read after an epoch. Call it before `take_callbacks`: it needs the container.
+        These are errors of steps and of batch hooks, of the hooks of epochs, of validation, of the metrics that are
+        read after an epoch, and of the hooks at the end of training. Call it before `take_callbacks`: it needs the
+        container.
 
         Returns:
             A function that ends the guard.
@@ -162,14 +163,14 @@ class RunningFit:
             return called
 
         vars(source)["catch_stop_iteration"] = catch_stop_iteration
-        for name in _EPOCH_HOOKS:
+        for name in _HOOKS:
             vars(self._frame_callbacks)[name] = hook(name)
         for name in _OUTSIDE_STEPS:
             vars(self._model)[name] = method(name)
 
         def end() -> None:
             vars(source).pop("catch_stop_iteration", None)
-            for name in _EPOCH_HOOKS:
+            for name in _HOOKS:
                 vars(container() or self).pop(name, None)
             for name in _OUTSIDE_STEPS:
                 vars(self._model).pop(name, None)

@@ -135,7 +135,8 @@ class Trainer:
         judge.check_arrival(report.incarnations[-1].number)
         if report.exit_code != 0:
             raise NoVerdict(
-                f"the {name} run {report.reason} (exit code {report.exit_code}).{judge.cure(report)}"
+                f"the {name} run {report.reason} (exit code {report.exit_code})."
+                f"{judge.cure(report)}{_of_missed_state(record)}"
             )
         if like is not None:
             check_same_fits(like, run)
@@ -199,6 +200,16 @@ def check_same_fits(undisturbed: DrillRun, preempted: DrillRun) -> None:
                 f"{fit.directory!r}. A restart finds no checkpoint there. Pass one that is the same in every start, "
                 "without the time or a random part in its name."
             )
+
+
+def _of_missed_state(record: RunRecord) -> str:
+    """Returns why a run has failed where that is lost state of callbacks, after a space; empty where it is not."""
+    if not (missed := record.missed):
+        return ""
+    return (
+        f" Likely cause: the error came from a callback whose state was not kept over a restart: {', '.join(missed)}. "
+        "Give it get_state(), which returns what it needs, and set_state(state), which takes it back."
+    )
 
 
 def _events(directory: str, *, optional: bool = False) -> list[dict[str, Any]]:

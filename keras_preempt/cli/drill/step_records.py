@@ -177,6 +177,19 @@ class RunRecord:
         return list(dict.fromkeys(str(name) for fit in self.fits(0) for name in fit.begin.get("unsaved", ())))
 
     @property
+    def missed(self) -> list[str]:
+        """Callbacks in which an error ended a fit after a restart over which their state was not kept."""
+        return list(
+            dict.fromkeys(
+                str(what)
+                for fit in self.all_fits()
+                for line in fit.lines
+                if line["what"] == "missed"
+                for what in line["callbacks"]
+            )
+        )
+
+    @property
     def hidden_sources(self) -> list[str]:
         """What uses state that no checkpoint holds, as far as TensorFlow shows it."""
         found = {
