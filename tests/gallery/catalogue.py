@@ -125,6 +125,23 @@ SCRIPTS = (
     ),
     Script("vision/stateless_augmentation", "seeds from a counter zipped with the images, a parallel map", 3),
     Script(
+        "vision/progressive_unfreezing",
+        "layers that a callback makes trainable, by epochs",
+        4,
+        Said("exact except.*: trainable \\(in Thaw\\)"),
+    ),
+    Script(
+        "vision/stochastic_weight_averaging",
+        "averaged weights put in by a callback, moving statistics gathered anew",
+        6,
+    ),
+    Script(
+        "vision/video_from_generator",
+        "from_generator and cache, TimeDistributed, best weights restored",
+        4,
+        Identical("exact if"),
+    ),
+    Script(
         "generative/dcgan_overriding_train_step",
         "GAN without call(), two optimizers of its own compile, a callback that generates",
         0,
@@ -143,6 +160,12 @@ SCRIPTS = (
         "generative/ddim",
         "diffusion model with a network of moving averages, Keras' global seed, plots",
         2,
+    ),
+    Script(
+        "generative/kl_annealing",
+        "the weight of a loss in a variable of the script, set by a callback",
+        5,
+        Identical("RaiseBeta"),
     ),
     Script(
         "generative/text_generation_with_miniature_gpt",
@@ -177,6 +200,11 @@ SCRIPTS = (
         2,
     ),
     Script("structured_data/imbalanced_classification", "class weights, CSVLogger, metrics of frauds", 3),
+    Script(
+        "structured_data/imbalanced_resampling",
+        "three fits with the same metric objects, class weights, sample_from_datasets of repeated shuffles",
+        8,
+    ),
     Script("structured_data/wide_deep_cross_networks", "make_csv_dataset with its own shuffling, lookups", 3),
     Script(
         "structured_data/tabular_with_py_dataset",
@@ -206,6 +234,11 @@ SCRIPTS = (
     Script("keras_recipes/endpoint_layer_pattern", "targets as inputs, the loss added by the last layer", 3),
     Script("keras_recipes/moving_average_weights", "SwapEMAWeights, moving averages of the optimizer", 5),
     Script("keras_recipes/replay_memory", "Q-learning: a fit on a random sample after each episode", 0),
+    Script(
+        "keras_recipes/learning_rate_finder",
+        "a range test that a callback collects, then one cycle of rates, from what it found",
+        4,
+    ),
     Script("guides/custom_train_step_in_tensorflow", "sample weights, nested logs of test_step", 3),
     Script(
         "guides/writing_your_own_callbacks",
@@ -231,5 +264,8 @@ SCRIPTS = (
         "guides/multi_task",
         "trainable weights of losses, nested logs of train_step, Lion",
         3,
+    ),
+    Script(
+        "guides/gradient_accumulation", "own train_step that applies the gradients of four batches at once", 3
     ),
 )

@@ -19,6 +19,7 @@ NOT_ON_JAX: Mapping[str, str] = {
             "generative/vae",
             "generative/wgan_gp",
             "guides/custom_train_step_in_tensorflow",
+            "guides/gradient_accumulation",
             "guides/multi_task",
             "keras_recipes/debugging_tips",
             "keras_recipes/trainer_pattern",
@@ -43,12 +44,15 @@ NOT_ON_JAX: Mapping[str, str] = {
     "structured_data/wide_deep_cross_networks": "its model takes strings, of which JAX has none",
     "keras_recipes/endpoint_layer_pattern": "Keras itself fails in a layer that updates a metric with its targets",
     "guides/custom_metrics": "the result of its metric is a variable, and JAX needs the value",
+    "vision/progressive_unfreezing": "Keras itself fails there in the first step after layers became trainable",
     "graph/gnn_citations": "its layers are written with operations of TensorFlow",
     "keras_recipes/memory_efficient_embeddings": "its layers are written with operations of TensorFlow",
 }
 """Why a script cannot run on JAX, with or without this package."""
 
-OTHERWISE: Mapping[str, Identical | Said] = {}
+OTHERWISE: Mapping[str, Identical | Said] = {
+    "generative/kl_annealing": Said("RaiseBeta"),  # A step keeps the value of a variable that no model holds.
+}
 """The scripts of which something else is promised."""
 
 
