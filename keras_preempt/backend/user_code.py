@@ -1,4 +1,4 @@
-"""Which code is the user's own, and not of an installed library."""
+"""Which code is the user's own, and what it refers to. Objects are looked at without asking them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import site
 import sys
 import sysconfig
+from collections.abc import Mapping
 from functools import cache
+from types import FunctionType
+from typing import Any
 
 
 @cache
@@ -22,3 +25,33 @@ def _installed() -> tuple[str, ...]:
 def is_installed(file: str) -> bool:
     """Whether a file of code belongs to Python, to Keras or TensorFlow, to this package, or to an installed library."""
     return file.startswith((*_installed(), "<")) or f"{os.sep}site-packages{os.sep}" in file
+
+
+def is_of_keras(kind: type) -> bool:
+    """Whether a class is Keras' own, or Python's."""
+    return kind.__module__.partition(".")[0] in ("keras", "builtins")
+
+
+def is_a(value: Any, *kinds: type) -> bool:
+    """Like isinstance; a stand-in for another object, which would load it, is not asked for its `__class__`."""
+    return issubclass(type(value), kinds)
+
+
+def attributes(value: Any) -> Mapping[str, Any]:
+    """Returns the attributes of an object without asking it."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def enclosed(function: FunctionType) -> dict[str, Any]:
+    """Returns the variables of an enclosing function that a function uses."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # Not assigned yet.
+            continue
+    return found

@@ -21,10 +21,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preempt.backend.keras.callbacks import attributes_of_keras, is_of_keras
+from keras_preempt.backend.keras.callbacks import attributes_of_keras
+from keras_preempt.backend.user_code import attributes, is_of_keras
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state.attribute_values import CONTAINERS, NotPlainError, Reader, Writer
-from keras_preempt.state.callback_code import attributes
 from keras_preempt.state.changed_names import clock_attributes
 
 KEEPS = "keeps_state"

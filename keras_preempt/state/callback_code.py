@@ -8,17 +8,17 @@ is not told apart, so that more is found than is there; what cannot be read coul
 from __future__ import annotations
 
 import builtins
-import dis
 import functools
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import keras
 
-from keras_preempt.backend.user_code import is_installed
+from keras_preempt.backend.bytecode import names_in, steps_within
+from keras_preempt.backend.user_code import attributes, enclosed, is_a, is_installed
 
 TEST_HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
 """The hooks of a validation."""
@@ -64,17 +64,14 @@ _MOST = 500
 """Functions that are read at most."""
 
 
-def may_change_weights(of: keras.callbacks.Callback | keras.Model, methods: Iterable[str]) -> bool:
+def may_change_weights(of: keras.callbacks.Callback | keras.Model, methods: Collection[str]) -> bool:
     """Whether methods, as the user has written them, could change the weights of the model.
 
     Args:
         of: A callback that `fit` has given its model, or the model itself.
         methods: Their names, such as those of hooks.
     """
-    found = Reading(of)
-    for name in methods:
-        found.method(name)
-    return found.changes_weights()
+    return Reading(of, methods).changes_weights()
 
 
 def may_assign(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
@@ -83,101 +80,96 @@ def may_assign(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
 
 
 class Reading:
-    """All that is reachable from some methods of an object."""
+    """All that is reachable from some methods of an object, as far as the user has written them.
 
-    def __init__(self, of: Any) -> None:
+    Args:
+        of: The object.
+        methods: The names of the methods.
+
+    Attributes:
+        names: What it names.
+        unread: Whether there was code that cannot be read.
+    """
+
+    def __init__(self, of: Any, methods: Collection[str]) -> None:
         self._of = of
         self._root = _root(type(of).__module__)
         self._functions: dict[CodeType, FunctionType] = {}
-        self._names: set[str] = set()
+        self.names: set[str] = set()
         self._owners: dict[int, Any] = {id(of): of}
-        self._looked_up: set[tuple[int, str]] = set()
-        self._unread = self._foreign = False
-
-    def method(self, name: str) -> None:
-        """Begins to read at a method, if the user has written it."""
-        for function in written_methods(self._of, name):
-            self._found(function)
+        self._looked_up: dict[int, set[str]] = {}
+        self.unread = self._foreign = False
+        written = [vars(each) for each in type(of).__mro__ if not _is_of(each.__module__, {"keras"})]
+        for place in (attributes(of), *written):
+            for name in methods:
+                self._found(place.get(name))
 
     def changes_weights(self) -> bool:
         """Reads on until that is found or nothing is left to read."""
-        before: tuple[int, ...] = ()
-        while not self._could_change() and before != (before := self._size()):
-            for owner in list(self._owners.values()):
-                for name in list(self._names):
-                    self._look_up(owner, name)
+        self._read_on(self._could_change)
         return self._could_change()
 
     def everything(self) -> list[FunctionType]:
         """Reads on until nothing is left to read; returns all functions."""
-        before: tuple[int, ...] = ()
-        while before != (before := self._size()) and len(self._functions) <= _MOST:
-            for owner in list(self._owners.values()):
-                for name in list(self._names):
-                    self._look_up(owner, name)
+        self._read_on(lambda: len(self._functions) > _MOST)
         return list(self._functions.values())
 
-    @property
-    def names(self) -> set[str]:
-        """What they name."""
-        return self._names
+    def _read_on(self, enough: Callable[[], bool]) -> None:
+        size = 0, 0, 0
+        while not enough() and size != (size := (len(self._functions), len(self.names), len(self._owners))):
+            for owner in list(self._owners.values()):
+                self._look_up(owner)
 
     @property
     def objects(self) -> list[Any]:
         """The user's objects and classes whose methods they may call."""
         return [
-            owner for owner in self._owners.values() if not _is(owner, ModuleType) and owner is not self._of
+            owner for owner in self._owners.values() if not is_a(owner, ModuleType) and owner is not self._of
         ]
 
-    @property
-    def unread(self) -> bool:
-        """Whether there was code that cannot be read."""
-        return self._unread
-
-    def _size(self) -> tuple[int, ...]:
-        return len(self._functions), len(self._names), len(self._owners)
-
     def _could_change(self) -> bool:
-        if self._unread or self._names & _CHANGING:
+        if self.unread or self.names & _CHANGING:
             return True
-        return self._foreign and not self._names.isdisjoint({"model", "_model"})
+        return self._foreign and not self.names.isdisjoint({"model", "_model"})
 
-    def _look_up(self, owner: Any, name: str) -> None:
-        if (id(owner), name) in self._looked_up:
-            return
-        self._looked_up.add((id(owner), name))
-        if _is(owner, ModuleType):
-            self._found(vars(owner).get(name))
-            return
-        kind = owner if _is(owner, type) else type(owner)
-        if kind is not owner:
-            self._found(attributes(owner).get(name))
-        for each in kind.__mro__:
-            if not _is_of(each.__module__, _HARMLESS):
-                self._found(vars(each).get(name))
-        if owner is self._of and name in ("model", "_model", "optimizer"):
-            model = (
-                keras.callbacks.Callback.model.fget(owner) if _is(owner, keras.callbacks.Callback) else owner
-            )
-            self._own(attributes(model).get("optimizer") if name == "optimizer" else model)
+    def _look_up(self, owner: Any) -> None:
+        """Looks for what an object, class or module has under the names that were not looked for yet."""
+        names = self.names - self._looked_up.get(id(owner), set())
+        self._looked_up[id(owner)] = self.names.copy()
+        kind = owner if is_a(owner, type) else type(owner)
+        if is_a(owner, ModuleType):
+            places = [vars(owner)]
+        else:
+            places = [attributes(owner)] if kind is not owner else []
+            places += [vars(each) for each in kind.__mro__ if not _is_of(each.__module__, _HARMLESS)]
+        for place in places:
+            for name in place.keys() & names:
+                self._found(place.get(name))
+        if owner is self._of:
+            callback = is_a(owner, keras.callbacks.Callback)
+            model = keras.callbacks.Callback.model.fget(owner) if callback else owner
+            if not names.isdisjoint({"model", "_model"}):
+                self._own(model)
+            if "optimizer" in names:
+                self._own(attributes(model).get("optimizer"))
 
     def _found(self, value: Any) -> None:
         """A value that code names."""
-        if _is(value, (staticmethod, classmethod, MethodType)):
+        if is_a(value, staticmethod, classmethod, MethodType):
             self._found(value.__func__)
-            value = value.__self__ if _is(value, MethodType) else None
-        if _is(value, functools.partial):
+            value = value.__self__ if is_a(value, MethodType) else None
+        if is_a(value, functools.partial):
             for each in (value.func, *value.args, *value.keywords.values()):
                 self._found(each)
-        elif _is(value, property):
+        elif is_a(value, property):
             self._found(value.fget)
             self._found(value.fset)
-        elif _is(value, FunctionType):
+        elif is_a(value, FunctionType):
             self._read(value)
-        elif _is(value, ModuleType):
+        elif is_a(value, ModuleType):
             self._of_module(value, value.__name__)
-        elif _is(value, BuiltinFunctionType):
-            self._unread |= not _is_of(value.__module__ or "builtins", _HARMLESS)
+        elif is_a(value, BuiltinFunctionType):
+            self.unread |= not _is_of(value.__module__ or "builtins", _HARMLESS)
         elif type(value) in (list, tuple, set, frozenset, dict):
             for each in itertools.islice(value.values() if type(value) is dict else value, _MOST):
                 self._own(each)
@@ -186,14 +178,14 @@ class Reading:
 
     def _own(self, value: Any) -> None:
         """An object, or a class, whose methods may be called."""
-        kind = value if _is(value, type) else type(value)
-        if _is(value, (FunctionType, MethodType, functools.partial)):
+        kind = value if is_a(value, type) else type(value)
+        if is_a(value, FunctionType, MethodType, functools.partial):
             self._found(value)
         elif issubclass(kind, keras.callbacks.SwapEMAWeights):
-            self._unread = True
+            self.unread = True
         elif any(not _is_of(each.__module__, _HARMLESS) for each in kind.__mro__):
             self._owners.setdefault(id(value), value)
-            self._names |= {"__init__"} if kind is value else {"__call__"}
+            self.names |= {"__init__"} if kind is value else {"__call__"}
             self._of_module(None, kind.__module__)
 
     def _of_module(self, module: ModuleType | None, name: str) -> None:
@@ -210,77 +202,19 @@ class Reading:
         if function.__code__ in self._functions or _is_of(function.__module__, _HARMLESS):
             return
         self._functions[function.__code__] = function
-        self._unread |= len(self._functions) > _MOST
-        self._names |= names_in(function.__code__)
+        self.unread |= len(self._functions) > _MOST
+        self.names |= names_in(function.__code__)
         for value in (*enclosed(function).values(), *(function.__defaults__ or ())):
             self._found(value)
         self._of_module(None, function.__module__ or "")
-        for opname, name in _loads(function.__code__):
-            if opname == "IMPORT_NAME":
-                module = sys.modules.get(name)
-                self._unread |= module is None and not _is_of(name, _HARMLESS)
+        for step in steps_within(function.__code__, classes=False):
+            if step.does == "IMPORT_NAME":
+                module = sys.modules.get(step.name)
+                self.unread |= module is None and not _is_of(step.name, _HARMLESS)
                 self._found(module)
-            elif name in function.__globals__:
-                self._found(function.__globals__[name])
-            elif not hasattr(builtins, name):
-                self._unread = True
-
-
-def written_methods(of: Any, name: str) -> Iterator[Any]:
-    """Yields what is called as a method of an object, and what that could call of its base classes.
-
-    Keras' own functions are not among them.
-    """
-    if (given := attributes(of).get(name)) is not None:
-        yield given
-    for kind in type(of).__mro__:
-        if name in vars(kind) and not _is_of(kind.__module__, {"keras"}):
-            yield vars(kind)[name]
-
-
-def names_in(code: CodeType) -> set[str]:
-    """Returns what code, and code that is defined in it, names; texts too, as `getattr` may be given them."""
-    found = set(code.co_names)
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            found |= names_in(each)
-        elif isinstance(each, str) and each.isidentifier():
-            found.add(each)
-    return found
-
-
-def enclosed(function: FunctionType) -> Mapping[str, Any]:
-    """Returns the variables of an enclosing function that a function uses."""
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # Not assigned yet.
-            continue
-    return found
-
-
-def _loads(code: CodeType) -> Iterator[tuple[str, str]]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME"):
-            yield instruction.opname, str(instruction.argval)
-    for each in code.co_consts:
-        if isinstance(each, CodeType) and "__qualname__" not in each.co_names:  # Not the body of a class.
-            yield from _loads(each)
-
-
-def attributes(value: Any) -> Mapping[str, Any]:
-    """Returns the attributes of an object without asking it."""
-    try:
-        found = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return {}
-    return found if type(found) is dict else {}
-
-
-def _is(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Whether a value is one of those; a stand-in for another object, which would load it, is not asked."""
-    return issubclass(type(value), kinds)
+            elif step.does == "LOAD_GLOBAL":
+                self.unread |= step.name not in function.__globals__ and not hasattr(builtins, step.name)
+                self._found(function.__globals__.get(step.name))
 
 
 def _root(module: str) -> str:

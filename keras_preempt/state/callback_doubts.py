@@ -9,10 +9,11 @@ from types import FunctionType
 
 import keras
 
-from keras_preempt.backend.keras.callbacks import is_of_keras, stored_attributes
+from keras_preempt.backend.bytecode import stored_attributes
+from keras_preempt.backend.user_code import attributes, enclosed, is_of_keras
 from keras_preempt.state.attribute_values import CONTAINERS
 from keras_preempt.state.attributes import Attributes, is_same_in_each_start
-from keras_preempt.state.callback_code import Reading, attributes, enclosed
+from keras_preempt.state.callback_code import Reading
 from keras_preempt.state.changed_names import MUTATORS, changed_outside
 
 _GOING_ON = (io.IOBase, threading.Thread, keras.Variable, keras.Metric)
@@ -27,9 +28,7 @@ def unkept(callback: keras.callbacks.Callback, kept: Attributes, name: str) -> I
         kept: The attributes that are kept.
         name: How they call it.
     """
-    reading = Reading(callback)
-    for hook in _hooks(callback):
-        reading.method(hook)
+    reading = Reading(callback, _hooks(callback))
     functions = [each for each in reading.everything() if each.__name__ != "__init__"]
     found = [
         *_attributes(reading, functions, kept, name),

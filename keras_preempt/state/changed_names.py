@@ -1,15 +1,19 @@
-"""What the code of callbacks changes, and which of it comes from a clock. Read from the code, line by line."""
+"""What the code of callbacks changes and sets, and which of it comes from a clock. It is read step by step.
+
+A chain of attributes such as `self.model.loss.beta` is followed within one function. What is set through a variable
+that holds a list or a dictionary is not seen.
+"""
 
 from __future__ import annotations
 
-import dis
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
-from keras_preempt.backend.keras.callbacks import is_of_keras
+from keras_preempt.backend.bytecode import Step, inner, steps, within
+from keras_preempt.backend.user_code import is_of_keras
 from keras_preempt.state.attribute_values import CONTAINERS
 
 _CLOCKS = frozenset(
@@ -27,8 +31,15 @@ MUTATORS = frozenset(
 )
 """Methods that change the content of what they are called on."""
 
-_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
-_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+_NOT_READ_BY_A_STEP = frozenset(
+    {"stop_training", "stop_evaluating", "stop_predicting", "learning_rate", "lr", "history"}
+)
+"""What a step does not read, or reads from a variable."""
+
+BY_NAME = "what setattr sets"
+"""Stands for a name that the code does not show."""
+
+_GLOBAL = "global"
 
 
 @dataclass
@@ -63,48 +74,35 @@ def clock_attributes(kind: type) -> frozenset[str]:
 
 
 def _lines(code: CodeType, function: str) -> Iterator[_Line]:
-    lines: dict[int | None, _Line] = {}
-    number: int | None = None
-    loaded: list[str] = []
-    for instruction in dis.get_instructions(code):
-        if (at := _line_of(instruction)) is not None and at != number:
-            number, loaded = at, []
-        line = lines.setdefault(number, _Line())
-        name, opname = str(instruction.argval), instruction.opname
-        if opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
-            line.used |= {f"{function} {each}" for each in _names(instruction.argval)} - {f"{function} self"}
-        elif opname in _ATTRIBUTES:
-            if name in MUTATORS:
-                line.set |= set(loaded[-1:])
-            elif name in _CLOCKS:
-                line.clock = True
-            else:
-                line.used.add(f".{name}")
-                loaded.append(f".{name}")
-        elif opname == "LOAD_GLOBAL":
-            line.clock |= name in _CLOCKS - {"time"}
-        elif opname == "STORE_SUBSCR":
-            line.set |= set(loaded)
-        if opname.startswith(("STORE_FAST", "STORE_DEREF")):
-            line.set |= {f"{function} {each}" for each in _names(instruction.argval)[:1]}
-        elif opname == "STORE_ATTR":
-            line.set.add(f".{name}")
-        elif opname == "RETURN_VALUE":
-            line.set.add(f".{function}")
-    yield from lines.values()
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _lines(each, function)
-
-
-def _line_of(instruction: Any) -> int | None:
-    number = getattr(instruction, "line_number", None)  # From Python 3.13 on.
-    found = number if number is not None else instruction.starts_line
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
-
-
-def _names(argval: Any) -> list[str]:
-    return [str(each) for each in argval] if isinstance(argval, tuple) else [str(argval)]
+    for each in within(code):
+        number = 0
+        loaded: list[str] = []
+        lines: dict[int, _Line] = {}
+        for step in steps(each):
+            if step.line != number:
+                number, loaded = step.line, []
+            line = lines.setdefault(number, _Line())
+            if step.does in ("LOAD_FAST", "LOAD_DEREF") and step.name != "self":
+                line.used.add(f"{function} {step.name}")
+            elif step.does == "LOAD_ATTR":
+                if step.name in MUTATORS:
+                    line.set |= set(loaded[-1:])
+                elif step.name in _CLOCKS:
+                    line.clock = True
+                else:
+                    line.used.add(f".{step.name}")
+                    loaded.append(f".{step.name}")
+            elif step.does == "LOAD_GLOBAL":
+                line.clock |= step.name in _CLOCKS - {"time"}
+            elif step.does == "STORE_SUBSCR":
+                line.set |= set(loaded)
+            elif step.does in ("STORE_FAST", "STORE_DEREF"):
+                line.set.add(f"{function} {step.name}")
+            elif step.does == "STORE_ATTR":
+                line.set.add(f".{step.name}")
+            elif step.does == "RETURN_VALUE":
+                line.set.add(f".{function}")
+        yield from lines.values()
 
 
 def changed_outside(function: FunctionType, enclosed: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -115,28 +113,88 @@ def changed_outside(function: FunctionType, enclosed: Mapping[str, Any]) -> Iter
         enclosed: The variables of an enclosing function that it uses.
     """
     outside = {**function.__globals__, **enclosed}
-    for code in _codes(function.__code__):
+    for code in within(function.__code__):
         held: tuple[str, Any] | None = None
         containers: list[tuple[str, Any]] = []
-        for instruction in dis.get_instructions(code):
-            name, opname = str(instruction.argval), instruction.opname
-            if opname == "STORE_GLOBAL" or (opname == "STORE_DEREF" and name in enclosed):
+        for step in steps(code):
+            name = step.name
+            if step.does == "STORE_GLOBAL" or (step.does == "STORE_DEREF" and name in enclosed):
                 yield name, None
-            elif opname in _LOADS and name in outside:
+            elif step.does in ("LOAD_GLOBAL", "LOAD_DEREF") and name in outside:
                 held = name, outside[name]
                 if type(held[1]) in CONTAINERS:
                     containers.append(held)
-            elif opname in _ATTRIBUTES:
+            elif step.does == "LOAD_ATTR":
                 if held is not None and name in MUTATORS and type(held[1]) in CONTAINERS:
                     yield held
                 held = None
-            elif opname == "STORE_SUBSCR":
+            elif step.does == "STORE_SUBSCR":
                 yield from containers
                 containers = []
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
+def set_by(code: CodeType, this: str | None) -> Iterator[tuple[str, bool]]:
+    """Yields the name of each thing that code sets and that is not its callback's, and whether it is a variable.
+
+    Args:
+        code: Of a function.
+        this: The name of the callback in it; None if it is no method of one.
+    """
+    done = steps(code)
+    for number, (does, name, _, _) in enumerate(done):
+        if does == "STORE_GLOBAL" or (does == "STORE_DEREF" and name in code.co_freevars):
+            yield name, True
+        elif does == "STORE_ATTR" and name not in _NOT_READ_BY_A_STEP:
+            if _chain(_before_copy(done[:number])) != [this]:
+                yield name, False
+        elif does == "STORE_SUBSCR":
+            chain = _chain(_before_value(done[:number]))
+            if chain[0] == _GLOBAL:
+                yield chain[-1], True
+            elif chain[0] and len(chain) > (2 if chain[0] == this else 1):
+                yield chain[-1], False
+        elif does == "LOAD_GLOBAL" and name == "setattr":
+            to = [each for each in done[number + 1 : number + 4] if each.does != "PUSH_NULL"][:2]
+            if _chain(to[:1]) != [this] or to[1].does == "LOAD_ATTR":
+                yield BY_NAME, False
+    for each in inner(code, classes=False):
+        yield from set_by(each, this if this in each.co_freevars else None)
+
+
+def _chain(before: Sequence[Step]) -> list[str]:
+    """Returns the names of the expression that steps end with: `["self", "model", "loss"]`.
+
+    The first name is empty if it is not that of a variable, and `_GLOBAL` before that of a global one.
+    """
+    chain: list[str] = []
+    while before:
+        last, before = before[-1], before[:-1]
+        if last.does == "LOAD_ATTR":
+            chain.insert(0, last.name)
+        elif last.does == "BINARY_SUBSCR":
+            before = _before_value(before)
+        elif last.does in ("LOAD_FAST", "LOAD_DEREF"):
+            return [last.name, *chain]
+        elif last.does == "LOAD_GLOBAL":
+            return [_GLOBAL, last.name, *chain]
+        else:
+            break
+    return ["", *chain]
+
+
+def _before_copy(before: Sequence[Step]) -> Sequence[Step]:
+    """Returns the steps that name the object of `object.name += value`, which copies it before it reads it."""
+    if not before or before[-1].does != "SWAP":
+        return before
+    copies = [number for number, each in enumerate(before) if each.does == "COPY"]
+    return before[: copies[-1]] if copies else before
+
+
+def _before_value(before: Sequence[Step]) -> Sequence[Step]:
+    """Returns the steps before those that have put the last value on the stack."""
+    missing = 1
+    for number in range(len(before) - 1, -1, -1):
+        missing -= before[number].adds
+        if missing <= 0:
+            return before[:number]
+    return ()

@@ -88,6 +88,11 @@ class OfList(Annealing):
         self.model.weights_of[0] = 0.5
 
 
+class OfFoundItem(Annealing):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.weights_of[min(0, epoch)] = 0.5
+
+
 class OfScript(Annealing):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         global WEIGHT
@@ -162,6 +167,7 @@ def test_the_step_reads_what_callbacks_set_before_it(kind: type[Annealing], tmp_
     [
         (OfModel, "kl_weight (in OfModel)"),
         (ByMethod, "kl_weight (in ByMethod)"),
+        (OfFoundItem, "weights_of (in OfFoundItem)"),
         (Unfreezing, "trainable (in Unfreezing)"),
         (Recording, ""),
     ],

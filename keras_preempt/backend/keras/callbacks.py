@@ -5,13 +5,15 @@ Verified with Keras 3.8.0 to 3.15.1.
 
 from __future__ import annotations
 
-import dis
 import functools
 from collections.abc import Iterable
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import keras
+
+from keras_preempt.backend.bytecode import stored_attributes
+from keras_preempt.backend.user_code import is_of_keras
 
 CALLBACK_STATE: dict[type, tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
@@ -36,11 +38,6 @@ STATELESS_CALLBACKS: tuple[type, ...] = (
 """Callbacks of Keras that keep nothing on which the next epoch depends."""
 
 
-def is_of_keras(kind: type) -> bool:
-    """Whether a class is Keras' own, or Python's."""
-    return kind.__module__.partition(".")[0] in ("keras", "builtins")
-
-
 @functools.cache
 def attributes_of_keras(kind: type) -> frozenset[str]:
     """Returns the attributes of a callback that Keras' own classes among its base classes set.
@@ -54,13 +51,6 @@ def attributes_of_keras(kind: type) -> frozenset[str]:
             if isinstance(function, FunctionType):
                 found |= stored_attributes(function.__code__)
     return frozenset(found)
-
-
-def stored_attributes(code: CodeType) -> set[str]:
-    """Returns the attributes that code sets, and code that is defined in it, of whatever object."""
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    stored = {str(each.argval) for each in dis.get_instructions(code) if each.opname == "STORE_ATTR"}
-    return stored.union(*map(stored_attributes, inner))
 
 
 def flush_summaries(callback: keras.callbacks.TensorBoard) -> None:

@@ -6,7 +6,6 @@ libraries do is not followed, so nothing found means nothing.
 
 from __future__ import annotations
 
-import dis
 import functools
 import gc
 import inspect
@@ -18,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import (
     BuiltinMethodType,
-    CellType,
     CodeType,
     FunctionType,
     GeneratorType,
@@ -29,7 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.backend.user_code import is_installed
+from keras_preempt.backend.bytecode import inner, steps
+from keras_preempt.backend.user_code import attributes, enclosed, is_a, is_installed
 
 _GLOBAL_STATES = {id(draw.__self__) for draw in (random.random, np.random.rand)}  # type: ignore[attr-defined]
 """What Python's and NumPy's functions that draw from a global state are methods of, by identity."""
@@ -42,11 +41,11 @@ _SEEDS = ("seed", "setstate", "set_state")
 
 _NO_DRAWS = ("getstate", "get_state", "get_bit_generator", "set_bit_generator")
 
-_NOTHING = ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "POP_TOP", "PUSH_NULL", "RESUME", "SWAP")
-"""Instructions that leave what was named last as it is."""
+_NOTHING = ("POP_TOP", "PUSH_NULL", "SWAP")
+"""Steps that leave what was named last as it is."""
 
 _KEPT = ("BUILD_", "JUMP_", "RETURN_", "STORE_")
-"""How instructions begin that keep a function instead of calling it or handing it on."""
+"""How steps begin that keep a function instead of calling it or handing it on."""
 
 _DEEPEST = 6  # Objects of libraries that hold objects of libraries that hold the user's function.
 _MOST = 200  # Functions that are read.
@@ -93,38 +92,36 @@ def global_draw(*behind: Any, owner: type | None = None) -> str:
 
 def _codes_of(value: Any, owner: type | None, depth: int) -> Iterator[_Code]:
     """Yields the user's code behind an object; through at most `depth` objects of libraries."""
-    if _is(value, MethodType):
+    if is_a(value, MethodType):
         yield from _codes_of(value.__func__, type(value.__self__), depth)
         if depth and _is_of_library(type(value.__self__)):
             yield from _codes_of(value.__self__, None, depth - 1)
-    elif _is(value, FunctionType):
+    elif is_a(value, FunctionType):
         function = inspect.unwrap(value)
-        cells = dict(
-            zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=False)
-        )
+        cells = enclosed(function)
         if not is_installed(function.__code__.co_filename):
             yield _Code(function.__code__, function.__globals__, _defaults(function) | cells, owner)
         elif depth:
             for each in cells.values():
                 yield from _codes_of(each, None, depth - 1)
-    elif _is(value, GeneratorType):
+    elif is_a(value, GeneratorType):
         if value.gi_frame is not None and not is_installed(value.gi_code.co_filename):
             yield _Code(value.gi_code, value.gi_frame.f_globals, {}, owner)
-    elif _is(value, functools.partial):
+    elif is_a(value, functools.partial):
         yield from _codes_of(value.func, owner, depth)
     elif depth and (type(value) is tuple or _is_iterator_of_python(type(value))):
         for each in gc.get_referents(value):
             yield from _codes_of(each, owner, depth - 1)
     elif depth and _is_of_library(type(value)):
-        for each in getattr(value, "__dict__", {}).values():
+        for each in attributes(value).values():
             yield from _codes_of(each, None, depth - 1)
-    elif _is(call := inspect.getattr_static(type(value), "__call__", None), FunctionType):
+    elif is_a(call := inspect.getattr_static(type(value), "__call__", None), FunctionType):
         yield from _codes_of(call, type(value), depth)
 
 
 def _is_global(value: Any) -> bool:
     """Whether a value is a function of Python's or NumPy's global random state."""
-    if _is(value, BuiltinMethodType, MethodType) and id(value.__self__) in _GLOBAL_STATES:
+    if is_a(value, BuiltinMethodType, MethodType) and id(value.__self__) in _GLOBAL_STATES:
         return True
     return id(value) in _DRAW_THROUGH or value is np.random.seed
 
@@ -136,24 +133,12 @@ def _defaults(function: FunctionType) -> dict[str, Any]:
     return dict(zip(names[len(names) - len(given) :], given, strict=True)) | (function.__kwdefaults__ or {})
 
 
-def _is(value: Any, *kinds: type) -> bool:
-    """Like isinstance, without asking the value for its `__class__`."""
-    return issubclass(type(value), kinds)
-
-
 def _is_iterator_of_python(kind: type) -> bool:
     return kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
 
 
 def _is_of_library(kind: type) -> bool:
     return kind.__module__.startswith(("tensorflow.", "keras."))
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # Not set yet.
-        return None
 
 
 def _named_in(code: CodeType, read: _Code, local: dict[str, Any]) -> Iterator[tuple[int, Any, type | None]]:
@@ -171,33 +156,32 @@ def _named_in(code: CodeType, read: _Code, local: dict[str, Any]) -> Iterator[tu
         local[code.co_varnames[0]] = _Instance(read.owner)
     found: Any = None
     imported: Any = None
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in _NOTHING]
-    for instruction, following in itertools.zip_longest(instructions, instructions[1:]):
-        kind, name = instruction.opname, str(instruction.argval)
+    done = [step for step in steps(code) if step.does not in _NOTHING]
+    for step, following in itertools.zip_longest(done, done[1:]):
+        does, name = step.does, step.name
         owner = None
-        if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if does == "LOAD_GLOBAL":
             found = local.get(name, read.globals.get(name))
-        elif kind.startswith(("LOAD_FAST", "LOAD_DEREF")):
+        elif does in ("LOAD_FAST", "LOAD_DEREF"):
             found = local.get(name)
-        elif kind == "IMPORT_NAME":
+        elif does == "IMPORT_NAME":
             found = imported = sys.modules.get(name)
-        elif kind == "IMPORT_FROM":
+        elif does == "IMPORT_FROM":
             found = _attribute(imported, name)[0]
-        elif kind in ("LOAD_ATTR", "LOAD_METHOD"):
+        elif does == "LOAD_ATTR":
             found, owner = _attribute(found, name)
-        elif kind.startswith("STORE_"):
-            if _is(found, ModuleType) and found.__name__.partition(".")[0] == name:
+        elif does.startswith("STORE_"):
+            if is_a(found, ModuleType) and found.__name__.partition(".")[0] == name:
                 found = sys.modules.get(name)  # "import numpy.random" binds numpy.
             local[name], found = found, None
         else:
             found = None
         # One that is only given a name may be one of several, which of them depends on what cannot be seen.
-        named_only = following is not None and following.opname.startswith(_KEPT)
+        named_only = following is not None and following.does.startswith(_KEPT)
         if found is not None and not (named_only and _is_global(found)):
-            yield _line(code, instruction.offset), found, owner
-    for inner in code.co_consts:
-        if _is(inner, CodeType):
-            yield from _named_in(inner, read, dict(local))
+            yield step.line, found, owner
+    for each in inner(code):
+        yield from _named_in(each, read, dict(local))
 
 
 class _Instance:
@@ -209,21 +193,17 @@ class _Instance:
 
 def _attribute(value: Any, name: str) -> tuple[Any, type | None]:
     """Returns what a module has under a name, or a method of an object's class, and that class; None if unknown."""
-    if _is(value, ModuleType):
+    if is_a(value, ModuleType):
         loaded = sys.modules.get(
             str(vars(value).get("__name__")), value
         )  # If it stands for one that is loaded late.
         return vars(value).get(name, vars(loaded).get(name)), None
     if value is None:
         return None, None
-    kind = value.kind if _is(value, _Instance) else value if _is(value, type) else type(value)
+    kind = value.kind if is_a(value, _Instance) else value if is_a(value, type) else type(value)
     found = inspect.getattr_static(kind, name, None)
-    if _is(found, staticmethod, classmethod):
+    if is_a(found, staticmethod, classmethod):
         found = found.__func__
-    if _is(found, property):
+    if is_a(found, property):
         found = found.fget
-    return (found, kind) if _is(found, FunctionType) else (None, None)
-
-
-def _line(code: CodeType, offset: int) -> int:
-    return next((line for start, end, line in code.co_lines() if start <= offset < end and line), 0)
+    return (found, kind) if is_a(found, FunctionType) else (None, None)
