@@ -8,8 +8,7 @@ from types import CodeType, FunctionType
 
 import keras
 
-from keras_preempt.backend.keras.callbacks import is_of_keras
-from keras_preempt.state.callback_code import attributes
+from keras_preempt.backend.user_code import attributes, is_of_keras
 
 
 def missed_by(
