@@ -25,13 +25,11 @@ from keras_preempt.backend.keras.callbacks import attributes_of_keras
 from keras_preempt.backend.user_code import attributes, is_of_keras
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state.attribute_values import CONTAINERS, NotPlainError, Reader, Writer
+from keras_preempt.state.callback_cure import cure
 from keras_preempt.state.changed_names import clock_attributes
 
 KEEPS = "keeps_state"
 """The attribute that is False on a class whose attributes are not to be kept."""
-
-STATE_CURE = "Give them get_state() and set_state(state); without any state, get_state() returns {}"
-"""What to do about callbacks whose state is not kept."""
 
 logger = logging.getLogger("keras_preempt")
 
@@ -122,7 +120,7 @@ class Attributes:
             member: The number of this worker.
         """
         if new := [] if member else self.newly_unkept():
-            what = f"{', '.join(new)} cannot be kept over a restart. {STATE_CURE}"
+            what = f"{', '.join(new)} cannot be kept over a restart. {cure(new)}"
             logger.warning("Perhaps not exact after a preemption: %s.", what)
 
     def _not_plain(self) -> Iterator[tuple[str, str, Any, str]]:

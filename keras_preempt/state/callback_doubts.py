@@ -14,6 +14,7 @@ from keras_preempt.backend.user_code import attributes, enclosed, is_of_keras
 from keras_preempt.state.attribute_values import CONTAINERS
 from keras_preempt.state.attributes import Attributes, is_same_in_each_start
 from keras_preempt.state.callback_code import Reading
+from keras_preempt.state.callback_cure import title
 from keras_preempt.state.changed_names import MUTATORS, changed_outside
 
 _GOING_ON = (io.IOBase, threading.Thread, keras.Variable, keras.Metric)
@@ -37,8 +38,7 @@ def unkept(callback: keras.callbacks.Callback, kept: Attributes, name: str) -> I
     ]
     if reading.unread:
         found.append("code that cannot be read")
-    title = type(callback).__name__
-    yield from (f"{title} ({each})" for each in dict.fromkeys(found))
+    yield from (f"{title(callback)}{each})" for each in dict.fromkeys(found))
 
 
 def _hooks(callback: keras.callbacks.Callback) -> set[str]:

@@ -57,7 +57,7 @@ def doubt_of_validation(data: object, parts: Sequence[Ingredient]) -> tuple[str,
 def doubt_of_batches(dataset: Any) -> tuple[str, str] | None:
     """Returns the same of a `keras.utils.PyDataset`."""
     kind = type(dataset)
-    if not (where := data_code.global_draw(kind.__getitem__, owner=kind)):
+    if not (where := data_code.global_draw(kind.__getitem__, owner=dataset)):
         return None
     return (
         f"{kind.__name__} draws from Python's or NumPy's global random state, some batches ahead of training "

@@ -20,6 +20,7 @@ from keras_preempt.backend.keras.model_parts import steps_done
 from keras_preempt.process.words import numbered
 from keras_preempt.report.events import Milestones
 from keras_preempt.report.tensorboard import Points
+from keras_preempt.state.callback_cure import cure
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.training import leaving, several_fits
 from keras_preempt.training.participant import Participant
@@ -302,9 +303,9 @@ def _explain(callbacks: CallbackStates, rehearsal: Rehearsal, error: BaseExcepti
     """An error leaves a resumed fit: says so if it was raised in a callback whose state was not kept."""
     if missed := callbacks.missed_by(error):
         logger.error(
-            "The error that ends this fit was raised in a callback whose state was not kept over the restart: %s. If "
-            "it misses what it had before, give it get_state(), which returns that, and set_state(state), which takes "
-            "it back.",
+            "The error that ends this fit was raised in a callback whose state was not kept over the restart: %s. It "
+            "may miss what it had before. %s.",
             ", ".join(missed),
+            cure(missed),
         )
         rehearsal.state_was_missed(missed)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from keras_preempt.state.attributes import STATE_CURE
+from keras_preempt.state.callback_cure import cure
 from keras_preempt.state.input_promise import InputPromise
 from keras_preempt.state.shuffles import Shuffles
 
@@ -128,7 +128,7 @@ def promise(
         doubts.append(
             Doubt(
                 f"the state of these callbacks which is not kept over a restart: {', '.join(callbacks)}",
-                STATE_CURE,
+                cure(callbacks),
                 certain=False,
             )
         )

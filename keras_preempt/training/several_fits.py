@@ -21,6 +21,7 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.notices import Notice
 from keras_preempt.process.words import size_in_words
+from keras_preempt.state.callback_cure import cure
 
 logger = logging.getLogger("keras_preempt")
 
@@ -236,9 +237,9 @@ class Turn:
         if unkept and self.is_news("unkept", *unkept):
             logger.warning(
                 "Once started again, the script may miss what callbacks of a fit that has ended hold now: %s. That fit "
-                "will train nothing then, so that code which reads it finds nothing. Give them get_state(), which "
-                "returns it, and set_state(state).",
+                "will train nothing then, so that code which reads it finds nothing. %s.",
                 ", ".join(unkept),
+                cure(unkept),
             )
 
     def ended(self, steps: int, size: int, unkept: Iterable[str] = ()) -> None:
@@ -280,4 +281,6 @@ def is_news(*what: Hashable) -> bool:
 def _place(store: Store, number: int, staging_dir: str | os.PathLike[str] | None) -> Store:
     if number <= 1:
         return store
-    return open_store(f"{store.key}/fit-{number:05d}", staging_dir=staging_dir)
+    name = f"fit-{number:05d}"
+    # By its key, since the script may have changed its working directory; called as the script calls it.
+    return open_store(f"{store.key}/{name}", staging_dir=staging_dir, shown=f"{store.url.rstrip('/')}/{name}")

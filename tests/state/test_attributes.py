@@ -271,12 +271,13 @@ def enclosing() -> keras.callbacks.Callback:
 def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file:
         found = {*CallbackStates([writes(file), Helped(), Tensors(), Outside(), enclosing()]).unsaved}
+    line = enclosing.__code__.co_firstlineno + 2
     assert {each for each in found if "last" not in each} == {
         "Writes (its attribute file: TextIOWrapper)",
         "Helped (an object that it uses: Helper)",
         "Outside (the variable TOTAL outside of it)",
         "Outside (the variable SHARED outside of it)",
-        "LambdaCallback (the variable losses outside of it)",
+        f"LambdaCallback (on_epoch_end at test_attributes.py:{line}: the variable losses outside of it)",
     }
     assert len(found) == 6
 

@@ -67,6 +67,23 @@ class Source:
         return noise()
 
 
+class Reader:
+    """Reads a sample with another object's method."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __call__(self) -> Iterator[Any]:
+        for _ in range(4 * STEPS):
+            x = self.source.one()
+            yield x, x[:1]
+
+
+class Counting:
+    def one(self) -> Any:
+        return np.arange(2, dtype="float32")
+
+
 def piped(make: Callable[[], Iterator[Any]]) -> tf.data.Dataset:
     made = tf.data.Dataset.from_generator(make, output_signature=SPEC)
     return fits.untuned(made.apply(tf.data.experimental.assert_cardinality(4 * STEPS)).batch(4))
@@ -119,6 +136,10 @@ NAMED: dict[str, tuple[Callable[[], Any], str]] = {
     "a generator": (endless, r"in endless \(test_python_data.py:\d+\)"),
     "from_generator": (lambda: piped(rows).prefetch(2), r"in noise \("),
     "from_generator of a method": (lambda: piped(Source().rows).prefetch(2), r"in noise \("),
+    "from_generator of an object that asks another": (
+        lambda: piped(Reader(Source())).prefetch(2),
+        r"in noise \(",
+    ),
     "a map in parallel": (lambda: mapped(noise, num_parallel_calls=2), r"in noise \("),
     "an import in the function": (lambda: mapped(imported).prefetch(2), r"in imported \("),
     "a lambda": (lambda: mapped(lambda: noise() * 2).prefetch(2), r"in noise \("),
@@ -155,9 +176,19 @@ def test_of_a_class_of_keras_nobody_is_told_to_give_it_methods(
     assert "get_state" not in caplog.text
 
 
-def test_a_draw_of_validation_data_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fit(tmp_path, make_data(), validation=piped(rows))
+@pytest.mark.parametrize("make", [rows, Reader(Source())])
+def test_a_draw_of_validation_data_is_named(
+    make: Callable[[], Iterator[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(tmp_path, make_data(), validation=piped(make).cache())
     assert re.search(r"NOT exact.*code of the validation data draws from.*\(in noise \(", caplog.text)
+
+
+def test_validation_data_that_draws_nothing_is_exact_if_it_gives_the_same_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(tmp_path, make_data(), validation=piped(Reader(Counting())).cache())
+    assert "After a preemption: exact if the Python code of the validation data" in caplog.text
 
 
 EXACT: dict[str, Callable[[], Any]] = {

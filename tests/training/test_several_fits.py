@@ -75,6 +75,16 @@ def test_two_fits_train_as_without_the_callback_and_once_finished_train_nothing_
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("MANIFEST.json")) == before
 
 
+def test_each_fit_is_told_with_its_place_as_the_script_names_the_directory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script(Path("run"))
+    assert "Watching over 1 worker in run. " in caplog.text
+    assert "This is fit 2 of this process in run, with its own place in run/fit-00002. " in caplog.text
+    assert Path("run/fit-00002/run.json").is_file()
+
+
 def test_files_are_written_when_a_fit_begins_and_when_it_ends_and_each_keeps_one_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -58,20 +58,21 @@ class _Code:
     code: CodeType
     globals: dict[str, Any]
     closed: dict[str, Any]
-    owner: type | None
+    owner: _Instance | None
 
 
-def global_draw(*behind: Any, owner: type | None = None) -> str:
+def global_draw(*behind: Any, owner: object = None) -> str:
     """Returns the line at which data draws from Python's or NumPy's global random state.
 
     Args:
         behind: What makes the data: functions, methods, generators, or what a library has wrapped around them.
-        owner: The class whose methods the functions may call as those of `self`.
+        owner: The object whose methods and attributes the functions may use as those of `self`.
 
     Returns:
         Such as "augment (train.py:34)"; empty if no such line was found, or if the code also sets the state.
     """
-    left = [code for each in behind for code in _codes_of(each, owner, _DEEPEST)]
+    of = None if owner is None else _Instance(owner)
+    left = [code for each in behind for code in _codes_of(each, of, _DEEPEST)]
     seen: set[CodeType] = set()
     found = ""
     while left and len(seen) < _MOST:
@@ -90,10 +91,10 @@ def global_draw(*behind: Any, owner: type | None = None) -> str:
     return found
 
 
-def _codes_of(value: Any, owner: type | None, depth: int) -> Iterator[_Code]:
+def _codes_of(value: Any, owner: _Instance | None, depth: int) -> Iterator[_Code]:
     """Yields the user's code behind an object; through at most `depth` objects of libraries."""
     if is_a(value, MethodType):
-        yield from _codes_of(value.__func__, type(value.__self__), depth)
+        yield from _codes_of(value.__func__, _Instance(value.__self__), depth)
         if depth and _is_of_library(type(value.__self__)):
             yield from _codes_of(value.__self__, None, depth - 1)
     elif is_a(value, FunctionType):
@@ -116,7 +117,7 @@ def _codes_of(value: Any, owner: type | None, depth: int) -> Iterator[_Code]:
         for each in attributes(value).values():
             yield from _codes_of(each, None, depth - 1)
     elif is_a(call := inspect.getattr_static(type(value), "__call__", None), FunctionType):
-        yield from _codes_of(call, type(value), depth)
+        yield from _codes_of(call, _Instance(value), depth)
 
 
 def _is_global(value: Any) -> bool:
@@ -141,7 +142,9 @@ def _is_of_library(kind: type) -> bool:
     return kind.__module__.startswith(("tensorflow.", "keras."))
 
 
-def _named_in(code: CodeType, read: _Code, local: dict[str, Any]) -> Iterator[tuple[int, Any, type | None]]:
+def _named_in(
+    code: CodeType, read: _Code, local: dict[str, Any]
+) -> Iterator[tuple[int, Any, _Instance | None]]:
     """Yields what code refers to by name, as far as that can be told without running it.
 
     Args:
@@ -150,10 +153,10 @@ def _named_in(code: CodeType, read: _Code, local: dict[str, Any]) -> Iterator[tu
         local: What its local variables are known to be.
 
     Yields:
-        The line, the value, and the class that it is a method of.
+        The line, the value, and the object that it is a method of.
     """
     if read.owner is not None and code is read.code and code.co_argcount:
-        local[code.co_varnames[0]] = _Instance(read.owner)
+        local[code.co_varnames[0]] = read.owner
     found: Any = None
     imported: Any = None
     done = [step for step in steps(code) if step.does not in _NOTHING]
@@ -185,14 +188,15 @@ def _named_in(code: CodeType, read: _Code, local: dict[str, Any]) -> Iterator[tu
 
 
 class _Instance:
-    """Stands for an object of a class, of which only the class is looked at."""
+    """An object, of which the class and the attributes are looked at. A class stands for one of its objects."""
 
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
+    def __init__(self, of: Any) -> None:
+        self.kind = of if is_a(of, type) else type(of)
+        self.held = {} if self.kind is of else attributes(of)
 
 
-def _attribute(value: Any, name: str) -> tuple[Any, type | None]:
-    """Returns what a module has under a name, or a method of an object's class, and that class; None if unknown."""
+def _attribute(value: Any, name: str) -> tuple[Any, _Instance | None]:
+    """Returns what a module or an object has under a name, and the object, if that is a method; None if unknown."""
     if is_a(value, ModuleType):
         loaded = sys.modules.get(
             str(vars(value).get("__name__")), value
@@ -200,10 +204,10 @@ def _attribute(value: Any, name: str) -> tuple[Any, type | None]:
         return vars(value).get(name, vars(loaded).get(name)), None
     if value is None:
         return None, None
-    kind = value.kind if is_a(value, _Instance) else value if is_a(value, type) else type(value)
-    found = inspect.getattr_static(kind, name, None)
+    of = value if is_a(value, _Instance) else _Instance(value)
+    found = inspect.getattr_static(of.kind, name, None)
     if is_a(found, staticmethod, classmethod):
         found = found.__func__
     if is_a(found, property):
         found = found.fget
-    return (found, kind) if is_a(found, FunctionType) else (None, None)
+    return (found, of) if is_a(found, FunctionType) else (of.held.get(name), None)

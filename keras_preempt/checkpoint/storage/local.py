@@ -55,6 +55,7 @@ class LocalStore:
 
     Args:
         path: The directory; '~' is expanded. It need not exist before `prepare`.
+        shown: How messages call it; None for `path`.
 
     Attributes:
         deadline: See `Store.deadline`.
@@ -65,16 +66,16 @@ class LocalStore:
     look_again = (0.01, 0.05)
     shared_by_network = False
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._url = os.fspath(path)
-        self._root = Path(os.path.realpath(os.path.expanduser(self._url)))
+    def __init__(self, path: str | os.PathLike[str], shown: str | None = None) -> None:
+        self._url = os.fspath(path) if shown is None else shown
+        self._root = Path(os.path.realpath(os.path.expanduser(path)))
         self._overlaps = Overlaps[Flushes]()
         self._prepared = False
         self.deadline: float | None = None
 
     @property
     def url(self) -> str:
-        """The path as it was given."""
+        """The path as it was given, or as it is shown."""
         return self._url
 
     @property

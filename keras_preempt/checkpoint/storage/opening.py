@@ -12,13 +12,19 @@ _LOST_SLASH = re.compile(r"gs:/(?!/)", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-def open_store(url: str | os.PathLike[str], *, staging_dir: str | os.PathLike[str] | None = None) -> Store:
+def open_store(
+    url: str | os.PathLike[str],
+    *,
+    staging_dir: str | os.PathLike[str] | None = None,
+    shown: str | None = None,
+) -> Store:
     """Returns the store that a directory argument names; touches no storage.
 
     Args:
         url: A local or shared path, or ``gs://bucket/prefix``.
         staging_dir: A directory on local disk for files on their way to or from a bucket; None for the
             system's temporary directory.
+        shown: How messages call a local directory; None for `url`.
 
     Raises:
         ValueError: It is empty, no path, no place in a bucket, or has a scheme that is not known.
@@ -41,7 +47,7 @@ def open_store(url: str | os.PathLike[str], *, staging_dir: str | os.PathLike[st
         )
     scheme = _SCHEME.match(place)
     if scheme is None:
-        return LocalStore(place)
+        return LocalStore(place, shown)
     if scheme.group(1).lower() == "gs":
         # Only here: the client of a bucket takes a while to import.
         from keras_preempt.checkpoint.storage.gcs import GcsStore

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from keras_preempt.cli.drill.comparison import Parting
 from keras_preempt.cli.drill.step_records import RunRecord
 from keras_preempt.process.words import counted
+from keras_preempt.state.callback_cure import cure
 
 _DETERMINISM = (
     "call tf.config.experimental.enable_op_determinism(), "
@@ -110,9 +111,7 @@ def likely_causes(
     ]
     if undisturbed.unsaved_callbacks and not itself:
         names = ", ".join(undisturbed.unsaved_callbacks)
-        suspects.append(
-            f"callbacks whose state is not kept: {names}. Give them get_state() and set_state(state)."
-        )
+        suspects.append(f"callbacks whose state is not kept: {names}. {cure(undisturbed.unsaved_callbacks)}.")
     suspects += [_cure(source) for source in undisturbed.hidden_sources]
     suspects += [f'"exact if" was said, and this may not hold: {each}.' for each in undisturbed.conditions]
     if written:
@@ -162,7 +161,7 @@ def uncovered(record: RunRecord, preemptions: int) -> list[str]:
     if record.unsaved_callbacks:
         found.append(
             f"callbacks whose state is not kept ({', '.join(record.unsaved_callbacks)}): {times} made no difference, "
-            "another moment may. Give them get_state() and set_state(state)"
+            f"another moment may. {cure(record.unsaved_callbacks)}"
         )
     found += [
         f"{'' if _is_step(doubt) else 'the input '}({doubt}): {times} made no difference, another moment may"

@@ -19,6 +19,7 @@ from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy, Supervisor, SupervisorReport
 from keras_preempt.process.environment import DRILL, DRILL_DIRECTORY, DRILL_RECORD, GRACE_PERIOD, SAVE_EVERY
 from keras_preempt.report import events
+from keras_preempt.state.callback_cure import cure
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def _of_missed_state(record: RunRecord) -> str:
         return ""
     return (
         f" Likely cause: the error came from a callback whose state was not kept over a restart: {', '.join(missed)}. "
-        "Give it get_state(), which returns what it needs, and set_state(state), which takes it back."
+        f"{cure(missed)}."
     )
 
 
