@@ -45,10 +45,10 @@ class PreemptionCallback(keras.callbacks.Callback):
             ``gs://bucket/prefix``. One directory is for one run of one model.
         termination: How notices arrive and how the job ends; None for SIGTERM, what the platform announces, and the
             platform's exit status.
-        save_every: When to save in the background while nothing happens: a number of optimizer steps,
+        save_every: When to save in the background while nothing happens: a number of training steps (batches),
             "epoch", or a time such as "10min" or a `datetime.timedelta`. None: never.
         max_to_keep: How many of the newest checkpoints to keep; at least 1.
-        keep_every: Which others to keep for good: the first one in every so many optimizer steps, in every "epoch",
+        keep_every: Which others to keep for good: the first one in every so many training steps, in every "epoch",
             or in every interval such as "1h" or a `datetime.timedelta`. None: no others.
         staging_dir: An existing directory on a local disk, for files on their way to or from a bucket; each worker
             makes one of its own in it, and removes it when fit ends. None: the system's temporary directory.
@@ -182,9 +182,11 @@ class PreemptionCallback(keras.callbacks.Callback):
                 fit.step_begins(batch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Remembers the logs."""
-        if self._fit is not None:
-            self._fit.logs = logs
+        """Remembers the logs, and counts the step."""
+        fit = self._fit
+        if fit is not None:
+            fit.logs = logs
+            fit.steps.ended.append(batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The other callbacks end the epoch after this one."""

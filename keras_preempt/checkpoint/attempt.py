@@ -17,7 +17,7 @@ class Attempt:
     """One attempt to save a checkpoint: what all workers that take part in it know alike.
 
     Attributes:
-        step: Optimizer steps done.
+        step: Training steps done.
         name: From `layout.attempt_name`; it says which start of the job saves.
         position: Where in the training, as JSON; the same for every worker.
         kind: See `Manifest`, as are `finished`, `reason` and `versions`.

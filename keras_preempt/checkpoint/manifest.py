@@ -165,7 +165,7 @@ class Manifest:
 
     Attributes:
         format: Version of the format.
-        step: Optimizer steps done.
+        step: Training steps done.
         position: Where in the training it was saved; the same for every worker.
         incarnation: Number of the start of the job that saved it.
         attempt: Name of the attempt, see `layout.attempt_name`.

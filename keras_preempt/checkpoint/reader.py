@@ -42,7 +42,7 @@ class CheckpointInfo:
     """A committed checkpoint.
 
     Attributes:
-        step: Optimizer steps done.
+        step: Training steps done.
         attempt: Name of the attempt that saved it; empty if the folder of the step cannot be looked into.
         directory: The attempt's folder in the store.
         manifest: What it says about itself; None if that cannot be read.

@@ -36,11 +36,11 @@ class Retention:
     Example:
         Retention(max_to_keep=3, keep_every="epoch") keeps the three newest checkpoints, and of every epoch the
         one that was committed first. Retention(keep_every=10_000) keeps the first one in each stretch of 10,000
-        optimizer steps, Retention(keep_every="1h") the first one in each hour.
+        training steps, Retention(keep_every="1h") the first one in each hour.
 
     Attributes:
         max_to_keep: How many of the checkpoints that were committed last stay, at least 1.
-        keep_every: The length of a period: a number of optimizer steps, counted from step 0; "epoch"; a time such
+        keep_every: The length of a period: a number of training steps, counted from step 0; "epoch"; a time such
             as "1h" or a `datetime.timedelta`, counted from 1970 by the clocks of the workers that commit. None:
             nothing is kept for ever.
 

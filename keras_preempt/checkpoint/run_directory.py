@@ -112,7 +112,7 @@ def read_chosen(
 
     Args:
         store: The run's directory.
-        step: Optimizer steps done; None for the newest.
+        step: Training steps done; None for the newest.
         read: Reads and verifies what is needed of a checkpoint.
 
     Returns:

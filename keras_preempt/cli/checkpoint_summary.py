@@ -31,7 +31,7 @@ class CheckpointSummary:
     """What is known of a checkpoint.
 
     Attributes:
-        step: Optimizer steps done.
+        step: Training steps done.
         directory: Its folder in the run's directory.
         incarnation: Number of the start of the job that saved it.
         epoch: The epoch in which it was saved, from 0. This and the next fields are None if the manifest is unreadable.
@@ -83,7 +83,7 @@ class LeftOver:
     """An attempt to save that was not committed.
 
     Attributes:
-        step: Optimizer steps done.
+        step: Training steps done.
         directory: Its folder in the run's directory.
         incarnation: Number of the start of the job that made it.
         size: Bytes of its files.

@@ -105,7 +105,7 @@ def export_keras(store: Store, step: int | None, out: Path, model: str | None) -
 
     Args:
         store: The run's directory.
-        step: Optimizer steps done; None for the newest.
+        step: Training steps done; None for the newest.
         out: Ends with ".weights.h5" or ".keras".
         model: The value of --model; None to make the model from what the directory holds.
 

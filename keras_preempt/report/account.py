@@ -28,7 +28,7 @@ class Save:
     Attributes:
         at: When it was committed, by the first worker that saw it.
         incarnation: The start that wrote it.
-        step: Optimizer steps that it holds.
+        step: Training steps that it holds.
         seconds: From the beginning of the save to the commit, of the slowest worker.
         missing: Workers whose part is missing.
     """
@@ -50,8 +50,8 @@ class Incarnation:
         members: How many workers there should be.
         end: How it ended.
         why: Details of that, in words.
-        first_step: Optimizer steps done when it began to train; None if it did not begin.
-        last_step: Optimizer steps done when it ended, as far as known.
+        first_step: Training steps done when it began to train; None if it did not begin.
+        last_step: Training steps done when it ended, as far as known.
         restored: The checkpoint that it continued from; None if there was none.
         skipped: Newer checkpoints that could not be used, each with the reason.
         lost: Its steps that had to be run again, or will have to; a lower bound if not `lost_exactly`.
@@ -98,7 +98,7 @@ class Incarnation:
 
     @property
     def steps_run(self) -> int:
-        """Optimizer steps that it has run, as far as known."""
+        """Training steps that it has run, as far as known."""
         return max(0, (self.last_step or 0) - (self.first_step or 0)) if self.first_step is not None else 0
 
 
@@ -167,13 +167,13 @@ class Account:
 
     @property
     def step(self) -> int:
-        """Optimizer steps done and kept."""
+        """Training steps done and kept."""
         last = self.incarnations[-1]
         return (last.last_step or 0) - last.lost
 
     @property
     def steps_run(self) -> int:
-        """Optimizer steps run, including those that were run again."""
+        """Training steps run, including those that were run again."""
         return sum(incarnation.steps_run for incarnation in self.incarnations)
 
     @property

@@ -19,7 +19,7 @@ _MOST_MARKS = 1 << 12
 
 @dataclass(frozen=True)
 class Mark:
-    """At that moment (seconds since 1970) so many optimizer steps were done."""
+    """At that moment (seconds since 1970) so many training steps were done."""
 
     at: float
     step: int

@@ -43,7 +43,7 @@ class Event:
 
     @property
     def step(self) -> int | None:
-        """How many optimizer steps it is about: done, saved or restored; None where it does not say."""
+        """How many training steps it is about: done, saved or restored; None where it does not say."""
         if isinstance(step := self.fields.get("step"), int):
             return step
         checkpoint = self.fields.get("checkpoint") or self.fields.get("saved")
@@ -93,8 +93,8 @@ class Kind:
     loops: bool = False
 
 
-_STEP = Field("int", "optimizer steps done")
-_STEP_OR_NONE = Field("int | None", "optimizer steps done")
+_STEP = Field("int", "training steps done")
+_STEP_OR_NONE = Field("int | None", "training steps done")
 _SECONDS = Field("float", "how long it took, in seconds")
 _ATTEMPT = Field("str", "names the checkpoint; in a custom loop, what TensorFlow calls it")
 _BEGAN = Field("float | None", "when training stopped for it, in seconds since 1970")
@@ -107,7 +107,7 @@ _REASON = Field("str", "why, in words")
 ANY: Mapping[str, Field] = {
     "passed": Field(
         "list",
-        "when epochs and validations have begun since the event before: time, optimizer steps done",
+        "when epochs and validations have begun since the event before: time, training steps done",
         False,
     ),
 }
@@ -244,7 +244,7 @@ SCHEMA: Mapping[str, Kind] = {
     ),
     "end": Kind(
         "the fit, or the loop, is over in this process",
-        {"reason": _REASON, "step": Field("int | None", "optimizer steps done, where that is known")},
+        {"reason": _REASON, "step": Field("int | None", "training steps done, where that is known")},
         loops=True,
     ),
     "error": Kind(
@@ -255,7 +255,7 @@ SCHEMA: Mapping[str, Kind] = {
                 "str | None", "of an error that ends training: this worker, another one, a loss", False
             ),
             "attempt": Field("str", "of a save: names the checkpoint", False),
-            "step": Field("int", "of a save: optimizer steps done", False),
+            "step": Field("int", "of a save: training steps done", False),
             "began_at": replace(_BEGAN, always=False),
             "ready_at": replace(_READY, always=False),
             "background": replace(_BACKGROUND, always=False),

@@ -207,8 +207,8 @@ class Life:
         spans: All its time, from the start of its process.
         end: How it ended.
         why: Details of that, in words; may be empty.
-        first_step: Optimizer steps done when its first step was next; None if it did not get there.
-        last_step: Optimizer steps done at its last event that says so.
+        first_step: Training steps done when its first step was next; None if it did not get there.
+        last_step: Training steps done at its last event that says so.
         exact: Whether it ended exactly there, and not possibly later.
         course: When how many steps were done, as far as known.
         host: The machine that it ran on; None if it did not say.

@@ -40,7 +40,7 @@ class Points:
         callbacks: The callbacks of the fit, all set up; only TensorBoards count.
         directory: The run's directory.
         incarnation: The number of this start.
-        step: Optimizer steps of the checkpoint that it continues from; None if it starts from the beginning.
+        step: Training steps of the checkpoint that it continues from; None if it starts from the beginning.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Points:
         """Writes the point of a committed checkpoint; called in any thread.
 
         Args:
-            step: Optimizer steps that it holds. A second checkpoint of the same step, such as one in a validation, gets
+            step: Training steps that it holds. A second checkpoint of the same step, such as one in a validation, gets
                 no point.
             seconds: How long the save took, from the moment at which training stopped for it.
         """

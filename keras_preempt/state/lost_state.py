@@ -53,7 +53,7 @@ def _codes(value: object) -> Iterator[CodeType]:
             yield from _codes(each)
     elif isinstance(value, FunctionType):
         yield from _within(value.__code__)
-        yield from _codes(getattr(value, "__wrapped__", None))
+        yield from _codes(vars(value).get("__wrapped__"))
 
 
 def _within(code: CodeType) -> Iterator[CodeType]:

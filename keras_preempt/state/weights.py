@@ -37,7 +37,7 @@ def load_weights(model: keras.Model, directory: str | os.PathLike[str], step: in
         model: A built model of the same variables, also under a strategy. It need not be compiled. Where Keras has
             numbered names on, because the model was made again in this process, `dense_3` stands for `dense`.
         directory: That of the `PreemptionCallback`: a path, or ``gs://bucket/prefix``.
-        step: Optimizer steps done; None for the newest checkpoint that is whole.
+        step: Training steps done; None for the newest checkpoint that is whole.
 
     Returns:
         The step of the checkpoint.
@@ -55,7 +55,7 @@ def load_weights(model: keras.Model, directory: str | os.PathLike[str], step: in
         1200
     """
     if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
-        raise ValueError(f"Expected step to be an optimizer step, or None. Received: {step!r}.")
+        raise ValueError(f"Expected step to be a step, or None. Received: {step!r}.")
     store = open_store(directory)
     try:
         return load_weights_from(model, store, step)[0]
@@ -71,7 +71,7 @@ def load_weights_from(
     Args:
         model: The model.
         store: The run's directory.
-        step: Optimizer steps done; None for the newest.
+        step: Training steps done; None for the newest.
         saved_names: By which names a checkpoint has the variables of the model, in their order; None to go by the
             names that they have.
 

@@ -262,7 +262,7 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
         here.member,
         found.options.input_state,
     )
-    ending.add(lambda: milestones.end(ending.why, lambda: None if here.workers else _steps_done(session)))
+    ending.add(lambda: milestones.end(ending.why, lambda: session.steps.done))
     ending.add(session.end)
     participant.events.open(start.incarnation, store.append_log(log_name(start.incarnation, here.member)))
     milestones.started(start.incarnation, here.members, backend().versions())
@@ -389,12 +389,3 @@ def _settle(participant: Participant, error: BaseException) -> BaseException:
     raised = participant.settle(error)
     participant.ending.end(described(raised))
     return raised
-
-
-def _steps_done(session: Session) -> int | None:
-    try:
-        return session.steps_at_start + session.steps_run
-    except Exception as error:
-        if not backend().errors.described(error)[0]:
-            raise
-        return None  # What has ended training has also left no counter to read.

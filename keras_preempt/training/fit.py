@@ -51,6 +51,7 @@ class Fit:
 
     Attributes:
         logs: The logs of the last step, as callbacks are given them.
+        steps: The training steps that are done.
         runtime: Where boundaries are counted.
     """
 
@@ -76,6 +77,7 @@ class Fit:
         self.runtime = participant.runtime
         self._status = participant.status
         self._session = session
+        self.steps = session.steps
         self._saves = saves
         self._rehearsal = rehearsal
         self._milestones = milestones

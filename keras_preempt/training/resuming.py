@@ -35,7 +35,7 @@ class ResumedFrom:
     """Where a training has resumed from: the same on all workers.
 
     Attributes:
-        step: Optimizer steps that were done; for `PreemptionCheckpointHandler`, calls of `run`.
+        step: Training steps that were done; for `PreemptionCheckpointHandler`, calls of `run`.
         epoch: The epoch in which training continues, from 0; of a fit that had ended, the number of its epochs. None
             for `PreemptionCheckpointHandler`, which knows no epochs.
         why: Why the checkpoint was saved, and so why training had stopped there. "preempted": after a notice.

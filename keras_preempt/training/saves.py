@@ -195,7 +195,7 @@ class Saves:
         Args:
             entered: Boundaries entered so far.
             position: Where the main thread stands, at the last of them.
-            steps_per_execution: Optimizer steps between two boundaries of training.
+            steps_per_execution: Training steps between two boundaries of training.
         """
         left = self._schedule.steps_left(position.step or 0)
         if left is None:

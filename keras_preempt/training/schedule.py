@@ -17,7 +17,7 @@ class Schedule:
     By steps and by epochs every worker finds the same boundaries by itself. If time decides, worker 0 calls a round.
 
     Attributes:
-        steps: Save at the first boundary of training at or after each multiple of this number of optimizer steps.
+        steps: Save at the first boundary of training at or after each multiple of this number of training steps.
         epochs: Whether to save at the beginning of each epoch but the first of a fit.
         seconds: Seconds between two saves, as one worker's clock has it.
     """
@@ -34,14 +34,14 @@ class Schedule:
         return self.epochs and position.phase == "epoch" and position.epoch > (saved.epoch if saved else 0)
 
     def ahead(self, steps_per_execution: int) -> int | None:
-        """How many optimizer steps can be done after the newest save that is over; None where steps do not decide.
+        """How many training steps can be done after the newest save that is over; None where steps do not decide.
 
         One save may be going on in the background; the one that is due after it waits for it.
         """
         return None if self.steps is None else 2 * self.steps + steps_per_execution - 1
 
     def steps_left(self, step: int) -> int | None:
-        """Optimizer steps until the next save, at least 1; None where steps do not decide."""
+        """Training steps until the next save, at least 1; None where steps do not decide."""
         return None if self.steps is None else self.steps - step % self.steps
 
 
@@ -49,7 +49,7 @@ def parse(save_every: object) -> Schedule:
     """Turns the argument `save_every` into a schedule.
 
     Args:
-        save_every: None; a number of optimizer steps; "epoch"; a time such as "90s", "10min" or "1h", or a
+        save_every: None; a number of training steps; "epoch"; a time such as "90s", "10min" or "1h", or a
             `datetime.timedelta`.
 
     Raises:

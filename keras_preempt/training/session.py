@@ -14,7 +14,7 @@ import keras
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.backend.keras import first_reset
-from keras_preempt.backend.keras.model_parts import has_lost_its_state, steps_done, steps_of_parts
+from keras_preempt.backend.keras.model_parts import steps_done, steps_of_parts
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.other_workers import SETUP, Setup
@@ -28,7 +28,6 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validation_weights import ValidationWeights
 from keras_preempt.state.validations import Validations
-from keras_preempt.training import set_back
 from keras_preempt.training.promise import Promise, doubts_of_step, doubts_of_validation_step, promise
 from keras_preempt.training.resuming import FitState, Resumed, take_over
 from keras_preempt.training.saver import Content
@@ -36,6 +35,7 @@ from keras_preempt.training.snapshots import SnapshotTaker
 from keras_preempt.training.space import size_of
 from keras_preempt.training.start_errors import CAPTURING, RESTORING, explained
 from keras_preempt.training.startup import Start
+from keras_preempt.training.step_count import StepCount
 
 logger = logging.getLogger("keras_preempt")
 
@@ -55,7 +55,8 @@ class Session:
     Attributes:
         restored_name: The folder of the checkpoint that was restored; empty if none was.
         restored_logs: The logs of the last execution before that checkpoint, as callbacks are given them.
-        steps_at_start: Optimizer steps done before this fit ran its first one.
+        steps: The training steps that are done.
+        steps_at_start: Those that were done before this fit ran its first one.
         callbacks: The states of the other callbacks.
         shuffles: Those of its training and validation data.
     """
@@ -92,9 +93,9 @@ class Session:
         self._restored_logs: Any = None
         self._checked = False
         self._nothing_trained = False
-        self._parts_before = steps_of_parts(model)
-        self._steps_known = 0
-        self.steps_at_start = self._steps_done()
+        done = steps_done(model, steps_of_parts(model))  # Parts that were trained before keep their count.
+        self.steps = StepCount(done, fit.feed.steps_per_execution, fit.feed.batches)
+        self.steps_at_start = self.steps.done
 
     # -- Positions ----------------------------------------------------------------------------------
 
@@ -114,7 +115,10 @@ class Session:
         """Where the main thread stands. Before the first step after a resume, that is where the checkpoint stands."""
         if self._resume is not None:
             return self._resume.position
-        return Position(epoch, phase, batch, self._steps_done())
+        if phase == "train":
+            return Position(epoch, phase, batch, self.steps.before(batch))
+        self._fit.finish_hooks()  # They count.
+        return Position(epoch, phase, batch, self.steps.done)
 
     @property
     def epochs(self) -> int:
@@ -123,7 +127,7 @@ class Session:
 
     @property
     def steps_per_execution(self) -> int:
-        """Optimizer steps between two boundaries of training."""
+        """Steps between two boundaries of training."""
         return self._fit.feed.steps_per_execution
 
     def snapshot_taker(self) -> SnapshotTaker:
@@ -180,15 +184,8 @@ class Session:
 
     @property
     def steps_run(self) -> int:
-        """Optimizer steps that this fit has run."""
-        return self._steps_done() - self.steps_at_start
-
-    def _steps_done(self) -> int:
-        backend().before_capture(self._model)
-        if not has_lost_its_state(self._model):
-            before, self._steps_known = self._steps_known, steps_done(self._model, self._parts_before)
-            set_back.tell(before, self._steps_known)
-        return self._steps_known
+        """Steps that this fit has run."""
+        return self.steps.done - self.steps_at_start
 
     # -- Saving -------------------------------------------------------------------------------------
 
@@ -315,7 +312,9 @@ class Session:
         self.restored_name = start.name
         self.restored_logs = step_logs.flat(self._resume.logs)
         self._restored_logs = self._resume.logs
-        self.steps_at_start = self._steps_done()
+        position = self._resume.position
+        self.steps.continue_at(position.step or 0, position.batch if position.phase == "train" else 0)
+        self.steps_at_start = self.steps.done
         if self.steps_at_start:
             first_reset.back(self._model)
         return seconds
@@ -348,6 +347,7 @@ class Session:
 
     def epoch_ended(self) -> None:
         """The batches of an epoch have been trained on."""
+        self.steps.epoch_is_over()
         if (doubt := py_dataset.end_epoch(self._fit.feed)) and self._state.member == 0:
             logger.warning("Perhaps not exact after a preemption: %s.", doubt)
         self.callbacks.attributes.tell_unkept(self._state.member)

@@ -246,7 +246,7 @@ class Turn:
         """The fit has ended well; the next one in this directory is another.
 
         Args:
-            steps: Optimizer steps that were done by then.
+            steps: Training steps that were done by then.
             size: Bytes of its variables.
             unkept: What its callbacks hold and what is not kept, in words.
         """

@@ -35,7 +35,7 @@ class StepRecord:
         path: The file; lines are appended.
         capture: Returns the tensors of the state by name.
         size: Their size in bytes.
-        steps_per_execution: Optimizer steps between two boundaries of training.
+        steps_per_execution: Training steps between two boundaries of training.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class StepRecord:
         """A fit begins.
 
         Args:
-            step: Optimizer steps done before.
+            step: Training steps done before.
             restored: The checkpoint that it continues from; empty for none.
             input_exact: Whether the input is known to continue exactly after a restart.
             why: Why, or why not, in words.

@@ -241,19 +241,6 @@ def test_what_a_callback_gathered_elsewhere_is_named_when_the_next_fit_begins(
     assert "get_state" not in caplog.text
 
 
-class CountsAnew(Stateless):
-    """Sets the optimizer's count of steps back, as a schedule that restarts may."""
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if epoch == 1:
-            self.model.optimizer.iterations.assign(0)
-
-
-def test_a_count_of_steps_that_is_set_back_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    preempted.start(tmp_path, lambda: [CountsAnew()])
-    assert caplog.text.count("count of steps was set back from 6 to ") == 1
-
-
 def test_a_fit_within_a_decorator_that_hides_it_is_found_and_another_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

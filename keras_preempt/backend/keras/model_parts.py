@@ -106,14 +106,6 @@ def steps_done(model: Any, parts_before: int = 0) -> int:
     return done or max(0, steps_of_parts(model) - parts_before)
 
 
-def has_lost_its_state(model: Any) -> bool:
-    """Whether a step that has failed has taken the values of a model's variables with it, as it does on JAX."""
-    optimizers = [model.optimizer, *own_optimizers(model).values()]
-    inner = [getattr(each, "inner_optimizer", each) for each in optimizers if each is not None]
-    values = [optimizer._iterations._value for optimizer in inner]
-    return any(value is None or (hasattr(value, "is_deleted") and value.is_deleted()) for value in values)
-
-
 def steps_of_parts(model: Any) -> int:
     """Returns the same for the optimizers that the models inside it were compiled with."""
     return _most(own_optimizers(model).values())

@@ -1,0 +1,61 @@
+"""How many training steps are done: batches that `fit` has trained on.
+
+An optimizer counts something else where gradients are added up over several batches, where there are several
+optimizers, or where a schedule sets its count back. Checkpoints, schedules and reports go by the batches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+_LATEST = 8
+"""More than the steps whose ends may be told at once, and in another order, on a backend that runs ahead."""
+
+
+class StepCount:
+    """The steps of a fit.
+
+    Args:
+        done: Steps that the model had done when the fit began.
+        per_execution: Steps between two boundaries of training.
+        in_epoch: Batches of an epoch; None if that is not known.
+
+    Attributes:
+        ended: What Keras says as the number of a batch in its epoch, for the latest steps that have ended.
+    """
+
+    def __init__(self, done: int, per_execution: int = 1, in_epoch: int | None = None) -> None:
+        self.ended: deque[int] = deque(maxlen=_LATEST)
+        self._done, self._batch = done, 0
+        self._per_execution, self._in_epoch = per_execution, in_epoch
+
+    @property
+    def done(self) -> int:
+        """The steps that are done."""
+        if not self.ended:
+            return self._done
+        # With several steps in an execution, Keras says its first or its last one.
+        executions = (max(self.ended) - self._batch) // self._per_execution + 1
+        steps = executions * self._per_execution
+        if self._in_epoch is not None:
+            steps = min(steps, self._in_epoch - self._batch)
+        return self._done + max(0, steps)
+
+    def before(self, batch: int) -> int:
+        """The steps that are done before a batch of this epoch."""
+        return self._done + batch - self._batch
+
+    def epoch_is_over(self) -> None:
+        """No step of this epoch is left."""
+        self._done, self._batch = self.done, 0
+        self.ended.clear()
+
+    def continue_at(self, step: int, batch: int) -> None:
+        """The fit continues from a checkpoint.
+
+        Args:
+            step: The steps that are done.
+            batch: The next batch of its epoch.
+        """
+        self._done, self._batch = step, batch
+        self.ended.clear()
