@@ -8,6 +8,7 @@ from types import CodeType, FunctionType
 
 import keras
 
+from keras_preempt.backend.bytecode import within
 from keras_preempt.backend.user_code import attributes, is_of_keras
 
 
@@ -52,12 +53,5 @@ def _codes(value: object) -> Iterator[CodeType]:
         for each in (value.fget, value.fset):
             yield from _codes(each)
     elif isinstance(value, FunctionType):
-        yield from _within(value.__code__)
+        yield from within(value.__code__)
         yield from _codes(vars(value).get("__wrapped__"))
-
-
-def _within(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _within(each)

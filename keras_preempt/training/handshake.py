@@ -118,11 +118,11 @@ class Handshake:
                 result = call()
                 seen = same(result)
             except fails_by as error:
-                wrong = f"{about}: {why_unusable(about, error)}"
+                wrong = why_unusable(about, error)
             for other in range(1, self.coordinator.members) if member == 0 else ():
                 answer = self.hear(f"{stage}/{other}", other)
                 if answer["wrong"] is None and answer["seen"] != seen and wrong is None:
-                    wrong = f"{about}: worker {other} sees other files in it than worker 0"
+                    wrong = f"worker {other} sees other files in it than worker 0"
                 wrong = wrong or answer["wrong"]
         if member == 0:
             self.say(verdict, {"wrong": wrong})

@@ -260,7 +260,7 @@ class Rehearsal:
                 session.steps_at_start,
                 session.restored_name,
                 not promised.doubts,
-                "; and ".join(str(doubt) for doubt in promised.doubts),
+                [str(doubt) for doubt in promised.doubts],
                 session.callbacks.unsaved,
                 fit=name,
                 directory=drill_place.given(name),

@@ -6,7 +6,7 @@ Nothing here decides when to save (`saves`) or writes anything (`saver`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validation_weights import ValidationWeights
 from keras_preempt.state.validations import Validations
-from keras_preempt.training.promise import Promise, doubts_of_step, doubts_of_validation_step, promise
+from keras_preempt.training.promise import Doubt, Promise, doubts_of_step, doubts_of_validation_step, promise
 from keras_preempt.training.resuming import FitState, Resumed, take_over
 from keras_preempt.training.saver import Content
 from keras_preempt.training.snapshots import SnapshotTaker
@@ -168,13 +168,10 @@ class Session:
         if validated is None or trained is None:
             return
         look = backend().stateful_random_operations
-        for doubt in doubts_of_validation_step(look(validated), look(trained), self._model_state.holds):
-            logger.warning(
-                "%s after a preemption: %s. Otherwise the logs of validations differ after a restart, and with them "
-                "what callbacks do.",
-                "NOT exact" if doubt.certain else "Perhaps not exact",
-                doubt,
-            )
+        _tell(
+            doubts_of_validation_step(look(validated), look(trained), self._model_state.holds),
+            " Otherwise the logs of validations differ after a restart, and with them what callbacks do.",
+        )
 
     @property
     def size(self) -> int:
@@ -360,9 +357,7 @@ class Session:
         if traced is None or self._state.member != 0:
             return
         operations = backend().stateful_random_operations(traced)
-        for doubt in doubts_of_step(operations, self._model_state.holds, "training step"):
-            exactly = "NOT exact" if doubt.certain else "Perhaps not exact"
-            logger.warning("%s after a preemption: %s.", exactly, doubt)
+        _tell(doubts_of_step(operations, self._model_state.holds, "training step"))
 
     def nothing_to_train(self) -> None:
         """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""
@@ -396,3 +391,9 @@ class Session:
             vars(self._model)["_keras_preempt_state"] = self._model_state
         else:
             self._model_state.wait_no_more()
+
+
+def _tell(doubts: Iterable[Doubt], otherwise: str = "") -> None:
+    for doubt in doubts:
+        exactly = "NOT exact" if doubt.certain else "Perhaps not exact"
+        logger.warning("%s after a preemption: %s.%s", exactly, doubt, otherwise)

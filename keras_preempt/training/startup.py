@@ -235,7 +235,7 @@ class _Beginning:
                 if loaded is not None:
                     return Start(incarnation, loaded, info.directory, tuple(skipped), together)
             assert wrong is not None
-            _skip(info.directory, wrong.removeprefix(f"{info.directory}: "), skipped)
+            _skip(info.directory, wrong, skipped)
         with handshake.telling(f"proposal/{number}"):
             if skipped:
                 raise NoUsableCheckpoint(self.store.url, skipped)

@@ -76,7 +76,7 @@ class StepRecord:
         step: int,
         restored: str,
         input_exact: bool,
-        why: str,
+        why: Sequence[str],
         unsaved: Sequence[str] = (),
         *,
         fit: str = "",
@@ -91,7 +91,7 @@ class StepRecord:
             step: Training steps done before.
             restored: The checkpoint that it continues from; empty for none.
             input_exact: Whether the input is known to continue exactly after a restart.
-            why: Why, or why not, in words.
+            why: What speaks against it, in words.
             unsaved: Callbacks whose state is not kept over a restart.
             fit: Which fit of the script, by its place below the directory of the drill.
             directory: That place as the script names it.
@@ -102,7 +102,7 @@ class StepRecord:
         self._write(
             {
                 **{"what": "begin", "step": step, "restored": restored},
-                **{"exact": input_exact, "why": why, "unsaved": list(unsaved)},
+                **{"exact": input_exact, "why": list(why), "unsaved": list(unsaved)},
                 **{"fit": fit, "directory": directory, "files": dict(files or {}), "shared": list(shared)},
                 "condition": condition,
             }

@@ -27,6 +27,14 @@ class FitRecord:
         return str(self.begin.get("fit", ""))
 
     @property
+    def doubts(self) -> list[str]:
+        """What spoke against an exact continuation, in words."""
+        why = self.begin["why"]
+        if isinstance(why, str):  # As releases up to 0.2 have recorded it.
+            return why.split("; and ") if why else []
+        return [str(each) for each in why]
+
+    @property
     def directory(self) -> str:
         """The directory as the script names it."""
         return str(self.begin.get("directory", ""))
@@ -147,7 +155,7 @@ class RunRecord:
                 fit.directory,
                 bool(fit.begin["exact"]),
                 str(fit.begin.get("condition", "")),
-                str(fit.begin["why"]),
+                "; and ".join(fit.doubts),
             )
             for fit in self.trained()
         ]
@@ -155,11 +163,8 @@ class RunRecord:
     @property
     def input_doubts(self) -> list[str]:
         """Why the input or a step is known not to continue exactly, in words."""
-        return list(
-            dict.fromkeys(
-                each for _, exact, _, why in self.promises if not exact for each in why.split("; and ")
-            )
-        )
+        inexact = [fit for fit in self.trained() if not fit.begin["exact"]]
+        return list(dict.fromkeys(doubt for fit in inexact for doubt in fit.doubts))
 
     @property
     def conditions(self) -> list[str]:

@@ -105,7 +105,7 @@ def fit(directory: str, number: int) -> None:
         step,
         found[0].directory if found else "",
         not doubt,
-        doubt,
+        [doubt] if doubt else [],
         os.environ.get("FAKE_UNSAVED", "").split(),
         fit=name,
         directory=drill_place.given(name),

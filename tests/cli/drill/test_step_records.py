@@ -122,12 +122,20 @@ WARM = begun(lines(0, 10), unsaved=["Warm"])
 
 
 def test_a_step_that_draws_is_not_called_the_input() -> None:
-    drawing = lines(
-        0, 10, exact=False, why="the training step draws random numbers; and 1 shuffle has no seed"
-    )
-    told = causes(*DRIFTS, record=drawing)
+    doubts = ["the training step draws random numbers", "1 shuffle has no seed"]
+    told = causes(*DRIFTS, record=begun(lines(0, 10, exact=False), why=doubts))
     assert "Likely cause: the training step draws random numbers." in told
     assert "Other possible cause: the input. 1 shuffle has no seed." in told
+    assert causes(*DRIFTS, record=lines(0, 10, exact=False, why="; and ".join(doubts))) == told, (
+        "as 0.2 has it"
+    )
+
+
+def test_a_doubt_is_one_cause_whatever_its_words_are() -> None:
+    doubt = "the training step draws; and so on"
+    record = run(begun(lines(0, 10, exact=False), why=[doubt, "the shuffle"]))
+    assert record.input_doubts == [doubt, "the shuffle"]
+    assert record.promises[0][3] == f"{doubt}; and the shuffle"
 
 
 def test_of_a_step_that_cannot_be_looked_at_its_condition_is_named() -> None:
