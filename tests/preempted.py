@@ -33,7 +33,7 @@ def compiled(kind: type[keras.Sequential]) -> Model:
     return Model(units=128, kind=kind)
 
 
-class _Striker(keras.callbacks.Callback):
+class Striker(keras.callbacks.Callback):
     """Sends this process SIGTERM in a hook, and waits until the workers have a plan."""
 
     keeps_state = False
@@ -61,14 +61,14 @@ class _Striker(keras.callbacks.Callback):
 
 
 def _hook(name: str) -> Callable[..., None]:
-    def called(self: _Striker, *_: Any, **__: Any) -> None:
+    def called(self: Striker, *_: Any, **__: Any) -> None:
         self._called(name)
 
     return called
 
 
 for _name in ("epoch_begin", "epoch_end", "train_batch_begin", "test_begin", "test_batch_begin", "test_end"):
-    setattr(_Striker, f"on_{_name}", _hook(f"on_{_name}"))
+    setattr(Striker, f"on_{_name}", _hook(f"on_{_name}"))
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def start(
         keras.utils.set_random_seed(7)
     made = list(callbacks())
     config = TerminationConfig(exit_fn=lambda: None)
-    ours = [] if plain else [PreemptionCallback(directory, termination=config), _Striker(strike, directory)]
+    ours = [] if plain else [PreemptionCallback(directory, termination=config), Striker(strike, directory)]
     options = {"batch_size": 4, "epochs": 3, "verbose": 0, "validation_data": (X[:16], Y[:16])}
     try:
         history = model.keras.fit(X, Y, callbacks=[*ours, *made], **{**options, **arguments}).history

@@ -26,10 +26,10 @@ TEST_HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_t
 BEGIN_HOOKS = ("on_train_begin", "on_epoch_begin")
 """Those that Keras calls in a restarted process before the first step, though they had been called."""
 
-BEFORE_FIRST_STEP = (
-    *("set_model", "set_params", "on_train_begin"),
-    *("on_epoch_begin", "on_train_batch_begin", "on_batch_begin"),
-)
+BEFORE_STEP = ("on_train_batch_begin", "on_batch_begin")
+"""Those that Keras calls right before a step."""
+
+BEFORE_FIRST_STEP = ("set_model", "set_params", *BEGIN_HOOKS, *BEFORE_STEP)
 """Those that Keras calls before the first step of a fit."""
 
 WHILE_TRAINING = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from keras_preempt.state import callback_code, plain
 from keras_preempt.state.attributes import KEEPS, Attributes
 from keras_preempt.state.callback_doubts import unkept
 from keras_preempt.state.lost_state import missed_by
+from keras_preempt.state.trained_layers import TrainedLayers
 
 logger = logging.getLogger("keras_preempt")
 
@@ -76,11 +77,12 @@ class CallbackStates:
     Attributes:
         unsaved: What of the callbacks' state cannot be saved: the names of their classes, and what it is.
         attributes: The attributes of users' callbacks.
+        trained: What is trained, if callbacks change that.
         change_weights: Whether one of them puts other weights into the model for a validation, or could.
         set_weights_at_begin: Whether one of them could change weights before the first step of a restarted process.
     """
 
-    def __init__(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         self._named: dict[str, keras.callbacks.Callback] = {}
         self.change_weights = self.set_weights_at_begin = False
         self._appending: list[keras.callbacks.CSVLogger] = []
@@ -99,6 +101,7 @@ class CallbackStates:
             if not known and not _speaks(callback) and getattr(callback, KEEPS, True):
                 users[_unique(name, users)] = callback
         self.attributes = Attributes(users)
+        self.trained = TrainedLayers(callbacks)
         self._users = users
         self._unkept = [
             (users[name], each) for name in users for each in unkept(users[name], self.attributes, name)

@@ -8,13 +8,16 @@ process traces the step with the value that is set by then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from types import FunctionType
 
 import keras
 
 from keras_preempt.state import callback_code
 from keras_preempt.state.changed_names import BY_NAME, set_by
+
+_TRACING = frozenset({"compile", "make_train_function", "train_function"})
+"""Names without which a callback does not have a step traced anew."""
 
 
 def before_first_step(callbacks: Iterable[keras.callbacks.Callback]) -> list[str]:
@@ -27,9 +30,25 @@ def may_be_trainable(found: Iterable[str]) -> bool:
     return any(each.startswith(("trainable ", BY_NAME)) for each in found)
 
 
+def change_what_is_trained(callbacks: Sequence[keras.callbacks.Callback]) -> bool:
+    """Whether callbacks could change which variables are trained, before the last step of a fit."""
+    return may_be_trainable(_set_outside(callbacks, callback_code.WHILE_TRAINING, variables=False))
+
+
 def while_training(callbacks: Iterable[keras.callbacks.Callback]) -> list[str]:
-    """Returns what attributes of other objects callbacks could set before the last step, in the same words."""
-    return _set_outside(callbacks, callback_code.WHILE_TRAINING, variables=False)
+    """Returns what attributes of other objects callbacks could set before the last step, in the same words.
+
+    What is trained is not among them: it is kept, see `TrainedLayers`; unless it is set right before a step, or a
+    callback may have the step traced anew.
+    """
+    found = _set_outside(callbacks, callback_code.WHILE_TRAINING, variables=False)
+    kept = {each for each in found if each.startswith("trainable ")}
+    if kept:
+        kept.difference_update(_set_outside(callbacks, callback_code.BEFORE_STEP, variables=False))
+        readings = (callback_code.Reading(each, callback_code.WHILE_TRAINING) for each in callbacks)
+        if any(not _TRACING.isdisjoint(reading.names) for reading in readings):
+            kept.clear()
+    return [each for each in found if each not in kept]
 
 
 def _set_outside(

@@ -7,6 +7,7 @@ to put it right.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +15,8 @@ from typing import Any, Protocol
 from keras_preempt.state.callback_cure import cure
 from keras_preempt.state.input_promise import InputPromise
 from keras_preempt.state.shuffles import Shuffles
+
+logger = logging.getLogger("keras_preempt")
 
 _ITS_OWN_RANDOM_NUMBERS = (
     "Draw with keras.random and a keras.random.SeedGenerator that the model or its layer holds"
@@ -233,3 +236,15 @@ def doubts_of_step(
             )
         )
     return doubts
+
+
+def tell(doubts: Iterable[Doubt], otherwise: str = "") -> None:
+    """Logs what has turned out after the promise was given.
+
+    Args:
+        doubts: What that is.
+        otherwise: What may follow from it, after a space.
+    """
+    for doubt in doubts:
+        exactly = "NOT exact" if doubt.certain else "Perhaps not exact"
+        logger.warning("%s after a preemption: %s.%s", exactly, doubt, otherwise)

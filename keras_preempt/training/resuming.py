@@ -129,6 +129,7 @@ class Resumed:
         to.callbacks.attributes.restore(
             self.state.get("attributes", {}), self.arrays
         )  # Absent before release 0.3.
+        to.callbacks.trained.restore(self.state.get("trained"))
         to.shuffles.go_to(self.state.get("shuffles"), drawing=self.drawing)
         randomness.restore(self.state["random"], self.arrays)
 

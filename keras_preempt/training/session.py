@@ -6,7 +6,7 @@ Nothing here decides when to save (`saves`) or writes anything (`saver`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validation_weights import ValidationWeights
 from keras_preempt.state.validations import Validations
-from keras_preempt.training.promise import Doubt, Promise, doubts_of_step, doubts_of_validation_step, promise
+from keras_preempt.training.promise import Promise, doubts_of_step, doubts_of_validation_step, promise, tell
 from keras_preempt.training.resuming import FitState, Resumed, take_over
 from keras_preempt.training.saver import Content
 from keras_preempt.training.snapshots import SnapshotTaker
@@ -168,7 +168,7 @@ class Session:
         if validated is None or trained is None:
             return
         look = backend().stateful_random_operations
-        _tell(
+        tell(
             doubts_of_validation_step(look(validated), look(trained), self._model_state.holds),
             " Otherwise the logs of validations differ after a restart, and with them what callbacks do.",
         )
@@ -289,6 +289,7 @@ class Session:
             "random": randomness.capture(arrays),
             "callbacks": self.callbacks.capture(arrays),
             "attributes": self.callbacks.attributes.capture(arrays),
+            "trained": self.callbacks.trained.capture(),
             "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
             "epoch_logs": step_logs.encode(of_epoch, arrays, "epoch_logs"),
             **validations,
@@ -314,6 +315,10 @@ class Session:
         self.steps_at_start = self.steps.done
         if self.steps_at_start:
             first_reset.back(self._model)
+        if self._fit.traced is None and (trained := self._resume.state.get("trained")) is not None:
+            with self.callbacks.trained.as_traced(trained):
+                self._look_at_step(early=True)
+            self._complete()
         return seconds
 
     def before_epoch(self) -> None:
@@ -335,6 +340,7 @@ class Session:
                 self.callbacks.capture({})
             self._checked = True
             self.callbacks.attributes.tell_unkept(self._state.member)
+            self.callbacks.trained.epoch_has_begun()
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.position.phase in ("train", "validation"):
             with explained(RESTORING):
@@ -351,13 +357,13 @@ class Session:
         if self._fit.traced is None:
             self._look_at_step()
 
-    def _look_at_step(self) -> None:
-        """Looks at what a training step draws that was not traced before it ran."""
-        self._fit.traced = traced = backend().trace(self._model, self._fit.feed.dataset, early=False)
+    def _look_at_step(self, *, early: bool = False) -> None:
+        """Looks at what a training step draws that was not traced before the fit began."""
+        self._fit.traced = traced = backend().trace(self._model, self._fit.feed.dataset, early=early)
         if traced is None or self._state.member != 0:
             return
         operations = backend().stateful_random_operations(traced)
-        _tell(doubts_of_step(operations, self._model_state.holds, "training step"))
+        tell(doubts_of_step(operations, self._model_state.holds, "training step"))
 
     def nothing_to_train(self) -> None:
         """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""
@@ -391,9 +397,3 @@ class Session:
             vars(self._model)["_keras_preempt_state"] = self._model_state
         else:
             self._model_state.wait_no_more()
-
-
-def _tell(doubts: Iterable[Doubt], otherwise: str = "") -> None:
-    for doubt in doubts:
-        exactly = "NOT exact" if doubt.certain else "Perhaps not exact"
-        logger.warning("%s after a preemption: %s.%s", exactly, doubt, otherwise)

@@ -105,6 +105,11 @@ class Unfreezing(Annealing):
             layer.trainable = True
 
 
+class UnfreezingInAStep(Annealing):
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.model.first.trainable = True
+
+
 class ByName(Annealing):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         setattr(self.model, "kl_" + "weight", 0.7)
@@ -168,7 +173,7 @@ def test_the_step_reads_what_callbacks_set_before_it(kind: type[Annealing], tmp_
         (OfModel, "kl_weight (in OfModel)"),
         (ByMethod, "kl_weight (in ByMethod)"),
         (OfFoundItem, "weights_of (in OfFoundItem)"),
-        (Unfreezing, "trainable (in Unfreezing)"),
+        (UnfreezingInAStep, "trainable (in UnfreezingInAStep)"),
         (Recording, ""),
     ],
 )

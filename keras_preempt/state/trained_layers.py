@@ -1,0 +1,72 @@
+"""Which layers and variables are trained, where callbacks change that while training goes on.
+
+A training step keeps what was trained when it was traced, and its optimizer was built for that: in plain Keras it does
+not train a layer that a callback thaws later. So a restarted process traces its step with what was trained then, and
+goes on with what is now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from keras_preempt.backend.keras.model_parts import layers_of
+from keras_preempt.state import set_by_callbacks
+
+
+class TrainedLayers:
+    """What is trained in one fit.
+
+    Args:
+        callbacks: The other callbacks of the fit. Nothing is kept if none of them changes what is trained.
+    """
+
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        self._model = callbacks[0].model if set_by_callbacks.change_what_is_trained(callbacks) else None
+        self._traced: str | None = None
+
+    def epoch_has_begun(self) -> None:
+        """The other callbacks have begun an epoch; in the first one, the step is traced next."""
+        if self._model is not None and self._traced is None:
+            self._traced = self._now()
+
+    def capture(self) -> dict[str, Any] | None:
+        """Returns what is trained as JSON data; None if no callback changes it."""
+        return None if self._model is None else {"traced": self._traced, "now": self._now()}
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Puts back what `capture` has returned."""
+        if state is not None:
+            self._set(state["now"])
+
+    @contextlib.contextmanager
+    def as_traced(self, state: Mapping[str, Any]) -> Iterator[None]:
+        """In the block, what is trained is what was when the saved step was traced; then what was at the save."""
+        self._traced = state["traced"]
+        self._set(self._traced)
+        assert self._model is not None
+        optimizer = self._model.optimizer
+        if self._model.run_eagerly and isinstance(optimizer, keras.optimizers.Optimizer):
+            optimizer.build(self._model.trainable_variables)  # There is no trace that would.
+        try:
+            yield
+        finally:
+            self.restore(state)
+
+    def _parts(self) -> list[Any]:
+        return [] if self._model is None else [*layers_of(self._model), *self._model.weights]
+
+    def _now(self) -> str:
+        return "".join("01"[bool(part.trainable)] for part in self._parts())
+
+    def _set(self, flags: str | None) -> None:
+        parts = self._parts()
+        if flags is None or len(flags) != len(parts):
+            return  # Layers are there that were not yet, or the other way round: the first step makes them.
+        for _ in range(2):  # What a layer is told it tells those in it.
+            for part, flag in zip(parts, flags, strict=True):
+                if part.trainable != (flag == "1"):
+                    part.trainable = flag == "1"
