@@ -43,7 +43,7 @@ _CHANGING = frozenset(
     {
         *("set_weights", "load_weights", "load_own_variables", "set_state_tree", "finalize_variable_values"),
         *("assign", "assign_add", "assign_sub", "scatter_update", "scatter_nd_update", "value", "_value"),
-        *("variables", "weights", "trainable_variables", "trainable_weights"),
+        *("set_value", "variables", "weights", "trainable_variables", "trainable_weights"),
         *("non_trainable_variables", "non_trainable_weights", "moving_average", "get_variable"),
         *("apply", "apply_gradients", "stateless_apply", "minimize", "build_from_config"),
         *("fit", "train_on_batch", "train_step", "train_function", "SwapEMAWeights", "exec", "eval"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FunctionType
 
 import keras
@@ -16,25 +16,32 @@ from keras_preempt.state.attributes import Attributes, is_same_in_each_start
 from keras_preempt.state.callback_code import Reading
 from keras_preempt.state.callback_cure import title
 from keras_preempt.state.changed_names import MUTATORS, changed_outside
+from keras_preempt.state.used_variables import Held, Used, are_held, used, variables
 
 _GOING_ON = (io.IOBase, threading.Thread, keras.Variable, keras.Metric)
 """Types of values that change without being set."""
 
 
-def unkept(callback: keras.callbacks.Callback, kept: Attributes, name: str) -> Iterator[str]:
+def unkept(
+    callback: keras.callbacks.Callback, kept: Attributes, name: str, held: Held = lambda variable: False
+) -> Iterator[str]:
     """Yields what of a callback's state is lost in a restart, or may be: the name of its class, and what it is.
 
     Args:
         callback: One of the user's, without get_state and set_state.
         kept: The attributes that are kept.
         name: How they call it.
+        held: Whether a checkpoint has the value of a variable.
     """
     reading = Reading(callback, _hooks(callback))
     functions = [each for each in reading.everything() if each.__name__ != "__init__"]
+    lost = [each for each in used(callback, reading) if not are_held(each.value, held)]
+    if not reading.changes_weights():
+        lost = [each for each in lost if each.of is callback and issubclass(type(each.value), _GOING_ON)]
     found = [
-        *_attributes(reading, functions, kept, name),
-        *_objects(reading, functions, callback),
-        *_outside(functions, kept),
+        *_attributes(reading, functions, kept, name, {each.name for each in lost if each.of is callback}),
+        *_objects(reading, functions, callback, lost),
+        *_outside(functions, kept, lost),
     ]
     if reading.unread:
         found.append("code that cannot be read")
@@ -47,27 +54,31 @@ def _hooks(callback: keras.callbacks.Callback) -> set[str]:
 
 
 def _attributes(
-    reading: Reading, functions: list[FunctionType], kept: Attributes, name: str
+    reading: Reading, functions: list[FunctionType], kept: Attributes, name: str, lost: set[str]
 ) -> Iterator[str]:
     stored = set().union(*(stored_attributes(each.__code__) for each in functions))
     names = reading.names
     for attribute, (value, kind) in kept.not_plain(name).items():
-        if attribute not in names or (is_same_in_each_start(value) and attribute not in stored):
+        if attribute not in names or (is_same_in_each_start(value) and not {attribute} & (stored | lost)):
             continue
         mutable = type(value) in CONTAINERS and not names.isdisjoint(MUTATORS)
-        goes_on = issubclass(type(value), _GOING_ON) or issubclass(type(value), Iterator)
-        if attribute in stored or mutable or goes_on:
+        goes_on = issubclass(type(value), (*_GOING_ON, Iterator)) and not variables(value)
+        if attribute in stored | lost or mutable or goes_on:
             yield f"its attribute {attribute}: {kind}"
 
 
-def _objects(reading: Reading, functions: list[FunctionType], callback: object) -> Iterator[str]:
+def _objects(
+    reading: Reading, functions: list[FunctionType], callback: object, lost: Sequence[Used]
+) -> Iterator[str]:
+    loses = {id(each.of) for each in lost}
     changing = {each.__code__ for each in functions if _changes_something(each)}
     for each in reading.objects:
         kind = type(each)
         if issubclass(kind, (type, keras.Layer, keras.optimizers.Optimizer, keras.callbacks.Callback)):
             continue
         methods = [value for base in kind.__mro__ for value in vars(base).values()]
-        if any(isinstance(method, FunctionType) and method.__code__ in changing for method in methods):
+        changed = any(isinstance(method, FunctionType) and method.__code__ in changing for method in methods)
+        if changed or id(each) in loses:
             yield f"an object that it uses: {kind.__name__}"
 
 
@@ -75,7 +86,8 @@ def _changes_something(function: FunctionType) -> bool:
     return bool(stored_attributes(function.__code__)) or not MUTATORS.isdisjoint(function.__code__.co_names)
 
 
-def _outside(functions: list[FunctionType], kept: Attributes) -> Iterator[str]:
+def _outside(functions: list[FunctionType], kept: Attributes, lost: Sequence[Used]) -> Iterator[str]:
+    yield from (f"the variable {each.name} outside of it" for each in lost if each.of is None)
     for function in functions:
         for name, value in changed_outside(function, enclosed(function)):
             if value is None or not kept.is_kept(value):

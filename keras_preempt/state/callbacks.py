@@ -28,11 +28,12 @@ from keras_preempt.backend.keras.callbacks import (
     take_up_step,
 )
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state import callback_code, plain
+from keras_preempt.state import callback_code, plain, set_by_callbacks, used_variables
 from keras_preempt.state.attributes import KEEPS, Attributes
 from keras_preempt.state.callback_doubts import unkept
 from keras_preempt.state.lost_state import missed_by
 from keras_preempt.state.trained_layers import TrainedLayers
+from keras_preempt.state.used_variables import Held
 
 logger = logging.getLogger("keras_preempt")
 
@@ -73,6 +74,7 @@ class CallbackStates:
 
     Args:
         callbacks: The callbacks of the fit, without this package's own.
+        held: Whether a checkpoint has the value of a variable, as the model or the training step uses it.
 
     Attributes:
         unsaved: What of the callbacks' state cannot be saved: the names of their classes, and what it is.
@@ -82,12 +84,15 @@ class CallbackStates:
         set_weights_at_begin: Whether one of them could change weights before the first step of a restarted process.
     """
 
-    def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    def __init__(
+        self, callbacks: Sequence[keras.callbacks.Callback], held: Held = lambda variable: False
+    ) -> None:
+        self._all, self._held = callbacks, held
         self._named: dict[str, keras.callbacks.Callback] = {}
         self.change_weights = self.set_weights_at_begin = False
         self._appending: list[keras.callbacks.CSVLogger] = []
         users: dict[str, keras.callbacks.Callback] = {}
-        for callback in callbacks:
+        for callback in self._all:
             self.change_weights |= _changes_weights_in_validation(callback)
             self.set_weights_at_begin |= callback_code.may_change_weights(callback, callback_code.BEGIN_HOOKS)
             name = type(callback).__name__
@@ -104,13 +109,22 @@ class CallbackStates:
         self.trained = TrainedLayers(callbacks)
         self._users = users
         self._unkept = [
-            (users[name], each) for name in users for each in unkept(users[name], self.attributes, name)
+            (users[name], each) for name in users for each in unkept(users[name], self.attributes, name, held)
         ]
         self.unsaved = [what for _, what in self._unkept]
 
     def missed_by(self, error: BaseException) -> list[str]:
         """Returns what was not kept over a restart of those callbacks in whose code an error was raised, in words."""
         return missed_by(error, self._unkept, self._users)
+
+    def sets(self, *, constant: bool) -> list[str]:
+        """Returns what callbacks set while training goes on that a step keeps as it was in its first run.
+
+        Args:
+            constant: Whether it keeps also the values of variables that the model does not hold.
+        """
+        found = set_by_callbacks.while_training(self._all)
+        return found + (used_variables.unheld_while_training(self._all, self._held) if constant else [])
 
     def capture(self, arrays: dict[str, Array]) -> dict[str, Any]:
         """Returns the states as JSON data, with their arrays added to `arrays`.

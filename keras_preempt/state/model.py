@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import keras
@@ -87,12 +88,7 @@ class ModelState:
         plain = [v for v in self._variables.plain_variables(model) if id(v.value) not in keras_own]
         groups.append(("attributes", plain))
         seed = global_seed_state()
-        held = {
-            self._variables.identity(part)
-            for variables in (*(variables for _, variables in groups), [] if seed is None else [seed])
-            for each in variables
-            for part in self._components(each)
-        }
+        held = self._identities(chain(*(v for _, v in groups), [] if seed is None else [seed]))
         elsewhere = [variable for variable in self._used if self._variables.identity(variable) not in held]
         groups.append((ELSEWHERE, [self._variables.named(variable) for variable in elsewhere]))
         for group, variables in groups:
@@ -286,12 +282,16 @@ class ModelState:
         Args:
             handle: The resource, as `backend.seam.Variables.identity` means it.
         """
-        variables = [variable for variable in self._real.values() if not isinstance(variable, Waiting)]
-        return any(
-            self._variables.identity(part) == id(handle)
-            for each in variables
-            for part in self._components(each)
-        )
+        return id(handle) in self._identities(self._real.values())
+
+    def holder(self) -> Callable[[Any], bool]:
+        """Returns what tells of a variable, one of Keras or of its backend, whether a save has its value."""
+        there, named = self._identities(self._real.values()), self._variables.named
+        return lambda v: self._identities([v if isinstance(v, keras.Variable) else named(v)]) <= there
+
+    def _identities(self, variables: Iterable[Any]) -> set[int]:
+        there = [variable for variable in variables if not isinstance(variable, Waiting)]
+        return {self._variables.identity(part) for each in there for part in self._components(each)}
 
     def wait_no_more(self) -> None:
         """Gives up the values that wait for variables."""

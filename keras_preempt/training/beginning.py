@@ -250,7 +250,7 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     runtime, status, ending = participant.runtime, participant.status, participant.ending
     start, store, here = agreed.start, found.turn.store, participant.place
     chief = here.member == 0
-    callbacks = CallbackStates(found.others)
+    callbacks = CallbackStates(found.others, agreed.model_state.holder())
     if start.restored is None and start.incarnation > 1:
         callbacks.begin_again_without_state()
     session = Session(
@@ -278,9 +278,8 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     participant.start()
     before = found.turn.trains() if chief and not agreed.over else ""
     if chief and not agreed.over:
-        _say_promise(
-            found, session.promised(callbacks.unsaved, set_by_callbacks.while_training(found.others))
-        )
+        constant = running.traced is not None and running.traced.keeps_variables
+        _say_promise(found, session.promised(callbacks.unsaved, callbacks.sets(constant=constant)))
     status.spent("startup", time.time() - began)
     if start.restored is not None:
         reached.stage = RESTORING

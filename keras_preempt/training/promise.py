@@ -140,7 +140,7 @@ def promise(
             Doubt(
                 f"what callbacks set of other objects, if the training step reads it: {', '.join(set_by_callbacks)}. A "
                 "step keeps the values of its first run, and after a restart those of its first run there",
-                "Let the step read a keras.Variable, and assign to that",
+                "Let the step read a keras.Variable that the model holds, and assign to that",
                 certain=False,
             )
         )

@@ -165,7 +165,6 @@ SCRIPTS = (
         "generative/kl_annealing",
         "the weight of a loss in a variable of the script, set by a callback",
         5,
-        Identical("RaiseBeta"),
     ),
     Script(
         "generative/text_generation_with_miniature_gpt",

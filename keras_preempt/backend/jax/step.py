@@ -42,6 +42,11 @@ class Step:
         self.model = model
 
     @property
+    def keeps_variables(self) -> bool:
+        """Whether the value that a variable outside of the model has in its first run is a constant to it."""
+        return bool(self.model.jit_compile) and not self.model.run_eagerly
+
+    @property
     def variables(self) -> Sequence[Any]:
         """None: what else it reads is a constant to it."""
         return ()

@@ -38,6 +38,14 @@ STATELESS_CALLBACKS: tuple[type, ...] = (
 """Callbacks of Keras that keep nothing on which the next epoch depends."""
 
 
+def variables_of(value: Any) -> list[Any]:
+    """Returns the variables of a layer, a model, a metric or an optimizer; none of another object."""
+    for kind in (keras.Layer, keras.Metric, keras.optimizers.Optimizer):
+        if issubclass(type(value), kind):
+            return list(kind.variables.fget(value))  # Keras' own property: no code of the user's.
+    return []
+
+
 @functools.cache
 def attributes_of_keras(kind: type) -> frozenset[str]:
     """Returns the attributes of a callback that Keras' own classes among its base classes set.

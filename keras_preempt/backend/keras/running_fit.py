@@ -39,6 +39,10 @@ class TracedStep(Protocol):
     """The training step of a fit, traced before the fit runs its first one."""
 
     @property
+    def keeps_variables(self) -> bool:
+        """Whether the value that a variable outside of the model has in its first run is a constant to it."""
+
+    @property
     def variables(self) -> Sequence[Any]:
         """The variables that the step uses and that are not known otherwise."""
 

@@ -52,6 +52,11 @@ class TracedStep:
     def __init__(self, function: Any) -> None:
         self.function = function
 
+    @property
+    def keeps_variables(self) -> bool:
+        """Returns False: it reads each anew."""
+        return False
+
     def operations(self) -> Iterator[GraphOperation]:
         """Yields the operations of the step and of the functions that it calls."""
         return operations(self.function.graph)

@@ -102,7 +102,9 @@ def _not_divided(variable: Any) -> TypeError:
 
 def is_variable(value: Any) -> bool:
     """Whether a value is a variable, which changes later, and not a tensor."""
-    return isinstance(value, (tf.Variable, keras.Variable))
+    return issubclass(
+        type(value), (tf.Variable, keras.Variable)
+    )  # A stand-in for another object is not asked.
 
 
 def is_tensor(value: Any) -> bool:

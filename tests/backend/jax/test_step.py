@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,70 @@ def test_a_step_has_nothing_that_is_traced_before() -> None:
     watch = FirstUse([], lambda variable: pytest.fail("no variable comes into being"))
     keras.Variable(1.0)
     watch.stop()
+
+
+WEIGHT: Any = None
+"""A variable of the script; its test makes it."""
+
+
+class Weighted(Plain):
+    def __init__(self, weight: Any) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(*args, **kwargs) * self.weight
+
+
+class WeightedByScript(Plain):
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(*args, **kwargs) * WEIGHT
+
+
+class Stateless(keras.callbacks.Callback):
+    def __init__(self, weight: Any) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: Any) -> None:
+        """There is none."""
+
+
+class Anneals(Stateless):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.weight.assign(self.weight * 0.5)
+
+
+class AnnealsByScript(Stateless):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        WEIGHT.assign(0.5)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "told"),
+    [
+        (WeightedByScript, Anneals, "weight (in Anneals)"),
+        (WeightedByScript, AnnealsByScript, "WEIGHT (in AnnealsByScript)"),
+        (Weighted, Anneals, ""),
+    ],
+)
+def test_a_variable_that_callbacks_assign_and_the_model_does_not_hold_is_told(
+    model: Any,
+    kind: type[Stateless],
+    told: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "WEIGHT", keras.Variable(1.0, trainable=False))
+    caplog.set_level("INFO", "keras_preempt")
+    fitted = model(WEIGHT) if model is Weighted else model()
+    fitted.compile("sgd", "mse")
+    x = np.ones((8, 4), "float32")
+    fitted.fit(x, x[:, :1], verbose=0, callbacks=[kind(WEIGHT), PreemptionCallback(tmp_path)])
+    (line,) = (each for each in caplog.messages if "After a preemption" in each)
+    expected = f"what callbacks set of other objects, if the training step reads it: {told}."
+    assert (expected if told else "bit-identical") in line
