@@ -41,7 +41,7 @@ _PART_FILE = re.compile(
 def step_directory(step: int) -> str:
     """Returns the name of the folder of one step."""
     if step < 0:
-        raise ValueError(f"Expected a step of 0 or more. Received: {step}. Pass the optimizer's step count.")
+        raise ValueError(f"Expected a step of 0 or more. Received: {step}. Pass the number of a step.")
     return f"step-{step:08d}"
 
 

@@ -102,9 +102,8 @@ def _not_divided(variable: Any) -> TypeError:
 
 def is_variable(value: Any) -> bool:
     """Whether a value is a variable, which changes later, and not a tensor."""
-    return issubclass(
-        type(value), (tf.Variable, keras.Variable)
-    )  # A stand-in for another object is not asked.
+    # A stand-in for another object is not asked for its class.
+    return issubclass(type(value), (tf.Variable, keras.Variable))
 
 
 def is_tensor(value: Any) -> bool:
