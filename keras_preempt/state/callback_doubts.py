@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FunctionType
 
 import keras
@@ -14,7 +15,7 @@ from keras_preempt.backend.user_code import attributes, enclosed, is_of_keras
 from keras_preempt.state.attribute_values import CONTAINERS
 from keras_preempt.state.attributes import Attributes, is_same_in_each_start
 from keras_preempt.state.callback_code import Reading
-from keras_preempt.state.callback_cure import title
+from keras_preempt.state.callback_cure import LAMBDA
 from keras_preempt.state.changed_names import MUTATORS, changed_outside
 from keras_preempt.state.used_variables import Held, Used, are_held, used, variables
 
@@ -45,7 +46,7 @@ def unkept(
     ]
     if reading.unread:
         found.append("code that cannot be read")
-    yield from (f"{title(callback)}{each})" for each in dict.fromkeys(found))
+    yield from (f"{_title(callback)}{each})" for each in dict.fromkeys(found))
 
 
 def _hooks(callback: keras.callbacks.Callback) -> set[str]:
@@ -92,3 +93,19 @@ def _outside(functions: list[FunctionType], kept: Attributes, lost: Sequence[Use
         for name, value in changed_outside(function, enclosed(function)):
             if value is None or not kept.is_kept(value):
                 yield f"the variable {name} outside of it"
+
+
+def _title(callback: keras.callbacks.Callback) -> str:
+    """Returns how a callback is called in front of what is not kept of it, with an open bracket.
+
+    Nobody finds a LambdaCallback by the name of its class, so its functions are named as well: "LambdaCallback
+    (on_epoch_end at train.py:60: ".
+    """
+    if type(callback) is not keras.callbacks.LambdaCallback:
+        return f"{type(callback).__name__} ("
+    functions = [
+        f"{name} at {Path(value.__code__.co_filename).name}:{value.__code__.co_firstlineno}"
+        for name, value in attributes(callback).items()
+        if name.startswith("on_") and isinstance(value, FunctionType)
+    ]
+    return f"{LAMBDA}{', '.join(functions)}{': ' if functions else ''}"
