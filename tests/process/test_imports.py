@@ -7,7 +7,17 @@ import sys
 
 import pytest
 
-COMMANDS = ("main", "run", "drill.command", "drill.runs", "drill.cause", "inspect", "export", "clean", "report")
+COMMANDS = (
+    "main",
+    "run",
+    "drill.command",
+    "drill.runs",
+    "drill.cause",
+    "inspect",
+    "export",
+    "clean",
+    "report",
+)
 NOTICES = [f"keras_preempt.notices.{name}" for name in ("aws", "azure", "gce", "polled", "signals")]
 
 
