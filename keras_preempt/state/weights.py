@@ -55,7 +55,7 @@ def load_weights(model: keras.Model, directory: str | os.PathLike[str], step: in
         1200
     """
     if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
-        raise ValueError(f"Expected step to be a step, or None. Received: {step!r}.")
+        raise ValueError(f"Expected step to be the number of a training step, or None. Received: {step!r}.")
     store = open_store(directory)
     try:
         return load_weights_from(model, store, step)[0]
