@@ -186,7 +186,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         fit = self._fit
         if fit is not None:
             fit.logs = logs
-            fit.steps.ended.append(batch)
+            fit.step_ended(batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The other callbacks end the epoch after this one."""

@@ -51,7 +51,7 @@ class Fit:
 
     Attributes:
         logs: The logs of the last step, as callbacks are given them.
-        steps: The training steps that are done.
+        step_ended: Takes the number of a batch of this epoch whose step has ended.
         runtime: Where boundaries are counted.
     """
 
@@ -77,7 +77,7 @@ class Fit:
         self.runtime = participant.runtime
         self._status = participant.status
         self._session = session
-        self.steps = session.steps
+        self.step_ended = session.steps.ended.append
         self._saves = saves
         self._rehearsal = rehearsal
         self._milestones = milestones
