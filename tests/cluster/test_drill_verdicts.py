@@ -140,7 +140,8 @@ def test_a_restart_that_fails_in_a_callback_whose_state_was_not_kept_says_so(dri
     )
     assert "No verdict: the preempted run failed (exit code 1). Likely cause: " in printed
     assert (
-        "a callback whose state was not kept over a restart: Lines (its attribute lines). Give them" in printed
+        "a callback whose state was not kept over a restart: Lines (its attribute lines). Give them"
+        in printed
     )
 
 

@@ -100,7 +100,9 @@ def test_loads_a_given_step_and_says_which_there_are(trained: Run) -> None:
     assert any(not np.array_equal(*pair) for pair in zip(model.get_weights(), trained.weights, strict=True))
     with pytest.raises(NoSuchCheckpoint, match=r"of step 5 .*those of steps 7, 4\. Pass one of them"):
         keras_preempt.load_weights(model, trained.directory, step=5)
-    with pytest.raises(ValueError, match=r"Expected step to be the number of a training step, or None\. Received: '4'"):
+    with pytest.raises(
+        ValueError, match=r"Expected step to be the number of a training step, or None\. Received: '4'"
+    ):
         keras_preempt.load_weights(model, trained.directory, step="4")  # type: ignore[arg-type]
 
 
