@@ -11,7 +11,7 @@ from types import FunctionType
 import keras
 
 from keras_preempt.backend.bytecode import stored_attributes
-from keras_preempt.backend.user_code import attributes, enclosed, is_of_keras
+from keras_preempt.backend.user_code import attributes, enclosed, is_a, is_of_keras
 from keras_preempt.state.attribute_values import CONTAINERS
 from keras_preempt.state.attributes import Attributes, is_same_in_each_start
 from keras_preempt.state.callback_code import Reading
@@ -38,7 +38,7 @@ def unkept(
     functions = [each for each in reading.everything() if each.__name__ != "__init__"]
     lost = [each for each in used(callback, reading) if not are_held(each.value, held)]
     if not reading.changes_weights():
-        lost = [each for each in lost if each.of is callback and issubclass(type(each.value), _GOING_ON)]
+        lost = [each for each in lost if each.of is callback and is_a(each.value, *_GOING_ON)]
     found = [
         *_attributes(reading, functions, kept, name, {each.name for each in lost if each.of is callback}),
         *_objects(reading, functions, callback, lost),
@@ -63,7 +63,7 @@ def _attributes(
         if attribute not in names or (is_same_in_each_start(value) and not {attribute} & (stored | lost)):
             continue
         mutable = type(value) in CONTAINERS and not names.isdisjoint(MUTATORS)
-        goes_on = issubclass(type(value), (*_GOING_ON, Iterator)) and not variables(value)
+        goes_on = is_a(value, *_GOING_ON, Iterator) and not variables(value)
         if attribute in stored | lost or mutable or goes_on:
             yield f"its attribute {attribute}: {kind}"
 

@@ -45,10 +45,15 @@ def while_training(callbacks: Iterable[keras.callbacks.Callback]) -> list[str]:
     kept = {each for each in found if each.startswith("trainable ")}
     if kept:
         kept.difference_update(_set_outside(callbacks, callback_code.BEFORE_STEP, variables=False))
-        readings = (callback_code.Reading(each, callback_code.WHILE_TRAINING) for each in callbacks)
-        if any(not _TRACING.isdisjoint(reading.names) for reading in readings):
+        if any(map(_may_trace_anew, callbacks)):
             kept.clear()
     return [each for each in found if each not in kept]
+
+
+def _may_trace_anew(callback: keras.callbacks.Callback) -> bool:
+    reading = callback_code.Reading(callback, callback_code.WHILE_TRAINING)
+    reading.everything()  # Also what hooks call.
+    return not _TRACING.isdisjoint(reading.names)
 
 
 def _set_outside(

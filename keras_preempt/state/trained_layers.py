@@ -14,6 +14,7 @@ from typing import Any
 import keras
 
 from keras_preempt.backend.keras.model_parts import layers_of
+from keras_preempt.backend.user_code import is_a
 from keras_preempt.state import set_by_callbacks
 
 
@@ -47,11 +48,10 @@ class TrainedLayers:
         """In the block, what is trained is what was when the saved step was traced; then what was at the save."""
         self._traced = state["traced"]
         self._set(self._traced)
-        assert self._model is not None
-        optimizer = self._model.optimizer
-        if self._model.run_eagerly and isinstance(optimizer, keras.optimizers.Optimizer):
-            optimizer.build(self._model.trainable_variables)  # There is no trace that would.
         try:
+            model = self._model  # None if the script has lost the callback since.
+            if model is not None and model.run_eagerly and is_a(model.optimizer, keras.optimizers.Optimizer):
+                model.optimizer.build(model.trainable_variables)  # There is no trace that would.
             yield
         finally:
             self.restore(state)

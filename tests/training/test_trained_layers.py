@@ -110,6 +110,9 @@ def test_where_a_callback_may_have_the_step_traced_anew_that_is_told(
     class Anew(AtTheEnd):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             super().on_epoch_end(epoch, logs)
+            self.trace()
+
+        def trace(self) -> None:
             self.model.make_train_function(force=True)
 
     assert train(tmp_path, Anew, ("on_train_batch_begin", 2)) is None
@@ -121,3 +124,8 @@ def test_so_does_one_that_trains_eagerly(tmp_path: Path) -> None:
     expected = train(tmp_path, AtTheEnd, None, plain=True, eager=True)
     assert train(tmp_path, AtTheEnd, ("on_train_batch_begin", 7), eager=True) is None
     assert train(tmp_path, AtTheEnd, None, eager=True) == expected
+
+
+def test_a_script_that_has_lost_its_callback_goes_on(tmp_path: Path) -> None:
+    assert train(tmp_path, AtTheEnd, ("on_train_batch_begin", 2), eager=True) is None
+    assert train(tmp_path, Changing, None, eager=True) is not None

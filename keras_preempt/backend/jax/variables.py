@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from keras_preempt.backend.copies import Runs, copied
+from keras_preempt.backend.user_code import is_a
 from keras_preempt.checkpoint.boxes import Box, Piece
 from keras_preempt.checkpoint.tensors import Array
 
@@ -43,7 +44,7 @@ def identity(part: Any) -> int:
 
 def is_variable(value: Any) -> bool:
     """Whether a value is a variable, which changes later, and not an array."""
-    return issubclass(type(value), keras.Variable)  # A stand-in for another object is not asked.
+    return is_a(value, keras.Variable)
 
 
 def is_tensor(value: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from keras_preempt.backend.bytecode import stored_attributes
-from keras_preempt.backend.user_code import is_of_keras
+from keras_preempt.backend.user_code import is_a, is_of_keras
 
 CALLBACK_STATE: dict[type, tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_weights", "best_epoch"),
@@ -41,7 +41,7 @@ STATELESS_CALLBACKS: tuple[type, ...] = (
 def variables_of(value: Any) -> list[Any]:
     """Returns the variables of a layer, a model, a metric or an optimizer; none of another object."""
     for kind in (keras.Layer, keras.Metric, keras.optimizers.Optimizer):
-        if issubclass(type(value), kind):
+        if is_a(value, kind):
             return list(kind.variables.fget(value))  # Keras' own property: no code of the user's.
     return []
 

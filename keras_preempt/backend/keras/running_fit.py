@@ -20,6 +20,7 @@ import keras
 
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.names import KerasInternalsError
+from keras_preempt.backend.user_code import enclosed
 
 _FIT_LOCALS = (
     "callbacks",
@@ -269,8 +270,7 @@ def _code_in(fit: Any) -> CodeType:
         elif isinstance(function, FunctionType):
             if function.__module__.startswith("keras.") and function.__name__ == "fit":
                 return function.__code__
-            cells = [cell.cell_contents for cell in function.__closure__ or ()]
-            waiting += [each for each in cells if callable(each)]
+            waiting += filter(callable, enclosed(function).values())
     raise RuntimeError(
         f"Expected keras.Model.fit to be the one of Keras, or a function around it. Received: {fit!r:.200}, in which "
         "Keras' own is not found. Write @functools.wraps(fit) above the function that replaces it."

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_preempt.backend.copies import LARGE, Runs, copied
 from keras_preempt.backend.keras.model_parts import attributes, layers_of
+from keras_preempt.backend.user_code import is_a
 from keras_preempt.checkpoint.boxes import Box
 from keras_preempt.checkpoint.partition import elements
 from keras_preempt.checkpoint.tensors import ALIGNMENT, Array
@@ -102,8 +103,7 @@ def _not_divided(variable: Any) -> TypeError:
 
 def is_variable(value: Any) -> bool:
     """Whether a value is a variable, which changes later, and not a tensor."""
-    # A stand-in for another object is not asked for its class.
-    return issubclass(type(value), (tf.Variable, keras.Variable))
+    return is_a(value, tf.Variable, keras.Variable)
 
 
 def is_tensor(value: Any) -> bool:
