@@ -26,6 +26,8 @@ from keras_preempt.checkpoint.fields import loads
 from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import this_process
+from keras_preempt.process.words import counted
+from keras_preempt.report.clocks import in_order
 from keras_preempt.report.event import SCHEMA, Event
 from keras_preempt.report.fields import seconds
 
@@ -42,6 +44,9 @@ LARGEST = 64 << 20
 _LOG = re.compile(r"([0-9]{5,9})\.(?:launcher|w([0-9]{5,9})(?:-([0-9]{4,9}))?)\.jsonl")
 
 _MOST_UNAVAILABLE = 3
+
+MOST_KEPT = 4 << 20
+"""The most bytes of events that wait in memory until the log can be written; what comes then is lost."""
 
 MOST_MARKS = 256
 """Marks that an event tells at most; of more, every second one is left out."""
@@ -62,7 +67,7 @@ class LineSink(Protocol):
 class EventLog:
     """Writes events; keeps them in memory until it is opened.
 
-    A log that cannot be written never ends training: the first failure is reported, and later events are dropped.
+    A log that cannot be written never ends training: what could not be written is written with the next event.
 
     Args:
         member: The index of this process.
@@ -77,7 +82,8 @@ class EventLog:
         self._clock = clock
         self._incarnation: int | None = None
         self._sink: LineSink | None = None
-        self._waiting: list[bytes] = []
+        self._waiting = bytearray()
+        self._dropped = 0
         self._marks: list[tuple[float, int]] = []
         self._failed = False
         self.listener: Callable[[Event], None] | None = None
@@ -89,9 +95,7 @@ class EventLog:
         with self._lock:
             self._incarnation = incarnation
             self._sink = sink
-            waiting, self._waiting = self._waiting, []
-            for told in waiting:
-                self._write(told)
+            self._write()
 
     def emit(self, kind: str, **fields: object) -> None:
         """Writes one event.
@@ -109,10 +113,11 @@ class EventLog:
             marks, self._marks = self._marks, []
             passed = {"passed": marks} if marks else {}
             told = line(kind, self._clock(), self._member, **fields, **passed)
-            if self._sink is None:
-                self._waiting.append(told)
+            if len(self._waiting) + len(told) > MOST_KEPT:
+                self._dropped += 1
             else:
-                self._write(told)
+                self._waiting += told
+            self._write()
             if self.listener is not None:
                 self.listener(self._as_value(told))
 
@@ -129,23 +134,37 @@ class EventLog:
             self._marks.append((round(self._clock(), 3), step))
 
     def close(self) -> None:
-        """Ends the log. Later events stay in memory."""
+        """Ends the log, after a last try to write what is left. Later events stay in memory."""
         with self._lock:
+            self._write()
             sink, self._sink = self._sink, None
-            if sink is not None:
-                try:
-                    sink.close()
-                except OSError as error:
-                    logger.warning("The events file could not be closed: %s", error)
+            if sink is None:
+                return
+            if self._waiting or self._dropped:
+                lost = self._waiting.count(b"\n") + self._dropped
+                logger.warning("The events file lacks %s, which could not be written.", counted(lost, "event"))
+            try:
+                sink.close()
+            except OSError as error:
+                logger.warning("The events file could not be closed: %s", error)
 
-    def _write(self, told: bytes) -> None:
-        if self._failed or self._sink is None:
+    def _write(self) -> None:
+        if self._sink is None or not self._waiting:
             return
         try:
-            self._sink.write(told)
+            self._sink.write(bytes(self._waiting))
         except OSError as error:
+            if not self._failed:
+                logger.warning(
+                    "The events file cannot be written (%s). Training goes on; this is tried again with each event.",
+                    error,
+                )
             self._failed = True
-            logger.warning("The events file cannot be written any more (%s); training goes on.", error)
+            return
+        self._waiting.clear()
+        if self._failed:
+            self._failed = False
+            logger.info("The events file can be written again.")
 
 
 def line(kind: str, moment: float, member: int, **fields: object) -> bytes:
@@ -169,7 +188,7 @@ def read(
 ) -> list[dict[str, Any]]:
     """Returns the events of all starts and workers of a run, in the order of their times.
 
-    A line that a killed process left half-written, or that is not an event, is skipped.
+    Times of clocks that are behind are moved, see `clocks`. A line that a killed process left half-written, or that is not an event, is skipped.
 
     Args:
         store: The run's directory, local or in a bucket.
@@ -215,7 +234,7 @@ def read(
         missing = max(numbers) - len(numbers)
         if missing > 0:
             tell(f"{EVENTS}/{start}: {missing} of its first {max(numbers)} segments are missing")
-    return [event for _, event in sorted(found, key=lambda entry: entry[0])]
+    return in_order([event for _, event in sorted(found, key=lambda entry: entry[0])], tell)
 
 
 def _nothing(gap: str) -> None:

@@ -93,6 +93,14 @@ def test_everything_that_matters_is_printed_and_json_holds_all_and_adds_up(made:
     assert told["missing"] == []
 
 
+def test_a_start_whose_clock_is_behind_is_reported_with_the_others(made: Made, run: Run) -> None:
+    told = json.loads(printed(run, made(preempted().clock_behind(120.0, 2)), "--json"))
+    assert (told["state"], told["step"], told["steps_lost"]) == ("finished", 21, 0)
+    assert [start["end"] for start in told["starts"]] == ["preempted", "finished"]
+    assert len(told["missing"]) == 2
+    assert "clock of its machine" in told["missing"][0]
+
+
 class Page(HTMLParser):
     """What a page is made of."""
 

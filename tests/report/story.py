@@ -103,6 +103,15 @@ class Story:
             self.tell("gone", code=-9, **known)
         return self
 
+    def clock_behind(self, seconds: float, start: int) -> Story:
+        """The clocks of the machines of a start that was told are behind."""
+        for event in self.events:
+            if event["incarnation"] == start:
+                for name in ("time", "started_at", "began_at", "read_at", "ready_at", "received_at"):
+                    if event.get(name) is not None:
+                        event[name] -= seconds
+        return self
+
     def pause(self, seconds: float) -> Story:
         """No process is there."""
         self.at += seconds

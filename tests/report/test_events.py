@@ -17,6 +17,7 @@ from keras_preempt.checkpoint.errors import StoreUnavailable, TooLarge
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.report import events
 from keras_preempt.report.events import KINDS, EventLog, Milestones, log_name, read
 from keras_preempt.testing import FakeGcs
 
@@ -26,13 +27,11 @@ class Lines:
 
     def __init__(self, error: Exception | None = None) -> None:
         self.data: list[bytes] = []
-        self.attempts = 0
         self.closed = False
         self.error = error
 
     def write(self, data: bytes, /) -> None:
         assert not self.closed
-        self.attempts += 1
         if self.error is not None:
             raise self.error
         self.data.append(data)
@@ -42,7 +41,7 @@ class Lines:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.data]
+        return [json.loads(line) for line in b"".join(self.data).splitlines()]
 
 
 def opened(member: int = 0) -> tuple[EventLog, Lines]:
@@ -82,19 +81,49 @@ def test_events_from_before_the_opening_come_first_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StoreUnavailable("No space left")])
-def test_a_log_that_cannot_be_written_never_ends_training_and_is_reported_once(
+def test_what_could_not_be_written_is_written_with_the_next_event(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     log, sink = EventLog(0), Lines(error)
     log.emit("notice")
     log.open(1, sink)
-    with caplog.at_level(logging.WARNING, "keras_preempt"):
+    with caplog.at_level(logging.INFO, "keras_preempt"):
         log.emit("plan")
+        log.emit("commit")
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        sink.error = None
         log.emit("exit")
     log.close()
-    assert sink.attempts == 1
-    assert len(caplog.records) == 1
+    assert [event["event"] for event in sink.events] == ["notice", "plan", "commit", "exit"]
+    assert [record.message for record in caplog.records][1:] == ["The events file can be written again."]
     assert "No space left" in caplog.text
+
+
+def test_the_end_tries_once_more_and_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    log, sink = EventLog(0), Lines(OSError(28, "No space left on device"))
+    log.open(1, sink)
+    log.emit("commit")
+    sink.error = None
+    log.close()
+    assert [event["event"] for event in sink.events] == ["commit"]
+    log, sink = EventLog(0), Lines(OSError(28, "No space left on device"))
+    log.open(1, sink)
+    log.emit("commit")
+    log.emit("exit")
+    log.close()
+    assert "lacks 2 events" in caplog.text
+    assert sink.closed
+
+
+def test_what_waits_for_a_log_that_stays_unwritable_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MOST_KEPT", 1000)
+    log, sink = EventLog(0), Lines(OSError(28, "No space left on device"))
+    log.open(1, sink)
+    for _ in range(100):
+        log.emit("commit")
+    sink.error = None
+    log.emit("exit")
+    assert 0 < len(b"".join(sink.data)) <= 1000
 
 
 def test_an_event_after_the_end_changes_nothing_and_fails_nothing() -> None:
@@ -117,7 +146,7 @@ def test_threads_never_mix_their_lines() -> None:
         told = pool.map(tell, range(4))
         log.open(1, sink)
     list(told)  # Raises what a thread has raised.
-    assert len(sink.data) == 800
+    assert len(sink.events) == 800
     for number in range(4):
         assert [e["index"] for e in sink.events if e["thread"] == number] == list(range(200))
 

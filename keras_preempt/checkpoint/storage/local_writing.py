@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from collections.abc import Callable
@@ -127,14 +128,21 @@ class FileLog:
         self._explained = explained
 
     def write(self, data: bytes) -> None:
-        """Appends `data` in one piece."""
+        """Appends `data` in one piece; all of it, or nothing."""
         if self._descriptor is None:
             raise StoreUnavailable(
                 f"Expected the log {self._name!r} to be open. Received: a write after close. "
                 "Open it again with append_log."
             )
         with self._explained():
-            write_all(self._descriptor, data)
+            before = os.fstat(self._descriptor).st_size
+            try:
+                write_all(self._descriptor, data)
+            except OSError:
+                # Half a line would spoil the next one. Each log has one writer.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, before)
+                raise
 
     def close(self) -> None:
         """Ends the use of the log."""

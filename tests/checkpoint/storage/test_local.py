@@ -170,6 +170,25 @@ def test_no_link_leads_out_of_the_directory(store: LocalStore, tmp_path: Path) -
     assert snapshot(outside) == {"secret": b"secret"}
 
 
+def test_a_line_of_a_log_is_there_whole_or_not_at_all(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = store.append_log("log")
+    log.write(b"one\n")
+
+    def half(descriptor: int, data: bytes) -> None:
+        os.write(descriptor, data[:2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(local_writing, "write_all", half)
+        with pytest.raises(StoreUnavailable, match="No space left"):
+            log.write(b"two\n")
+    log.write(b"three\n")
+    log.close()
+    assert store.read("log", limit=99) == b"one\nthree\n"
+
+
 def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
