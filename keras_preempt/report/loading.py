@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
+from keras_preempt.checkpoint.commit import read_manifest
+from keras_preempt.checkpoint.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    NotFound,
+    UnsafeName,
+    UnsupportedFormat,
+)
+from keras_preempt.checkpoint.layout import attempt_directory, is_attempt, parse_step
 from keras_preempt.checkpoint.run_directory import read_run
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import this_process
+from keras_preempt.process.words import counted
 from keras_preempt.report import events
 from keras_preempt.report.account import Account
 from keras_preempt.report.accounting import account
@@ -55,6 +66,7 @@ class Looks:
         self._kept: dict[str, bytes] = {}
         self._told = -1
         self._silent: list[str] = []
+        self._untold: list[dict[str, Any]] = []
 
     def look(self) -> Account:
         """Accounts for the run as it is now. Arguments and errors are those of `load`."""
@@ -68,7 +80,14 @@ class Looks:
         gaps = [*self._damage]
         told = events.read(store, gaps.append, self._kept)
         if len(told) != self._told:
+            self._untold = _untold(store, told)
             self._silent, self._told = _silent(store, told), len(told)
+            if steps := {event["step"] for event in self._untold}:
+                self._silent.append(
+                    f"the commits of {counted(len(steps), 'checkpoint')}, the first of step {min(steps):,}: told by "
+                    "the checkpoints themselves"
+                )
+        told = sorted([*told, *self._untold], key=lambda event: event["time"])
         gaps += self._silent
         found = account(told, gaps, None if self._over else time.time(), this_process.is_alive)
         if found is None:
@@ -79,6 +98,35 @@ class Looks:
             )
         self._begun = True
         return found
+
+
+def _untold(store: Store, told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the events that committed checkpoints stand for, where no worker has told that they were committed."""
+    steps = {event.get("step") for event in told if event["event"] == "commit"}
+    found = []
+    for folder in store.children(""):
+        step = parse_step(folder)
+        if step is None or step in steps:
+            continue
+        for attempt in filter(is_attempt, store.children(folder)):
+            try:
+                manifest = read_manifest(store, attempt_directory(step, attempt))
+            except (NotFound, CorruptCheckpoint, UnsupportedFormat, UnsafeName):  # `inspect` says more.
+                continue
+            for kind in ("commit", "finish") if manifest.finished else ("commit",):
+                found += [
+                    {
+                        "event": kind,
+                        "time": manifest.created_at,
+                        "member": part.member,
+                        "incarnation": manifest.incarnation,
+                        "step": step,
+                        "attempt": attempt,
+                        "missing": list(manifest.missing),
+                    }
+                    for part in manifest.parts
+                ]
+    return found
 
 
 def _silent(store: Store, told: list[dict[str, object]]) -> list[str]:

@@ -16,6 +16,7 @@ from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs
+from tests.cli import saved_run
 from tests.cli.saved_run import Run
 from tests.report.story import Story
 
@@ -99,6 +100,21 @@ def test_a_start_whose_clock_is_behind_is_reported_with_the_others(made: Made, r
     assert [start["end"] for start in told["starts"]] == ["preempted", "finished"]
     assert len(told["missing"]) == 2
     assert "clock of its machine" in told["missing"][0]
+
+
+def test_committed_checkpoints_count_where_no_event_tells_of_them(tmp_path: Path, run: Run) -> None:
+    store = saved_run.begin(tmp_path / "run")
+    story = Story(2).begin().train(9, 9.0)
+    for name, data in logs_of(story).items():  # The disk was full then, and full no more.
+        store.create(name, data)
+    saved_run.save(store, 895)
+    told = json.loads(printed(run, str(tmp_path / "run"), "--over", "--json"))
+    assert (told["step"], told["steps_run"]) == (895, 895)
+    assert [save["step"] for save in told["saves"]] == [895]
+    assert "the commits of 1 checkpoint, the first of step 895" in told["missing"][0]
+    saved_run.save(store, 900, round=1, finished=True)
+    told = json.loads(printed(run, str(tmp_path / "run"), "--over", "--json"))
+    assert (told["step"], told["state"]) == (900, "finished")
 
 
 class Page(HTMLParser):
