@@ -13,8 +13,17 @@ from typing import Any
 import click
 
 from keras_preempt.checkpoint import incarnations, save_request
-from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, one_line
-from keras_preempt.checkpoint.layout import RUN, SAVE_REQUEST, step_directory, step_of
+from keras_preempt.checkpoint.commit import read_manifest
+from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, NotFound, one_line
+from keras_preempt.checkpoint.layout import (
+    RUN,
+    SAVE_REQUEST,
+    attempt_directory,
+    is_attempt,
+    parse_step,
+    step_directory,
+    step_of,
+)
 from keras_preempt.checkpoint.save_request import SaveRequest
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
@@ -79,7 +88,7 @@ def save(directory: str, wait: bool, timeout: float) -> int:
             finally:
                 if own:
                     job.take_back(asked)
-            if job.saved is not None:
+            if job.saved is not None or job.has_saved_untold():
                 click.echo(f"Saved step {step_of(job.saved)} in {store.url}: {job.saved}.{job.also}")
                 return _SAVED
             newest = incarnations.latest(store)
@@ -153,6 +162,7 @@ class _Job:
     def __post_init__(self) -> None:
         self._following = Following(self.store, self.number)
         self._process: object = None
+        self._there = frozenset(self.store.children(""))
         self._committed: str | None = None  # The checkpoint of the last commit since the request was made.
         if self.number == 0:
             self.how_it_ended = "it has never been started"
@@ -200,6 +210,19 @@ class _Job:
             self.taken = not save_request.remove(self.store, asked)
         except CheckpointError as error:
             click.echo(f"The request could not be taken back: {error}", err=True)
+
+    def has_saved_untold(self) -> bool:
+        """Whether a checkpoint is there that was asked for, although no event tells of it: a log may be unwritable."""
+        for folder in () if self.failed or not self.taken else self.store.children(""):
+            if (step := parse_step(folder)) is None or folder in self._there:
+                continue
+            for attempt in filter(is_attempt, self.store.children(folder)):
+                with contextlib.suppress(NotFound, CorruptCheckpoint):
+                    manifest = read_manifest(self.store, attempt_directory(step, attempt))
+                    if (manifest.incarnation, manifest.kind) == (self.number, "requested"):
+                        self.saved, self.also = f"{folder}/{attempt}", " It could not write its events."
+                        return True
+        return False
 
     def failure(self, timeout: float) -> click.ClickException:
         """What to say where nothing was saved."""

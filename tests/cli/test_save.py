@@ -18,7 +18,7 @@ from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.process import this_process
 from tests.cli.launched import ENV, command_line
-from tests.cli.saved_run import Run, begin, events
+from tests.cli.saved_run import Run, begin, events, save
 
 SAVED, NOTHING_RUNS, CANNOT_READ, TIMED_OUT, NOT_SAVED = 0, 1, 3, 4, 5
 WITHOUT_PRIVILEGES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--") if os.geteuid() == 0 else ()
@@ -105,6 +105,21 @@ def test_whatever_becomes_of_the_job_is_told(
     _, errors = run("save", directory, "--timeout", patience, code=code)
     job.join()
     assert says in errors
+
+
+def test_a_save_that_no_event_tells_of_counts(directory: Path, run: Run) -> None:
+    def job() -> None:
+        asked = asked_of(directory, 1)
+        store = open_store(directory)
+        save(store, 895, kind="requested")
+        save_request.remove(store, asked)
+
+    thread = threading.Thread(target=job)
+    thread.start()
+    output, _ = run("save", directory, "--timeout", "3", code=SAVED)
+    thread.join()
+    assert "Saved step 895" in output
+    assert "could not write its events" in output
 
 
 def test_a_job_that_finishes_meanwhile_has_saved_its_end(directory: Path, run: Run) -> None:
