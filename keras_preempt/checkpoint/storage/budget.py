@@ -14,8 +14,11 @@ from contextvars import ContextVar
 from typing import Any
 
 import requests
+from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage.exceptions import InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
+
+from keras_preempt.checkpoint.storage.gcs_errors import NoTokenYet, token_may_come
 
 METADATA_SECONDS = 60.0
 """Seconds that a call without data may take when no deadline is near, with all its retries."""
@@ -130,7 +133,7 @@ class Budget:
 
             # The library neither sleeps nor gives up: both is done here.
             policy = DEFAULT_RETRY.with_timeout(None).with_delay(initial=0.0, maximum=0.0)
-            attempt = _read_to_its_end(self._timed(request, payload))
+            attempt = _waiting_for_tokens(_read_to_its_end(self._timed(request, payload)))
             wrapped: Callable[..., Any] = policy(attempt, on_error=before_another_try)
             return wrapped
 
@@ -196,6 +199,20 @@ def _read_to_its_end(request: Callable[..., Any]) -> Callable[..., Any]:
                 error.response.content  # noqa: B018 (the attribute reads it)
             except requests.RequestException:
                 error.response.close()
+            raise
+
+    return attempt
+
+
+def _waiting_for_tokens(request: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a token that is late worth another try, which the library gives to connections alone."""
+
+    def attempt(*arguments: Any, **options: Any) -> Any:
+        try:
+            return request(*arguments, **options)
+        except GoogleAuthError as error:
+            if token_may_come(error):
+                raise NoTokenYet(str(error)) from error
             raise
 
     return attempt

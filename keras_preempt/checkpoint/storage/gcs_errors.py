@@ -35,6 +35,10 @@ class EmptyAnswer(Exception):
     """The service has reported success and left out what it should say."""
 
 
+class NoTokenYet(requests.ConnectionError):
+    """The server of the credentials' tokens has failed in a way that passes; the request was not sent."""
+
+
 FAILURES = (
     EmptyAnswer,
     api.GoogleAPIError,
@@ -52,21 +56,36 @@ def cause_of(error: BaseException) -> BaseException:
     """Returns why a call failed, when the error says only that its retries are used up."""
     while isinstance(error, api.RetryError) and error.cause is not None:
         error = error.cause
-    return error
+    return error.__cause__ if isinstance(error, NoTokenYet) and error.__cause__ else error
+
+
+def token_may_come(error: auth.GoogleAuthError) -> bool:
+    """Returns whether a token that could not be had may be had later.
+
+    Of answers of a server of tokens the client says whether they pass; of a metadata server it gives the answer alone.
+    """
+    if getattr(error, "retryable", False):  # since google-auth 2.9
+        return True
+    failed = error.__cause__ if isinstance(error, auth.RefreshError) else error
+    if not isinstance(failed, auth.TransportError):
+        return False
+    status = getattr(failed.args[-1], "status", None) if failed.args else None
+    return status is None or status in _PASSING
 
 
 def is_passing(error: BaseException) -> bool:
     """Returns whether a call that failed so may succeed when it is made again."""
     error = cause_of(error)
     if isinstance(error, auth.GoogleAuthError):
-        return False
+        return token_may_come(error)
     status = status_of(error)
     return status is None or status in _PASSING
 
 
 def may_have_happened(error: BaseException) -> bool:
     """Returns whether a write that failed so may have taken effect nevertheless."""
-    return is_passing(error) and not _is_not_connected(cause_of(error))
+    cause = cause_of(error)
+    return is_passing(cause) and not isinstance(cause, auth.GoogleAuthError) and not _is_not_connected(cause)
 
 
 def may_still_happen(error: BaseException) -> bool:
@@ -159,7 +178,12 @@ def _cure(error: BaseException, url: str, endpoint: str) -> str:
     bucket = url.split("/")[2]
     if isinstance(error, auth.DefaultCredentialsError):
         return f"There are no Google Cloud credentials. {_LOGIN}"
-    if isinstance(error, auth.GoogleAuthError) and not isinstance(error, auth.TransportError):
+    if isinstance(error, auth.GoogleAuthError) and token_may_come(error):
+        return (
+            "The server that gives the credentials their tokens failed, or could not be reached; it was asked again as "
+            "long as there was time."
+        )
+    if isinstance(error, auth.GoogleAuthError):
         return f"The credentials were not accepted, or are not valid any more. {_LOGIN}"
     status = status_of(error)
     if status == 401:
