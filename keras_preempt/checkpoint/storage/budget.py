@@ -69,6 +69,7 @@ class Budget:
         self._deadline = deadline
         self._clock = clock
         self._wait = wait
+        self._seconds = seconds
         begun = clock()
         self._first_end = begun + LAST_CHANCE
         self._end = begun + seconds
@@ -138,6 +139,14 @@ class Budget:
             return wrapped
 
         return within_budget
+
+    def retry_each(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Returns a policy like that of `retry`, which gives each request of a series all the time of a call."""
+
+        def renewed(request: Callable[..., Any]) -> Callable[..., Any]:
+            return Budget(self._seconds, self._deadline, clock=self._clock, wait=self._wait).retry()(request)
+
+        return renewed
 
     def pauses(self) -> _Pauses:
         """Returns the pauses between several tries of something."""

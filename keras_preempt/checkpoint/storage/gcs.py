@@ -138,18 +138,24 @@ class GcsStore:
         need an object are left out.
         """
         bucket, place = self._bucket, self._place
-        probe = place.temporary(f"probe-{secrets.token_hex(8)}")
         budget = Budget(_PROOF_SECONDS, lambda: self.deadline)
+        # One that could not be deleted is used again: otherwise each start would leave one.
+        left: list[ObjectInfo] = []
+        not_listed = _failure(lambda: left.extend(bucket.list(place.temporary("probe-"), budget)))
+        probe = left[0].name if left else place.temporary(f"probe-{secrets.token_hex(8)}")
         info: ObjectInfo | None = None
         failed: StoreUnavailable | None = None
         try:
             info = put(bucket, probe, BytesIO(_PROBE), len(_PROBE), google_crc32c.value(_PROBE), budget)
         except AlreadyExists as error:
-            failed = StoreUnavailable(
-                f"Expected a server that keeps conditions at {bucket.endpoint}. Received: a new random name in "
-                f"{place.url} that is said to be taken. Use Google Cloud Storage itself."
-            )
-            failed.__cause__ = error
+            # Who may not create is told that first.
+            info = left[0] if left else None
+            if info is None:
+                failed = StoreUnavailable(
+                    f"Expected a server that keeps conditions at {bucket.endpoint}. Received: a new random name in "
+                    f"{place.url} that is said to be taken. Use Google Cloud Storage itself."
+                )
+                failed.__cause__ = error
         except StoreUnavailable as error:
             failed = error
         deleted = False
@@ -157,7 +163,7 @@ class GcsStore:
             yield "create", failed
             if info is not None:
                 yield "read", _failure(lambda: get_bytes(bucket, bucket.stat(probe, budget), budget))
-            yield "list", _failure(lambda: bucket.folders(place.folder_of(""), budget))
+            yield "list", not_listed
             if (created := info) is not None:
                 deleted = True
                 yield "delete", _failure(lambda: bucket.delete(created, budget))
@@ -359,6 +365,8 @@ def _failure(operation: Callable[[], object]) -> StoreUnavailable | None:
         operation()
     except StoreUnavailable as error:
         return error
+    except NotFound:  # Another process, which had used the same object, has removed it.
+        return None
     return None
 
 

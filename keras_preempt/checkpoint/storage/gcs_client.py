@@ -122,7 +122,7 @@ class GcsBucket:
             delimiter=delimiter,
             fields=_FIELDS,
             timeout=budget.timeout(),
-            retry=budget.retry(),
+            retry=budget.retry_each(),  # Of each page: there may be any number of them.
         )
 
     def delete(self, info: ObjectInfo, budget: Budget) -> bool:
@@ -139,7 +139,9 @@ class GcsBucket:
                 if gcs_errors.is_missing_bucket(error):
                     raise
                 return False
-            except api.PreconditionFailed:
+            except api.PreconditionFailed as error:
+                if gcs_errors.is_policy(error):
+                    raise
                 return False
             return True
 

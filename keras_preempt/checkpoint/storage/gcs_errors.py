@@ -119,6 +119,11 @@ def is_missing_bucket(error: BaseException) -> bool:
     return status_of(error) == 404 and "bucket does not exist" in _message(error).lower()
 
 
+def is_policy(error: BaseException) -> bool:
+    """Returns whether a request was refused by a constraint of the organization, which answers 412 like a condition."""
+    return status_of(error) == 412 and "constraint" in _message(error).lower()
+
+
 @contextlib.contextmanager
 def explained(doing: str, url: str, endpoint: str) -> Iterator[None]:
     """Turns what the client raises into `StoreUnavailable`.
@@ -188,11 +193,23 @@ def _cure(error: BaseException, url: str, endpoint: str) -> str:
     status = status_of(error)
     if status == 401:
         return f"The credentials were not accepted. {_LOGIN}"
+    told = _message(error).lower()
+    if is_policy(error):
+        return "A policy of the organization forbids this. Ask who administers it, or use another bucket."
+    if status == 403 and ("retention" in told or " hold" in told):
+        return (
+            "Checkpoints that are not needed any more are removed, which this bucket forbids for a while. Use a bucket "
+            "without a retention policy, object retention or holds."
+        )
     if status == 403:
         return (
             f"Give this account {ROLE} on the bucket: `gcloud storage buckets add-iam-policy-binding "
-            f"gs://{bucket} --member=... --role={ROLE}`; if it has that role, look for a retention policy, a "
-            "hold or a disabled billing account."
+            f"gs://{bucket} --member=... --role={ROLE}`; if it has that role, look for a disabled billing account."
+        )
+    if status == 400 and "requester pays" in told:
+        return (
+            "Requests to this bucket are paid by who makes them, for which they would have to name a project. Use a "
+            f"bucket of your own, or `gcloud storage buckets update gs://{bucket} --no-requester-pays`."
         )
     if status == 404:
         return (

@@ -224,7 +224,7 @@ def _encoded(crc32c: int) -> str:
 
 def _is_refused(error: BaseException) -> bool:
     """Whether the service says that the object exists: another writer's, or ours of an earlier try."""
-    return isinstance(error, api.PreconditionFailed)
+    return isinstance(error, api.PreconditionFailed) and not gcs_errors.is_policy(error)
 
 
 def _is_worth_another_upload(error: BaseException, size: int) -> bool:

@@ -5,6 +5,8 @@ Source: https://cloud.google.com/storage/docs/json_api/v1/status-codes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from keras_preempt.testing.server import Reply
 
 
@@ -87,6 +89,37 @@ def forbidden(permission: str, what: str) -> GcsError:
         f"Permission '{permission}' denied on resource (or it may not exist)."
     )
     return GcsError(403, "forbidden", message)
+
+
+_POLICIES = {
+    "retention": (
+        ("delete",),
+        (
+            403,
+            "retentionPolicyNotMet",
+            "Object is subject to bucket's retention policy or object retention and cannot be deleted or overwritten "
+            "until 2099-01-01T00:00:00Z",
+        ),
+    ),
+    "requester pays": (
+        ("bucket", "create", "delete", "get", "list", "update"),
+        (400, "required", "Bucket is a requester pays bucket but no user project provided."),
+    ),
+    "organization": (
+        ("create",),
+        (412, "conditionNotMet", "Request violates constraint 'constraints/gcp.restrictNonCmekServices'"),
+    ),
+}
+POLICIES = tuple(_POLICIES)
+"""Settings of a bucket, or of what it is part of, that refuse operations whoever asks."""
+
+
+def check_policies(policies: Iterable[str], operation: str) -> None:
+    """Raises the error of the first policy that refuses an operation."""
+    for policy in policies:
+        refused, error = _POLICIES[policy]
+        if operation in refused:
+            raise GcsError(*error)
 
 
 def invalid(message: str) -> GcsError:

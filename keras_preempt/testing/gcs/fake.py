@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from keras_preempt.testing.gcs.api import Api
-from keras_preempt.testing.gcs.errors import GcsError
+from keras_preempt.testing.gcs.errors import POLICIES, GcsError
 from keras_preempt.testing.gcs.faults import DEFAULT_KINDS, FaultPlan, Faults
 from keras_preempt.testing.gcs.objects import OPERATIONS, Buckets, ObjectSummary, Preconditions, StoredObject
 from keras_preempt.testing.gcs.pace import Rates
@@ -141,6 +141,19 @@ class FakeGcs(Fake[GcsServer]):
             )
         # In place, since the buckets hold this set, and in one step, so that no request sees half of the change.
         self._denied.symmetric_difference_update(self._denied ^ denied)
+
+    @property
+    def policies(self) -> Collection[str]:
+        """Settings that refuse operations whoever asks: ``"retention"``, ``"requester pays"``, ``"organization"``."""
+        return self._buckets.policies
+
+    @policies.setter
+    def policies(self, policies: Collection[str]) -> None:
+        if unknown := set(policies) - set(POLICIES):
+            raise ValueError(
+                f"Expected policies out of {', '.join(POLICIES)}. Received: {sorted(unknown)}. Correct the policy."
+            )
+        self._buckets.policies = tuple(policies)
 
     @property
     def faults(self) -> Faults:

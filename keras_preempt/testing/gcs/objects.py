@@ -193,6 +193,7 @@ class Buckets:
         self._denied = denied  # The owner's own set: it may change while requests are served.
         self._buckets = {name: Bucket(name, location) for name in names}
         self._last_generation = 0
+        self.policies: Collection[str] = ()
 
     def _bucket(self, name: str) -> Bucket:
         if name not in self._buckets:
@@ -205,10 +206,11 @@ class Buckets:
         return self._last_generation
 
     def require(self, operation: str, what: str = "object") -> None:
-        """Raises 403 if permission for `operation`, one of `OPERATIONS`, is denied."""
+        """Raises 403 if permission for `operation`, one of `OPERATIONS`, is denied; or what a policy answers."""
         if operation in self._denied:
             permission = "storage.buckets.get" if operation == "bucket" else f"storage.objects.{operation}"
             raise errors.forbidden(permission, what)
+        errors.check_policies(self.policies, operation)
 
     def bucket_resource(self, name: str) -> dict[str, Any]:
         """The metadata of a bucket."""

@@ -70,6 +70,34 @@ def test_a_missing_bucket_is_named_with_how_to_make_it_and_in_mid_run_is_no_miss
         store.close()
 
 
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ("retention", ["Expected to delete", "403 Object is subject to", "Use a bucket without a retention policy"]),
+        ("requester pays", ["400 Bucket is a requester pays bucket", "--no-requester-pays"]),
+        ("organization", ["Expected to create", "412 Request violates constraint", "policy of the organization"]),
+    ],
+)
+def test_what_a_policy_refuses_is_told_with_what_to_do(tmp_path: Path, policy: str, says: list[str]) -> None:
+    with FakeGcs() as gcs:
+        gcs.policies = (policy,)
+        message = _refused(gcs.client, tmp_path, *says)
+        assert "roles/" not in message
+        assert "not known" not in message
+
+
+@pytest.mark.parametrize("refused", ["permission", "retention"])
+def test_starts_that_may_not_delete_leave_one_object_and_no_more(tmp_path: Path, refused: str) -> None:
+    with FakeGcs() as gcs:
+        gcs.policies, gcs.deny = ((), {"delete"}) if refused == "permission" else (("retention",), set())
+        for _ in range(3):
+            _refused(gcs.client, tmp_path, "Expected to delete")
+            assert len(gcs.objects("bucket")) == 1
+        gcs.policies, gcs.deny = (), set()
+        GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client).prepare()
+        assert gcs.objects("bucket") == {}
+
+
 class Expired(AnonymousCredentials):
     def before_request(self, *_: Any) -> None:
         raise RefreshError("Reauthentication is needed.")  # type: ignore[no-untyped-call]

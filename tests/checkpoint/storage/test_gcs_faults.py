@@ -20,9 +20,11 @@ from keras_preempt.checkpoint.errors import (
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.reader import committed, load
+from keras_preempt.checkpoint.storage import budget
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.testing import FakeGcs, Faults
+from keras_preempt.testing.gcs import reads
 from tests.checkpoint.builders import at, commit_parts
 from tests.checkpoint.campaign_bucket import KINDS
 from tests.checkpoint.storage.buckets import LARGE, new_store, wait_until, write
@@ -176,6 +178,18 @@ def test_a_deletion_whose_answer_is_lost_is_done(bucket: GcsStore, gcs: FakeGcs,
     bucket.delete("a")
     bucket.delete_tree("b")
     assert gcs.objects("bucket") == {}
+
+
+def test_a_listing_of_many_pages_takes_its_time(
+    bucket: GcsStore, gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "_LARGEST_PAGE", 2)
+    monkeypatch.setattr(budget, "METADATA_SECONDS", 3.0)
+    for number in range(12):
+        gcs.put("bucket", f"run/{number:02d}", b"x")
+    gcs.fail_next("stall", times=6, match="GET", stall_seconds=0.6)  # 3.6 s in all
+    assert len(bucket.list("")) == 12
+    assert gcs.pending_faults == 0
 
 
 def test_only_objects_below_the_prefix_are_ever_listed_or_removed(bucket: GcsStore, gcs: FakeGcs) -> None:

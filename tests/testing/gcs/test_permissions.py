@@ -58,3 +58,23 @@ def test_without_credentials_everything_is_refused(gcs, bucket):
     assert len(refused) >= 3
     gcs.unauthenticated = False
     upload(bucket, "a")
+
+
+def test_a_policy_refuses_what_it_forbids_and_nothing_else(gcs, bucket):
+    upload(bucket, "a")
+    gcs.policies = ("retention",)
+    with pytest.raises(exceptions.Forbidden, match="retention policy"):
+        bucket.blob("a").delete()
+    upload(bucket, "b")
+    gcs.policies = ("organization",)
+    with pytest.raises(exceptions.PreconditionFailed, match="constraint"):
+        upload(bucket, "c")
+    bucket.blob("a").delete()
+    gcs.policies = ("requester pays",)
+    for call in (lambda: upload(bucket, "c"), lambda: list(bucket.list_blobs()), bucket.reload):
+        with pytest.raises(exceptions.BadRequest, match="requester pays"):
+            call()
+    with pytest.raises(ValueError, match=r"Expected policies .* Received: \['quota'\]"):
+        gcs.policies = ("quota",)
+    gcs.policies = ()
+    upload(bucket, "c")
