@@ -142,7 +142,9 @@ class EventLog:
                 return
             if self._waiting or self._dropped:
                 lost = self._waiting.count(b"\n") + self._dropped
-                logger.warning("The events file lacks %s, which could not be written.", counted(lost, "event"))
+                logger.warning(
+                    "The events file lacks %s, which could not be written.", counted(lost, "event")
+                )
             try:
                 sink.close()
             except OSError as error:

@@ -18,7 +18,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage.exceptions import InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from keras_preempt.checkpoint.storage.gcs_errors import NoTokenYet, token_may_come
+from keras_preempt.checkpoint.storage.gcs_errors import NoTokenYet, OddAnswer, token_may_come
 
 METADATA_SECONDS = 60.0
 """Seconds that a call without data may take when no deadline is near, with all its retries."""
@@ -111,7 +111,11 @@ class Budget:
         return min(_CONNECT, left / 3), min(_READ, left / 3)
 
     def retry(
-        self, payload: int = 0, on_failure: Callable[[Exception], object] = lambda error: None
+        self,
+        payload: int = 0,
+        on_failure: Callable[[Exception], object] = lambda error: None,
+        *,
+        told: type = object,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Returns what the client library takes for a retry policy.
 
@@ -122,6 +126,7 @@ class Budget:
         Args:
             payload: Bytes that a request sends.
             on_failure: Told of each failure that another try may follow.
+            told: What a request returns; anything else has been answered by somebody else, and is tried again.
         """
 
         def within_budget(request: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,7 +139,7 @@ class Budget:
 
             # The library neither sleeps nor gives up: both is done here.
             policy = DEFAULT_RETRY.with_timeout(None).with_delay(initial=0.0, maximum=0.0)
-            attempt = _waiting_for_tokens(_read_to_its_end(self._timed(request, payload)))
+            attempt = _as_the_library_has_it(_read_to_its_end(self._timed(request, payload)), told)
             wrapped: Callable[..., Any] = policy(attempt, on_error=before_another_try)
             return wrapped
 
@@ -144,7 +149,9 @@ class Budget:
         """Returns a policy like that of `retry`, which gives each request of a series all the time of a call."""
 
         def renewed(request: Callable[..., Any]) -> Callable[..., Any]:
-            return Budget(self._seconds, self._deadline, clock=self._clock, wait=self._wait).retry()(request)
+            return Budget(self._seconds, self._deadline, clock=self._clock, wait=self._wait).retry(told=dict)(
+                request
+            )
 
         return renewed
 
@@ -213,15 +220,26 @@ def _read_to_its_end(request: Callable[..., Any]) -> Callable[..., Any]:
     return attempt
 
 
-def _waiting_for_tokens(request: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a token that is late worth another try, which the library gives to connections alone."""
+def _as_the_library_has_it(request: Callable[..., Any], told: type) -> Callable[..., Any]:
+    """Makes failures that pass, and that the library takes for final, those of a connection, which it tries again."""
 
     def attempt(*arguments: Any, **options: Any) -> Any:
         try:
-            return request(*arguments, **options)
+            answer = request(*arguments, **options)
+        except requests.JSONDecodeError as error:
+            raise OddAnswer.of(error) from error
+        except InvalidResponse as error:
+            if 200 <= error.response.status_code < 300:  # Success, and not of what was asked for.
+                raise OddAnswer(
+                    f"an answer {error.response.status_code} without what was asked for"
+                ) from error
+            raise
         except GoogleAuthError as error:
             if token_may_come(error):
                 raise NoTokenYet(str(error)) from error
             raise
+        if not isinstance(answer, told):
+            raise OddAnswer(f"an answer without what was asked for: {answer!r:.60}")
+        return answer
 
     return attempt

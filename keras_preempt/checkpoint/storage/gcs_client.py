@@ -95,7 +95,7 @@ class GcsBucket:
         with self.explained(f"read {name!r}"):
             blob = self.blob(name)
             try:
-                blob.reload(timeout=budget.timeout(), retry=budget.retry())
+                blob.reload(timeout=budget.timeout(), retry=budget.retry(told=dict))
             except api.NotFound as error:
                 if gcs_errors.is_missing_bucket(error):
                     raise
@@ -169,12 +169,13 @@ class GcsBucket:
     @contextlib.contextmanager
     def explained(self, doing: str) -> Iterator[None]:
         """Turns what the client raises into `StoreUnavailable`; see `gcs_errors.explained`."""
-        with gcs_errors.explained(doing, self.url, self.endpoint):
+        with gcs_errors.explained(lambda error: self.unavailable(error, doing)):
             yield
 
     def unavailable(self, error: BaseException, doing: str) -> StoreUnavailable:
         """Returns the error that a failed call is to raise."""
-        return gcs_errors.unavailable(error, doing, self.url, self.endpoint)
+        refused = self._connections.unauthorized()
+        return gcs_errors.unavailable(error, doing, self.url, self.endpoint, refused)
 
 
 def connect() -> Any:

@@ -22,6 +22,7 @@ import requests.adapters
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from keras_preempt.checkpoint.storage import gcs_errors
 from keras_preempt.checkpoint.storage.budget import LAST_CHANCE, timeouts_of_this_try
 
 _LOOK = 0.25  # seconds between two looks at the connections
@@ -50,6 +51,7 @@ class Connections(requests.adapters.HTTPAdapter):
         self._deadline = deadline
         self._clock = clock
         self._lock = threading.Lock()
+        self._unauthorized = threading.local()
         self._opened: weakref.WeakSet[Any] = weakref.WeakSet()
         super().__init__(pool_maxsize=most)
 
@@ -83,7 +85,13 @@ class Connections(requests.adapters.HTTPAdapter):
             left = deadline - self._clock()
             # The first limits the sending of the whole body too, during which the watch detects silence.
             timeout = _shorter(connect, max(left, LAST_CHANCE)), _shorter(read, patience(left))
-        return super().send(request, stream, timeout, verify, cert, proxies)
+        response = super().send(request, stream, timeout, verify, cert, proxies)
+        self._unauthorized.told = gcs_errors.told_by(response) if response.status_code == 401 else None
+        return response
+
+    def unauthorized(self) -> str | None:
+        """What this thread's last request was told, if that was 401; None otherwise."""
+        return getattr(self._unauthorized, "told", None)
 
     def _add(self, connection: Any) -> None:
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import requests
@@ -37,6 +37,15 @@ class EmptyAnswer(Exception):
 
 class NoTokenYet(requests.ConnectionError):
     """The server of the credentials' tokens has failed in a way that passes; the request was not sent."""
+
+
+class OddAnswer(requests.ConnectionError):
+    """Whatever has answered, it was not the service: a proxy, or a page for people."""
+
+    @classmethod
+    def of(cls, error: requests.JSONDecodeError) -> OddAnswer:
+        """Returns the same for an answer that is no JSON."""
+        return cls(f"an answer that is no JSON: {error.doc[:60]!r}")
 
 
 FAILURES = (
@@ -125,27 +134,35 @@ def is_policy(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def explained(doing: str, url: str, endpoint: str) -> Iterator[None]:
-    """Turns what the client raises into `StoreUnavailable`.
-
-    Args:
-        doing: What is tried, such as "create 'run.json'".
-        url: The place, as the user names it.
-        endpoint: The server that is asked.
-    """
+def explained(unavailable: Callable[[BaseException], StoreUnavailable]) -> Iterator[None]:
+    """Turns what the client raises into `StoreUnavailable`."""
     try:
         yield
     except StoreUnavailable:
         raise
     except FAILURES as error:
-        raise unavailable(error, doing, url, endpoint) from error
+        raise unavailable(error) from error
 
 
-def unavailable(error: BaseException, doing: str, url: str, endpoint: str) -> StoreUnavailable:
-    """Returns the error to raise; see `explained`."""
+def unavailable(
+    error: BaseException, doing: str, url: str, endpoint: str, refused: str | None = None
+) -> StoreUnavailable:
+    """Returns the error to raise.
+
+    Args:
+        error: What the client has raised.
+        doing: What is tried, such as "create 'run.json'".
+        url: The place, as the user names it.
+        endpoint: The server that is asked.
+        refused: What the server has answered with 401 last, if it has: then the client asks for a new token, and
+            raises only what became of that.
+    """
     error = cause_of(error)
+    received = _received(error)
+    if refused is not None and isinstance(error, auth.GoogleAuthError):
+        received = f"401 {refused:.400}, and then: {received}"
     return StoreUnavailable(
-        f"Expected to {doing} in {url}. Received: {_received(error)}. {_cure(error, url, endpoint)}"
+        f"Expected to {doing} in {url}. Received: {received}. {_cure(error, url, endpoint)}"
     )
 
 
@@ -161,6 +178,11 @@ def _message(error: BaseException) -> str:
     if isinstance(error, InvalidResponse):
         return _told(error.response) or str(error.response.text)
     return _CONNECTION.sub("", str(_reason(error))) or type(error).__name__
+
+
+def told_by(response: requests.Response) -> str:
+    """Returns what an answer that is an error says."""
+    return (_told(response) or str(response.text)).strip().rstrip(".")
 
 
 def _told(response: Any) -> str:
@@ -228,7 +250,7 @@ def _cure(error: BaseException, url: str, endpoint: str) -> str:
             f"There is no such server: check its name, as {endpoint}, and the region in it if it is that of a region, "
             "and whether this machine can resolve names."
         )
-    if isinstance(error, EmptyAnswer):
+    if isinstance(error, (EmptyAnswer, OddAnswer)):
         return f"Check that {endpoint} is Google Cloud Storage, and what stands between it and this machine."
     if status is None:
         return f"Check the network on the way to {endpoint}, and that this is the right server."

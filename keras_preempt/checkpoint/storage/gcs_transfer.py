@@ -24,6 +24,7 @@ from io import BytesIO
 from typing import IO, Any
 
 import google_crc32c
+import requests
 from google.api_core import exceptions as api
 
 from keras_preempt.checkpoint.errors import (
@@ -147,6 +148,15 @@ class _Put:
         blob.metadata = {_TOKEN: self._token}
         blob.crc32c = _encoded(self._crc32c)  # sent ahead, so that the service can refuse the object
         payload = min(self._size, max(chunk, _ONE_REQUEST))
+        try:
+            self._send(blob, content, payload, budget)
+        except requests.JSONDecodeError as error:
+            raise gcs_errors.OddAnswer.of(error) from error
+        if blob.generation is None:
+            raise gcs_errors.EmptyAnswer("an answer without the generation of the object")
+        return ObjectInfo(self._name, self._size, int(blob.generation), self._crc32c)
+
+    def _send(self, blob: Any, content: _Sending, payload: int, budget: Budget) -> None:
         blob.upload_from_file(
             content,
             rewind=True,
@@ -157,9 +167,6 @@ class _Put:
             timeout=budget.timeout(payload),
             retry=budget.retry(payload, self._note),
         )
-        if blob.generation is None:
-            raise gcs_errors.EmptyAnswer("an answer without the generation of the object")
-        return ObjectInfo(self._name, self._size, int(blob.generation), self._crc32c)
 
     def _note(self, error: BaseException) -> None:
         self._perhaps_stored = self._perhaps_stored or gcs_errors.may_have_happened(error)

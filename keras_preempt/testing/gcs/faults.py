@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from keras_preempt.testing.gcs.errors import ERROR_STATUSES
 
-_ANY = frozenset({*map(str, ERROR_STATUSES), "reset", "stall", "slow"})
+_ANY = frozenset({*map(str, ERROR_STATUSES), "204", "page", "reset", "stall", "slow"})
 _WRITES = _ANY | {"empty-response", "lost-response"}
 
 APPLICABLE = {
@@ -31,6 +31,8 @@ FAULT_KINDS = tuple(sorted(frozenset[str]().union(*APPLICABLE.values())))
 
 - ``"401"``, ``"403"``, ``"408"``, ``"429"`` (with Retry-After), ``"500"``, ``"502"``, ``"503"``, ``"504"``: answered
   at once, nothing takes effect.
+- ``"204"`` and ``"page"``: something else answers than the service, with success and nothing, or with a page for
+  people. Nothing takes effect.
 - ``"reset"``: the connection is reset half-way through the request. Nothing takes effect, except that a resumable
   upload keeps the whole multiples of 256 KiB that had arrived.
 - ``"stall"``: silence for some seconds; then the request is carried out, whether or not the client still waits.

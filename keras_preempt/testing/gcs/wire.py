@@ -94,6 +94,9 @@ class GcsServer(LoopbackServer):
             return self._machines[user_agent]
 
 
+_PAGE = b"<html><body>Please sign in to the network.</body></html>"
+
+
 class _Handler(Handler):
     server: GcsServer
 
@@ -175,6 +178,12 @@ class _Handler(Handler):
         if kind.isdigit() and int(kind) in ERROR_STATUSES:
             wait = {"Retry-After": str(self.server.plan.seeded.retry_after)} if kind == "429" else None
             self._send(plain_error(int(kind), wait).reply(media=call.sort == "media"), request, "")
+            return
+        if kind == "204":
+            self._send(Reply(204, b"", {}), request, "")
+            return
+        if kind == "page":
+            self._send(Reply(200, _PAGE, {"Content-Type": "text/html"}), request, "")
             return
         if kind == "corrupted-upload":
             call.body = _with_one_bit_flipped(call.body, _content_middle(call))

@@ -73,9 +73,15 @@ def test_a_missing_bucket_is_named_with_how_to_make_it_and_in_mid_run_is_no_miss
 @pytest.mark.parametrize(
     ("policy", "says"),
     [
-        ("retention", ["Expected to delete", "403 Object is subject to", "Use a bucket without a retention policy"]),
+        (
+            "retention",
+            ["Expected to delete", "403 Object is subject to", "Use a bucket without a retention policy"],
+        ),
         ("requester pays", ["400 Bucket is a requester pays bucket", "--no-requester-pays"]),
-        ("organization", ["Expected to create", "412 Request violates constraint", "policy of the organization"]),
+        (
+            "organization",
+            ["Expected to create", "412 Request violates constraint", "policy of the organization"],
+        ),
     ],
 )
 def test_what_a_policy_refuses_is_told_with_what_to_do(tmp_path: Path, policy: str, says: list[str]) -> None:
@@ -109,7 +115,14 @@ NO_CREDENTIALS = DefaultCredentialsError("Your default credentials were not foun
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Credentials(token="wrong"), ["were not accepted", "gcloud auth application-default login"]),
+        (
+            lambda: Credentials(token="wrong"),
+            [
+                "401 Invalid Credentials, and then:",
+                "were not accepted",
+                "gcloud auth application-default login",
+            ],
+        ),
         (AnonymousCredentials, ["There are no Google Cloud credentials", "application-default login"]),
         (
             mock.Mock(side_effect=NO_CREDENTIALS),

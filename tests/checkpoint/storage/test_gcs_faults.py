@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from keras_preempt.checkpoint.errors import (
     AlreadyExists,
     CheckpointError,
     CorruptCheckpoint,
+    StoreUnavailable,
 )
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import Slice
@@ -178,6 +180,45 @@ def test_a_deletion_whose_answer_is_lost_is_done(bucket: GcsStore, gcs: FakeGcs,
     bucket.delete("a")
     bucket.delete_tree("b")
     assert gcs.objects("bucket") == {}
+
+
+@pytest.mark.parametrize("kind", ["204", "page"])
+def test_something_else_that_answers_for_a_while_is_outlasted(
+    bucket: GcsStore, gcs: FakeGcs, kind: str
+) -> None:
+    bucket.create("b", b"old")
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("POST", lambda: bucket.create("a", b"data")),
+        ("GET", lambda: bucket.stat("a")),
+        ("prefix", lambda: bucket.list("")),
+        ("prefix", lambda: bucket.children("")),
+        ("alt=media", lambda: bucket.read("a", limit=9)),
+        ("DELETE", lambda: bucket.delete("b")),
+    ]
+    if kind == "204":  # Which is how the service itself answers that.
+        calls.pop()
+        bucket.delete("b")
+    for method, call in calls:
+        gcs.fail_next(kind, times=2, match=method)
+        call()
+        assert gcs.pending_faults == 0
+    assert gcs.content("bucket", "run/a") == b"data"
+    assert list(gcs.objects("bucket")) == ["run/a"]
+
+
+@pytest.mark.parametrize("kind", ["204", "page"])
+def test_something_else_that_goes_on_answering_is_named(bucket: GcsStore, gcs: FakeGcs, kind: str) -> None:
+    gcs.fail_next(kind, times=10_000)
+    for call in (
+        lambda: bucket.create("a", b"data"),
+        lambda: bucket.stat("a"),
+        lambda: bucket.list(""),
+    ):
+        bucket.deadline = time.monotonic() + 1.0
+        with pytest.raises(
+            StoreUnavailable, match="Check that .* is Google Cloud Storage, and what stands between"
+        ):
+            call()
 
 
 def test_a_listing_of_many_pages_takes_its_time(
