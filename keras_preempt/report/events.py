@@ -190,7 +190,8 @@ def read(
 ) -> list[dict[str, Any]]:
     """Returns the events of all starts and workers of a run, in the order of their times.
 
-    Times of clocks that are behind are moved, see `clocks`. A line that a killed process left half-written, or that is not an event, is skipped.
+    Times of clocks that are behind are moved, see `clocks`. A line that a killed process left half-written, or that is
+    not an event, is skipped.
 
     Args:
         store: The run's directory, local or in a bucket.
