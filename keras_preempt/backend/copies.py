@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from keras_preempt.checkpoint.tensors import Array, empty
+from keras_preempt.process.pool import Pool
 
 LARGE = 1 << 20
 """Bytes from which a copy is worth avoiding, or dividing among threads."""
@@ -40,8 +40,9 @@ def copied(views: Mapping[str, Array], runs: Runs, is_a_copy: Callable[[str], bo
         for target, source in pieces:
             np.copyto(target, source)
     else:
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="keras_preempt-copy") as pool:
-            list(pool.map(np.copyto, *zip(*pieces, strict=True)))
+        with Pool(_THREADS, "keras_preempt-copy") as pool:
+            for copied in [pool.submit(np.copyto, target, source) for target, source in pieces]:
+                copied.result()
     return values
 
 

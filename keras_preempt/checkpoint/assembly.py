@@ -6,7 +6,6 @@ import contextlib
 import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +14,7 @@ from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
 from keras_preempt.checkpoint.manifest import FileEntry, Part
 from keras_preempt.checkpoint.partition import Slice, elements
 from keras_preempt.checkpoint.tensors import Array, Places, StoredTensor, empty
+from keras_preempt.process.pool import Pool
 
 _CONTAINER_LIMITS = (  # of control groups, version 2 and 1, as a process in a container sees its own
     Path("/sys/fs/cgroup/memory.max"),
@@ -144,7 +144,7 @@ def in_parallel(calls: Sequence[Callable[[], Result]], size: int) -> list[Result
     """
     if len(calls) < 2 or size < _SMALL:
         return [call() for call in calls]
-    with ThreadPoolExecutor(min(TRANSFERS, len(calls)), thread_name_prefix="keras_preempt-transfer") as pool:
+    with Pool(min(TRANSFERS, len(calls)), "keras_preempt-transfer") as pool:
         futures = [pool.submit(call) for call in calls]
         try:
             return [future.result() for future in futures]

@@ -88,7 +88,8 @@ def save(directory: str, wait: bool, timeout: float) -> int:
             finally:
                 if own:
                     job.take_back(asked)
-            if job.saved is not None or job.has_saved_untold():
+            job.look_for_untold()
+            if job.saved is not None:
                 click.echo(f"Saved step {step_of(job.saved)} in {store.url}: {job.saved}.{job.also}")
                 return _SAVED
             newest = incarnations.latest(store)
@@ -211,9 +212,9 @@ class _Job:
         except CheckpointError as error:
             click.echo(f"The request could not be taken back: {error}", err=True)
 
-    def has_saved_untold(self) -> bool:
-        """Whether a checkpoint is there that was asked for, although no event tells of it: a log may be unwritable."""
-        for folder in () if self.failed or not self.taken else self.store.children(""):
+    def look_for_untold(self) -> None:
+        """Looks for the checkpoint that was asked for, if no event tells of it: a log may be unwritable."""
+        for folder in () if self.saved or self.failed or not self.taken else self.store.children(""):
             if (step := parse_step(folder)) is None or folder in self._there:
                 continue
             for attempt in filter(is_attempt, self.store.children(folder)):
@@ -221,8 +222,7 @@ class _Job:
                     manifest = read_manifest(self.store, attempt_directory(step, attempt))
                     if (manifest.incarnation, manifest.kind) == (self.number, "requested"):
                         self.saved, self.also = f"{folder}/{attempt}", " It could not write its events."
-                        return True
-        return False
+                        return
 
     def failure(self, timeout: float) -> click.ClickException:
         """What to say where nothing was saved."""

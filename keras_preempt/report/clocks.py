@@ -60,8 +60,9 @@ def _of_restored(log: Sequence[_Told], committed: Mapping[str, float]) -> float:
 
 
 def _began(log: Sequence[_Told]) -> float:
-    told = [moment for event in log if event["event"] == "start" and (moment := seconds(event, "started_at"))]
-    return min([*(event["time"] for event in log), *told])
+    times: list[float] = [event["time"] for event in log]
+    told = [seconds(event, "started_at") for event in log if event["event"] == "start"]
+    return min([*times, *(moment for moment in told if moment is not None)])
 
 
 def _moved(event: _Told, by: float) -> _Told:

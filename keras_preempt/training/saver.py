@@ -187,6 +187,7 @@ class Saver:
 
         Raises:
             PiecesLost: Only such workers held some of the model.
+            MemoryError: There is none for the values; it may be called again.
         """
         attempt = Attempt(
             step=position.step or 0,
@@ -204,6 +205,15 @@ class Saver:
             lost=frozenset(gone),
         )
         self._count += 1
+        try:
+            return self._fetch(attempt, plan, content, copy=copy, began_at=began_at)
+        except MemoryError:
+            self._count -= 1  # Tried again, it has the name that the other workers give it.
+            raise
+
+    def _fetch(
+        self, attempt: Attempt, plan: Plan, content: Content, *, copy: bool, began_at: float
+    ) -> Prepared:
         mirrored: list[tuple[Slice, Array]] = []
         if self.member in plan.writers:
             share = partition(attempt.specs or (), len(plan.writers))[plan.writers.index(self.member)]
@@ -290,7 +300,7 @@ class Saver:
             emit("error", reason=f"not known whether saved: {error}", **save.times)
             logger.error("It is NOT KNOWN whether the checkpoint at step %d was saved: %s", step, error)
             return Saved(None, time.monotonic() - began, uncertain=True)
-        except (CheckpointError, OSError, TypeError, ValueError) as error:
+        except Exception as error:  # Whatever fails, training goes on, or ends with its own status.
             self._fenced = isinstance(error, Fenced)
             emit("error", reason=f"not saved: {error}", **save.times)
             logger.error("The checkpoint at step %d was NOT saved: %s", step, error)

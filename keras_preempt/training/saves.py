@@ -14,7 +14,7 @@ from keras_preempt.process.words import counted, numbered
 from keras_preempt.report.progress import InBackground
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.runtime import NEVER
-from keras_preempt.training.saver import Saved, Saver
+from keras_preempt.training.saver import Content, Prepared, Saved, Saver
 from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
 
@@ -100,7 +100,6 @@ class Saves:
             self._background.cancel()
         self._pace.save_began()
         captured_at = self._captures()
-        content = self._session.capture(position)
         gone: set[int] = set()
         alone = busy and before is not None and before.cut
         if before is not None and alone:
@@ -108,10 +107,12 @@ class Saves:
             # that was planned.
             self._saver.skip()
             plan = self._without(before.late, gone, plan, position)
+        content: Content | None = None
         while True:
             try:
+                content = content or self._session.capture(position)
                 prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began, gone=gone)
-            except PiecesLost as lost:  # Waiting longer, or trying again, brings nobody back.
+            except (PiecesLost, MemoryError) as lost:  # Waiting longer, or trying again, brings nobody back.
                 logger.error("The checkpoint at step %s was NOT saved: %s", position.step, lost)
                 self.on_saved(captured_at, None)
                 return self._ended(Saved(None, time.time() - began))
@@ -159,8 +160,10 @@ class Saves:
         self._pace.save_began()
         self._owed = plan.kind is Kind.PREEMPTED
         captured_at = self._captures()
-        content = self._session.capture(position)
-        prepared = self._saver.prepare(plan, position, content, copy=True, began_at=began)
+        prepared = self._prepared(plan, position, began)
+        if prepared is None:
+            self.on_saved(captured_at, None)
+            return time.time() - began
         watch, waits = InBackground(), threading.Event()
         self._watch, self._awaited = watch, waits
         written: list[float] = []
@@ -181,7 +184,23 @@ class Saves:
             return saved
 
         self._background.start(position, write)
+        if not prepared.background:
+            self._background.wait()
         return time.time() - began
+
+    def _prepared(self, plan: Plan, position: Position, began: float) -> Prepared | None:
+        """What is written while training goes on; or while it waits, where there is no memory for a copy."""
+        try:
+            content = self._session.capture(position)
+            try:
+                return self._saver.prepare(plan, position, content, copy=True, began_at=began)
+            except MemoryError:
+                logger.warning("Training waits for the save at step %s: no memory for a copy.", position.step)
+                return self._saver.prepare(plan, position, content, copy=False, began_at=began)
+        except MemoryError as error:
+            logger.error("The checkpoint at step %s was NOT saved: no memory. %s", position.step, error)
+            self._saver.skip()
+            return None
 
     def scheduled(self, position: Position) -> None:
         """Makes the save that the schedule asks for at this boundary, if it does; every worker calls this."""
@@ -303,8 +322,21 @@ class BackgroundSave:
             except BaseException as error:  # Raised again in the main thread, by `wait`.
                 self._error = error
 
-        self._thread = threading.Thread(target=run, name="keras_preempt-save", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=run, name="keras_preempt-save", daemon=True)
+        try:
+            thread.start()
+        except (
+            RuntimeError,
+            MemoryError,
+        ) as error:  # A limit on the number of threads, such as a container's.
+            logger.warning(
+                "Training waits for the save at step %s: no thread could be started (%s).",
+                position.step,
+                error,
+            )
+            run()
+        else:
+            self._thread = thread
 
     @property
     def busy(self) -> bool:

@@ -172,7 +172,7 @@ class SlowSaver:
         self.told: list[bool] = []
 
     def prepare(self, *arguments: Any, **options: Any) -> object:
-        return object()
+        return SimpleNamespace(background=True)
 
     def write(
         self, prepared: object, cancelled: Callable[[], bool], shown: Shown | None = None, **options: Any

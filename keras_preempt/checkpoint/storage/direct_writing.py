@@ -12,10 +12,11 @@ import errno
 import fcntl
 import mmap
 import os
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from queue import SimpleQueue
 
 from keras_preempt.checkpoint.storage.store import Buffer
+from keras_preempt.process.pool import Pool
 
 BLOCK = 4 << 20
 """Bytes of a block; a multiple of what any disk wants offsets, sizes and addresses in memory to be multiples of."""
@@ -33,7 +34,7 @@ class Blocks:
         pool: Writes them; takes them up in the order in which it is given them.
     """
 
-    def __init__(self, pool: Executor) -> None:
+    def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.free: SimpleQueue[mmap.mmap] = SimpleQueue()
         self._made = 0

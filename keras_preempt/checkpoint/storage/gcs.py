@@ -13,7 +13,6 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from io import BytesIO
 from typing import IO, Any, BinaryIO, cast
@@ -40,6 +39,7 @@ from keras_preempt.checkpoint.storage.store import (
     check_name,
     uncounted,
 )
+from keras_preempt.process.pool import Pool
 
 CONNECTIONS = 8
 """Transfers at a time. One stream to a bucket is slower than most networks; more than these few gain little."""
@@ -90,7 +90,7 @@ class GcsStore:
         self._staging_dir = staging_dir
         self._lock = threading.Lock()
         self._staging: StagingDirectory | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Pool | None = None
         self._logs: list[GcsLog] = []
         self._seen = SeenObjects()
         self._overlaps = Overlaps[Overlap]()
@@ -343,10 +343,10 @@ class GcsStore:
                 self._staging = StagingDirectory(self._staging_dir)
             return self._staging
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _threads(self) -> Pool:
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="keras_preempt-gcs")
+                self._pool = Pool(self._most, "keras_preempt-gcs")
             return self._pool
 
     @contextlib.contextmanager

@@ -19,7 +19,6 @@ import base64
 import os
 import secrets
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from io import BytesIO
 from typing import IO, Any
 
@@ -38,6 +37,7 @@ from keras_preempt.checkpoint.storage import gcs_errors
 from keras_preempt.checkpoint.storage.budget import Budget
 from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, ObjectInfo, info_of
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
+from keras_preempt.process.pool import Pool
 
 SMALLEST_FILE = (8 << 20) - (256 << 10)
 """Bytes of a file that is worth a request of its own; with its header it still goes up in one request."""
@@ -247,7 +247,7 @@ def get(
     bucket: GcsBucket,
     info: ObjectInfo,
     file: IO[bytes],
-    pool: Executor,
+    pool: Pool,
     connections: int,
     budget: Budget,
     moved: Moved = uncounted,

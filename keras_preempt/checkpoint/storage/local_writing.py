@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from keras_preempt.checkpoint.storage.direct_writing import Blocks, BlockWriter
 from keras_preempt.checkpoint.storage.overlap import Overlap
 from keras_preempt.checkpoint.storage.posix_files import flush_folder, give_name, open_temporary, write_all
 from keras_preempt.checkpoint.storage.store import Buffer, Moved, uncounted
+from keras_preempt.process.pool import Pool
 
 FLUSHES = 4
 """Files or blocks that are on their way to the disk at a time, while more is written."""
@@ -160,7 +160,7 @@ class Flushes(Overlap):
 
     def __init__(self) -> None:
         super().__init__(FLUSHES)
-        self._pool = ThreadPoolExecutor(FLUSHES, thread_name_prefix="keras_preempt-flush")
+        self._pool = Pool(FLUSHES, "keras_preempt-flush")
         self._folders: dict[Path, UnfinishedFile] = {}
         self.blocks = Blocks(self._pool)
 

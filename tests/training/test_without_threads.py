@@ -1,0 +1,85 @@
+"""Saves where no thread can be started any more, as under a limit on the number of processes, or no memory is left."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_preempt import PreemptionCallback
+from keras_preempt.backend import copies
+from keras_preempt.checkpoint.reader import committed, verify
+from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.training.saver import Saver
+from tests import fits
+from tests.cluster.noticed_fit import Model
+
+X, Y = np.arange(64, dtype="float32").reshape(16, 4) / 64, np.ones((16, 1), "float32")
+
+
+@pytest.fixture(autouse=True)
+def _new_process() -> None:
+    fits.forget()
+
+
+def train(directory: Path, at_step_3: Any) -> list[int]:
+    """Trains two epochs of four steps, and returns the steps of the checkpoints that are there then."""
+    model = Model()
+    model.begin_anew()
+    looks = fits.Doing(on_train_batch_end=lambda batch, logs: at_step_3() if batch == 2 else None)
+    callback = PreemptionCallback(directory, save_every=2, max_to_keep=10)
+    model.keras.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=[callback, looks])
+    store = LocalStore(directory)
+    for info in committed(store):
+        verify(store, info)
+    return sorted(info.step for info in committed(store))
+
+
+def test_where_no_thread_can_be_started_training_waits_for_its_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = train(tmp_path / "with", lambda: None)
+    start = threading.Thread.start
+
+    def start_no_more(self: threading.Thread) -> None:
+        if self.name.startswith("keras_preempt-"):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    assert (
+        train(tmp_path / "without", lambda: monkeypatch.setattr(threading.Thread, "start", start_no_more))
+        == expected
+    )
+    assert "no thread could be started (can't start new thread)" in caplog.text
+
+
+def test_where_there_is_no_memory_for_a_copy_training_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_left(*_: Any, **__: Any) -> Any:
+        raise MemoryError("Unable to allocate 9.31 GiB")
+
+    expected = train(tmp_path / "with", lambda: None)
+    assert train(tmp_path / "without", lambda: monkeypatch.setattr(copies, "empty", none_left)) == expected
+    assert "no memory for a copy" in caplog.text
+
+
+def test_a_save_for_which_there_is_no_memory_at_all_fails_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fetch = Saver._fetch
+    failing = [True, True]
+
+    def fetch_later(self: Saver, *arguments: Any, **options: Any) -> Any:
+        if failing:
+            failing.pop()
+            raise MemoryError("Unable to allocate 9.31 GiB")
+        return fetch(self, *arguments, **options)
+
+    expected = train(tmp_path / "with", lambda: None)
+    steps = train(tmp_path / "without", lambda: monkeypatch.setattr(Saver, "_fetch", fetch_later))
+    assert "The checkpoint at step 4 was NOT saved: no memory. Unable to allocate" in caplog.text
+    assert steps == [step for step in expected if step != 4]
