@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from keras_preempt.checkpoint.tensors import Array, empty
-from keras_preempt.process.pool import Pool
+from keras_preempt.process.threads import Pool
 
 LARGE = 1 << 20
 """Bytes from which a copy is worth avoiding, or dividing among threads."""

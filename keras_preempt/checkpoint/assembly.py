@@ -14,7 +14,7 @@ from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
 from keras_preempt.checkpoint.manifest import FileEntry, Part
 from keras_preempt.checkpoint.partition import Slice, elements
 from keras_preempt.checkpoint.tensors import Array, Places, StoredTensor, empty
-from keras_preempt.process.pool import Pool
+from keras_preempt.process.threads import Pool
 
 _CONTAINER_LIMITS = (  # of control groups, version 2 and 1, as a process in a container sees its own
     Path("/sys/fs/cgroup/memory.max"),

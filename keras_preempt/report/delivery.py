@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from keras_preempt.process.threads import started
 from keras_preempt.report.event import Event
 
 logger = logging.getLogger("keras_preempt")
@@ -78,9 +79,7 @@ class Delivery:
                     )
                 return
             self._waiting.append(event)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="keras_preempt-events", daemon=True)
-                self._thread.start()
+            self._thread = self._thread or started(self._run, "keras_preempt-events")
             self._changed.notify_all()
 
     def stop(self, left: float | None) -> None:

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -18,6 +19,7 @@ import keras
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.process.threads import started
 
 logger = logging.getLogger("keras_preempt")
 
@@ -107,10 +109,7 @@ class Points:
 
     def _read(self, step: int, *, at_the_end: bool) -> None:
         # In a thread, and from a store of its own: reading a bucket may take seconds, and may be abandoned.
-        self._reading = threading.Thread(
-            target=self._report, args=(step, at_the_end), name="keras_preempt-points", daemon=True
-        )
-        self._reading.start()
+        self._reading = started(partial(self._report, at_the_end=at_the_end), "keras_preempt-points", step)
 
     def _wait(self, seconds: float) -> bool:
         if self._reading is not None:

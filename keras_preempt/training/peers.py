@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 from keras_preempt.agreement.coordinator import Coordinator
+from keras_preempt.process.threads import started
 
 ASK_SECONDS = 1.0
 """Seconds between two requests, which are made only while a save waits for other workers."""
@@ -41,13 +42,13 @@ class Peers:
             yield
             return
         over = threading.Event()
-        asking = threading.Thread(target=self._ask, args=(over,), name="keras_preempt-peers", daemon=True)
-        asking.start()
+        asking = started(self._ask, "keras_preempt-peers", over)
         try:
             yield
         finally:
             over.set()
-            asking.join(timeout=_END_SECONDS)
+            if asking is not None:
+                asking.join(timeout=_END_SECONDS)
 
     def _ask(self, over: threading.Event) -> None:
         while not over.wait(ASK_SECONDS):

@@ -14,6 +14,7 @@ from keras_preempt.checkpoint.assembly import memory_limit
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.process.threads import started
 
 _PATIENCE = 5.0  # Seconds for one file system call that is under way.
 
@@ -31,13 +32,13 @@ def reading_ahead(store: Store) -> Iterator[None]:
         yield
         return
     over = threading.Event()
-    thread = threading.Thread(target=_fetch, args=(store, over), name="keras_preempt-ahead", daemon=True)
-    thread.start()
+    thread = started(_fetch, "keras_preempt-ahead", store, over)
     try:
         yield
     finally:
         over.set()
-        thread.join(_PATIENCE)
+        if thread is not None:
+            thread.join(_PATIENCE)
 
 
 def _fetch(store: Store, over: threading.Event) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from keras_preempt.agreement.alignment import Kind, Plan, Position, without
 from keras_preempt.checkpoint.boxes import PiecesLost
 from keras_preempt.checkpoint.layout import step_of
+from keras_preempt.process.threads import started
 from keras_preempt.process.words import counted, numbered
 from keras_preempt.report.progress import InBackground
 from keras_preempt.training.pace import Pace
@@ -322,21 +323,12 @@ class BackgroundSave:
             except BaseException as error:  # Raised again in the main thread, by `wait`.
                 self._error = error
 
-        thread = threading.Thread(target=run, name="keras_preempt-save", daemon=True)
-        try:
-            thread.start()
-        except (
-            RuntimeError,
-            MemoryError,
-        ) as error:  # A limit on the number of threads, such as a container's.
+        self._thread = started(run, "keras_preempt-save")
+        if self._thread is None:  # A limit on the number of threads, such as a container's.
             logger.warning(
-                "Training waits for the save at step %s: no thread could be started (%s).",
-                position.step,
-                error,
+                "Training waits for the save at step %s: no thread could be started.", position.step
             )
             run()
-        else:
-            self._thread = thread
 
     @property
     def busy(self) -> bool:

@@ -13,13 +13,13 @@ import contextlib
 import ctypes
 import importlib
 import logging
-import threading
 import time
 from typing import Any
 
 import jax
 
 from keras_preempt.backend.versions import UnsupportedJax
+from keras_preempt.process.threads import started
 
 logger = logging.getLogger("keras_preempt")
 
@@ -183,8 +183,6 @@ def _leave(patience: float, *, only_if_recoverable: bool = False) -> None:
 
 def _wait_until_alone(found: Any, processes: int) -> None:
     # The service answers when each process has asked as well, or has left. The question itself has no limit.
-    asking = threading.Thread(
-        target=found.get_live_nodes, args=(list(range(processes)),), name="keras_preempt-alone", daemon=True
-    )
-    asking.start()
-    asking.join(LEAVE_TOGETHER_SECONDS)
+    asking = started(found.get_live_nodes, "keras_preempt-alone", list(range(processes)))
+    if asking is not None:
+        asking.join(LEAVE_TOGETHER_SECONDS)

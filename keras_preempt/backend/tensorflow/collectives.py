@@ -9,12 +9,13 @@ keeps the shape that it was first used with; it may be used again and again, as 
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from keras_preempt.process.threads import started
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -66,7 +67,8 @@ class Collectives:
             except BaseException as error:  # Raised again by the caller.
                 answers.put(error)
 
-        threading.Thread(target=run, name="keras_preempt-gather", daemon=True).start()
+        if started(run, "keras_preempt-gather") is None:
+            run()
         try:
             answer = answers.get(timeout=self._patience)
         except queue.Empty:

@@ -12,7 +12,6 @@ Verified with TensorFlow 2.16.1 to 2.21.0; tests/backend/tensorflow/test_canarie
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ import tensorflow as tf
 
 from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost, CoordinationTimeout
 from keras_preempt.backend.versions import UnsupportedTensorFlow
+from keras_preempt.process.threads import started
 
 ANSWER_TIMEOUT = 15.0
 """Seconds that a call may take which only waits for its answer. A frozen process gives none, and by then the heartbeat,
@@ -206,7 +206,8 @@ class ServiceCoordinator:
             except BaseException as error:  # Raised again by the caller.
                 answers.put((None, error))
 
-        threading.Thread(target=run, name="keras_preempt-call", daemon=True).start()
+        if started(run, "keras_preempt-call") is None:
+            run()
         try:
             answer, error = answers.get(timeout=ANSWER_TIMEOUT)
         except queue.Empty:

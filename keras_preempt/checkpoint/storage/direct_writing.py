@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 
 from keras_preempt.checkpoint.storage.store import Buffer
-from keras_preempt.process.pool import Pool
+from keras_preempt.process.threads import Pool
 
 BLOCK = 4 << 20
 """Bytes of a block; a multiple of what any disk wants offsets, sizes and addresses in memory to be multiples of."""

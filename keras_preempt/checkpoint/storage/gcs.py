@@ -39,7 +39,7 @@ from keras_preempt.checkpoint.storage.store import (
     check_name,
     uncounted,
 )
-from keras_preempt.process.pool import Pool
+from keras_preempt.process.threads import Pool
 
 CONNECTIONS = 8
 """Transfers at a time. One stream to a bucket is slower than most networks; more than these few gain little."""

@@ -24,6 +24,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from keras_preempt.checkpoint.storage import gcs_errors
 from keras_preempt.checkpoint.storage.budget import LAST_CHANCE, timeouts_of_this_try
+from keras_preempt.process.threads import started
 
 _LOOK = 0.25  # seconds between two looks at the connections
 _BYTES_ACKED = (
@@ -135,10 +136,7 @@ class SilenceWatch:
             if self._deadline() is None or self._thread is not None:
                 return
             self._ended = threading.Event()
-            self._thread = threading.Thread(
-                target=self._run, args=(self._ended,), name="keras_preempt-gcs-watch", daemon=True
-            )
-            self._thread.start()
+            self._thread = started(self._run, "keras_preempt-gcs-watch", self._ended)
 
     def close(self) -> None:
         """Ends the thread; `deadline_changed` starts it again."""

@@ -19,6 +19,7 @@ from keras_preempt.checkpoint.errors import (
     WriteUncertain,
 )
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.process.threads import started
 
 logger = logging.getLogger("keras_preempt")
 
@@ -70,9 +71,7 @@ class GcsLog:
                 self._dropped += 1
                 return
             self._lines += data
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="keras_preempt-events", daemon=True)
-                self._thread.start()
+            self._thread = self._thread or started(self._run, "keras_preempt-events")
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -92,6 +91,8 @@ class GcsLog:
             if self._store.deadline is not None:
                 patience = min(patience, max(self._store.deadline - time.monotonic(), INTERVAL))
             thread.join(patience)
+        elif self._lines:
+            self._run()
         with self._changed:
             if self._lines or self._dropped:
                 raise StoreUnavailable(

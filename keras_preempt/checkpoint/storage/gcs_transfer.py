@@ -37,7 +37,7 @@ from keras_preempt.checkpoint.storage import gcs_errors
 from keras_preempt.checkpoint.storage.budget import Budget
 from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, ObjectInfo, info_of
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
-from keras_preempt.process.pool import Pool
+from keras_preempt.process.threads import Pool
 
 SMALLEST_FILE = (8 << 20) - (256 << 10)
 """Bytes of a file that is worth a request of its own; with its header it still goes up in one request."""

@@ -15,7 +15,7 @@ from keras_preempt.checkpoint.storage.direct_writing import Blocks, BlockWriter
 from keras_preempt.checkpoint.storage.overlap import Overlap
 from keras_preempt.checkpoint.storage.posix_files import flush_folder, give_name, open_temporary, write_all
 from keras_preempt.checkpoint.storage.store import Buffer, Moved, uncounted
-from keras_preempt.process.pool import Pool
+from keras_preempt.process.threads import Pool
 
 FLUSHES = 4
 """Files or blocks that are on their way to the disk at a time, while more is written."""

@@ -5,7 +5,7 @@ from concurrent.futures import wait
 
 import pytest
 
-from keras_preempt.process.pool import Pool
+from keras_preempt.process.threads import Pool
 
 
 def no_thread(self: threading.Thread) -> None:

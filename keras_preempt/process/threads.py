@@ -6,14 +6,34 @@ the calling thread as well must fail for that.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, ParamSpec, TypeVar
 
+logger = logging.getLogger("keras_preempt")
+
 P = ParamSpec("P")
 Result = TypeVar("Result")
+
+
+def started(call: Callable[..., object], name: str, *arguments: object) -> threading.Thread | None:
+    """Starts a daemon thread; returns None if none can be started.
+
+    Args:
+        call: What it does.
+        name: Its name.
+        *arguments: What `call` is given.
+    """
+    thread = threading.Thread(target=call, args=arguments, name=name, daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        logger.info("The thread %s could not be started: %s", name, error)
+        return None
+    return thread
 
 
 class _Task(Generic[Result]):
