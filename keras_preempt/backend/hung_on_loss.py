@@ -52,7 +52,8 @@ class HungOnLoss:
         # There may be no standard error to write to.
         with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
             faulthandler.dump_traceback_later(self._patience + LAST_RESORT, exit=True)
-        self._thread.start()
+        with contextlib.suppress(RuntimeError, MemoryError):  # Then it is the last resort that ends it.
+            self._thread.start()
 
     def start(self) -> None:
         """Does nothing: the limit begins with the loss."""

@@ -22,6 +22,9 @@ logger = logging.getLogger("keras_preempt")
 PATIENCE = 3.0
 """Seconds that pass before anything is shown."""
 
+REDRAW = 0.1
+"""Seconds between two pictures of a bar."""
+
 INTERVAL = 10.0
 """Seconds between two lines where there is no terminal."""
 
@@ -139,6 +142,7 @@ class _Shown:
             if now < self._next:
                 return
             if self._console.is_terminal:
+                self._next = now + REDRAW
                 self._draw()
                 return
             self._next = now + INTERVAL
@@ -165,11 +169,12 @@ class _Shown:
         if self._bar is None:
             count = TextColumn("{task.fields[count]}")
             columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
-            self._bar = Progress(*columns, console=self._console, transient=True)
+            # Drawn where it is counted: a bar that draws itself needs a thread.
+            self._bar = Progress(*columns, console=self._console, transient=True, auto_refresh=False)
             log.bar.leave_line(sys.stderr)
             self._bar.add_task(self._task, total=self._total, count=self._count)
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=self._done, count=self._count)
+        self._bar.update(self._bar.task_ids[0], completed=self._done, count=self._count, refresh=True)
 
     def end(self) -> None:
         with self._lock:

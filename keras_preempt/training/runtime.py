@@ -8,6 +8,7 @@ round when that time is used up. What each of them may do, and when, is decided 
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,6 +18,8 @@ from keras_preempt.agreement.member import Request
 from keras_preempt.agreement.messages import Plan, Position
 from keras_preempt.training.hearing import Hearing
 from keras_preempt.training.timers import Countdown
+
+logger = logging.getLogger("keras_preempt")
 
 NEVER = sys.maxsize
 """A boundary that no fit reaches."""
@@ -130,9 +133,18 @@ class Runtime(Hearing):
         delegate = self._delegate
         delegate.ask(delegate.member.acted)
         if self._countdown is None and delegate.due() is not None:
-            self._countdown = Countdown(
-                delegate.changed, delegate.due, lambda: delegate.ask(delegate.member.count_down), self._clock
-            )
+            try:
+                self._countdown = Countdown(
+                    delegate.changed,
+                    delegate.due,
+                    lambda: delegate.ask(delegate.member.count_down),
+                    self._clock,
+                )
+            except (RuntimeError, MemoryError) as error:
+                logger.warning(
+                    "Training ends now, and not later: nothing can count the time left (%s).", error
+                )
+                delegate.ask(delegate.member.call_to_leave)
         self.pace.leave(self.entered)
 
     def leave(self) -> None:

@@ -12,7 +12,7 @@ from keras_preempt.agreement.alignment import Plan, Position
 from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.boxes import Box, size_of
+from keras_preempt.checkpoint.boxes import Box, PiecesLost, size_of
 from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
@@ -116,6 +116,17 @@ class Prepared:
         return {"began_at": self.began_at, "ready_at": self.ready_at, "background": self.background}
 
 
+def tell_not_saved(step: int | None, error: Exception) -> None:
+    """Logs why a save has failed."""
+    known = isinstance(error, (CheckpointError, PiecesLost, OSError))
+    logger.error(
+        "The checkpoint at step %s was NOT saved: %s",
+        step,
+        error if known else f"{type(error).__name__}: {error}",
+        exc_info=None if known or isinstance(error, MemoryError) else error,
+    )
+
+
 class Saver:
     """Writes the checkpoints of one fit.
 
@@ -187,7 +198,9 @@ class Saver:
 
         Raises:
             PiecesLost: Only such workers held some of the model.
-            MemoryError: There is none for the values; it may be called again.
+            MemoryError: There is none for the values.
+
+        What has failed has taken no number: it can be tried again, or left out with `skip`.
         """
         attempt = Attempt(
             step=position.step or 0,
@@ -204,12 +217,9 @@ class Saver:
             sharded=self._model.sharded_specs(),
             lost=frozenset(gone),
         )
+        prepared = self._fetch(attempt, plan, content, copy=copy, began_at=began_at)
         self._count += 1
-        try:
-            return self._fetch(attempt, plan, content, copy=copy, began_at=began_at)
-        except MemoryError:
-            self._count -= 1  # Tried again, it has the name that the other workers give it.
-            raise
+        return prepared
 
     def _fetch(
         self, attempt: Attempt, plan: Plan, content: Content, *, copy: bool, began_at: float
@@ -303,7 +313,7 @@ class Saver:
         except Exception as error:  # Whatever fails, training goes on, or ends with its own status.
             self._fenced = isinstance(error, Fenced)
             emit("error", reason=f"not saved: {error}", **save.times)
-            logger.error("The checkpoint at step %d was NOT saved: %s", step, error)
+            tell_not_saved(step, error)
             self._discard(directory)
             late = error.late if isinstance(error, PartsMissing) else ()
             cut = bool(late) and wait.over() and self._peers.gone.isdisjoint(late)

@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position, without
-from keras_preempt.checkpoint.boxes import PiecesLost
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.layout import step_of
 from keras_preempt.process.threads import started
 from keras_preempt.process.words import counted, numbered
 from keras_preempt.report.progress import InBackground
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.runtime import NEVER
-from keras_preempt.training.saver import Content, Prepared, Saved, Saver
+from keras_preempt.training.saver import Content, Prepared, Saved, Saver, tell_not_saved
 from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
 
 logger = logging.getLogger("keras_preempt")
+
+_RESOURCE_EXHAUSTED = 8  # The code by which both backends say that there is no memory.
 
 WAIT_LIMIT = 3600.0
 """Seconds; every step of a save has its own, much shorter limit."""
@@ -113,9 +115,8 @@ class Saves:
             try:
                 content = content or self._session.capture(position)
                 prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began, gone=gone)
-            except (PiecesLost, MemoryError) as lost:  # Waiting longer, or trying again, brings nobody back.
-                logger.error("The checkpoint at step %s was NOT saved: %s", position.step, lost)
-                self.on_saved(captured_at, None)
+            except Exception as error:  # Such as pieces that are lost: trying again brings nobody back.
+                self._not_begun(position, error, captured_at)
                 return self._ended(Saved(None, time.time() - began))
             # What it waits for others says nothing about how long it takes to write everything: pace forgets it.
             saved = self._ended(
@@ -161,9 +162,10 @@ class Saves:
         self._pace.save_began()
         self._owed = plan.kind is Kind.PREEMPTED
         captured_at = self._captures()
-        prepared = self._prepared(plan, position, began)
-        if prepared is None:
-            self.on_saved(captured_at, None)
+        try:
+            prepared = self._prepared(plan, position, began)
+        except Exception as error:
+            self._not_begun(position, error, captured_at)
             return time.time() - began
         watch, waits = InBackground(), threading.Event()
         self._watch, self._awaited = watch, waits
@@ -189,19 +191,26 @@ class Saves:
             self._background.wait()
         return time.time() - began
 
-    def _prepared(self, plan: Plan, position: Position, began: float) -> Prepared | None:
+    def _prepared(self, plan: Plan, position: Position, began: float) -> Prepared:
         """What is written while training goes on; or while it waits, where there is no memory for a copy."""
+        content = self._session.capture(position)
         try:
-            content = self._session.capture(position)
-            try:
-                return self._saver.prepare(plan, position, content, copy=True, began_at=began)
-            except MemoryError:
-                logger.warning("Training waits for the save at step %s: no memory for a copy.", position.step)
-                return self._saver.prepare(plan, position, content, copy=False, began_at=began)
-        except MemoryError as error:
-            logger.error("The checkpoint at step %s was NOT saved: no memory. %s", position.step, error)
-            self._saver.skip()
-            return None
+            return self._saver.prepare(plan, position, content, copy=True, began_at=began)
+        except MemoryError:
+            logger.warning("Training waits for the save at step %s: no memory for a copy.", position.step)
+            return self._saver.prepare(plan, position, content, copy=False, began_at=began)
+
+    def _not_begun(self, position: Position, error: Exception, captured_at: float) -> None:
+        """This worker has nothing to write, whatever the others do: a failed save, and not the end of training.
+
+        Raises:
+            Exception: What the step raised that computes the values: it is training that has failed.
+        """
+        if backend().errors.described(error)[0] not in (0, _RESOURCE_EXHAUSTED):
+            raise error
+        self._saver.skip()
+        tell_not_saved(position.step, error)
+        self.on_saved(captured_at, None)
 
     def scheduled(self, position: Position) -> None:
         """Makes the save that the schedule asks for at this boundary, if it does; every worker calls this."""

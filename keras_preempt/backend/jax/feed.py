@@ -244,6 +244,7 @@ class OnFirstDraw:
     def __init__(self, feed: JaxFeed) -> None:
         self._feed = feed
         self._live: LiveIterator | None = None
+        self._failed: Exception | None = None
 
     @property
     def started(self) -> bool:
@@ -251,9 +252,15 @@ class OnFirstDraw:
         return self._live is not None
 
     def start(self) -> None:
-        """Makes the iterator, if it is not."""
+        """Makes the iterator, if it is not; the user's data is asked for it once."""
+        if self._failed is not None:
+            raise self._failed
         if self._live is None:
-            self._live = self._feed.new()
+            try:
+                self._live = self._feed.new()
+            except Exception as error:
+                self._failed = error
+                raise
 
     def __iter__(self) -> OnFirstDraw:
         return self
