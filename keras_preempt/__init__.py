@@ -73,7 +73,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES and name not in _OF_BACKENDS:
         raise AttributeError(f"module 'keras_preempt' has no attribute {name!r}")
     from keras_preempt.backend.requirements import check
+    from keras_preempt.process import first_process
 
+    first_process.hear_sigterm()  # Before Keras is imported, which takes seconds.
     check()
     import keras
 

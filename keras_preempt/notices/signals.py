@@ -29,6 +29,7 @@ from types import FrameType
 
 from keras_preempt.notices.interrupt import Interrupts
 from keras_preempt.notices.notice import Notice
+from keras_preempt.process import first_process
 
 logger = logging.getLogger("keras_preempt")
 
@@ -71,6 +72,9 @@ def parse_signals(names: Iterable[str | int | signal.Signals]) -> tuple[signal.S
         found.append(number)
     return tuple(found)
 
+
+_KILLS = (signal.SIG_DFL, None, first_process.end)
+"""What a signal had before that ends the process; None is TensorFlow's handler."""
 
 _listening: weakref.WeakSet[SignalNotices] = weakref.WeakSet()
 
@@ -195,7 +199,7 @@ class SignalNotices:
 
         Signals that the program itself handles are left to it. Main thread only.
         """
-        kills = [number for number, earlier in self._earlier.items() if earlier in (signal.SIG_DFL, None)]
+        kills = [number for number, earlier in self._earlier.items() if earlier in _KILLS]
         if kills and self.possible() and os.getpid() == self._owner:
             self._earlier.update(dict.fromkeys(kills, EndsWith(status, kills)))
 

@@ -114,8 +114,9 @@ def check_sigterm(
         findings.warning(
             "PID 1",
             "This is process 1 of a container. The kernel drops a SIGTERM to process 1 that it does not handle: "
-            "one that comes before fit listens does nothing.",
-            "Start the container with an init (docker run --init, or tini); a shell there must end with `exec`.",
+            "one that comes before keras_preempt is imported does nothing.",
+            "Import keras_preempt before what takes long; or start the container with an init "
+            "(docker run --init, or tini); a shell there must end with `exec`.",
         )
 
 
