@@ -233,7 +233,10 @@ class Supervisor:
         assert self._stop is not None
         if self._stop is not signal.SIGINT and incarnation.verdict.outcome is Outcome.FINISHED:
             return EXIT_NOT_SAVED  # The signal killed the training process, and its shell ended with 0.
-        if incarnation.verdict.outcome is Outcome.PREEMPTED:
+        killed = (
+            self._interrupts > 1 and self._stop is not signal.SIGINT
+        )  # By `_deliver`, and told to stop before.
+        if incarnation.verdict.outcome is Outcome.PREEMPTED or killed:
             cause = incarnation.verdict.cause
             asked = cause is not None and cause.code in self._policy.restart_codes
             # Who has never listened says it by itself, and is believed. But a shell says 143 for a process that SIGTERM

@@ -13,7 +13,7 @@ import pytest
 
 from keras_preempt.cluster import RestartPolicy, Supervisor, supervisor
 from keras_preempt.notices import interrupt
-from keras_preempt.process.exit_codes import EXIT_INTERRUPTED
+from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 from keras_preempt.training import beginning
 from tests.cluster.forked import QUIET_CPU, ForkedCluster
 from tests.cluster.handled_loop import eight_runs
@@ -85,6 +85,28 @@ def test_the_launcher_passes_it_on_and_starts_nothing_again(
     assert "Interrupted: its checkpoint is step-" in shown
     assert report.reason.startswith("stopped by SIGINT, saved at step")
     assert len(report.incarnations) == len(list((directory / "incarnations").iterdir())) == 1
+
+
+@pytest.mark.parametrize(("told", "status"), [(signal.SIGTERM, EXIT_NOT_SAVED), (None, EXIT_INTERRUPTED)])
+def test_twice_ends_a_job_whose_worker_does_nothing_any_more(
+    told: signal.Signals | None, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped (SIGSTOP), it can neither save nor leave."""
+    monkeypatch.setattr(supervisor, "LocalCluster", ForkedCluster)
+    stopping = [told, signal.SIGINT, signal.SIGINT] if told else [signal.SIGINT, signal.SIGINT]
+
+    def log(worker: int, line: str) -> None:
+        if line == "AT batch 0 1":
+            job.send(0, signal.SIGSTOP)
+            for number in stopping:
+                os.kill(os.getpid(), number)
+                time.sleep(0.1)
+
+    arguments = [str(tmp_path / "output"), str(tmp_path / "run"), "--marks", "--slow", "0.2"]
+    job = Supervisor(1, [sys.executable, str(SCRIPT), *arguments], log=log)
+    report = job.run()
+    assert report.exit_code == status
+    assert report.incarnations[0].exits[0].code == -signal.SIGKILL
 
 
 READS_IN_PROCESSES = """
