@@ -2,7 +2,7 @@
 
 The chief writes them, if its fit has a TensorBoard callback: for each save how long it took, and the figures of a
 report once when the run was continued and once at its end. Nothing is done at a step, and a failure here never ends
-training or a save: it is logged once, and then no more points are written.
+training or a save: the point is left out, which is logged once, and the next one is tried again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Points:
         self._incarnation = incarnation
         self._saved = -1 if step is None else step
         self._told: int | None = None
-        self._over = False
+        self._over = self._failed = False
         self._lock = threading.Lock()
         self._reading: threading.Thread | None = None
         self._writers: list[Any] = []
@@ -67,7 +67,7 @@ class Points:
                 if isinstance(callback, keras.callbacks.TensorBoard)
             ]
         except _FAILURES as error:
-            self._give_up(error)
+            self._left_out(error)
 
     def saved(self, step: int, seconds: float) -> None:
         """Writes the point of a committed checkpoint; called in any thread.
@@ -137,7 +137,7 @@ class Points:
             if found is not None:
                 self._write(step, {GOODPUT: found.goodput, LOST_STEPS: found.lost})
         except _FAILURES as error:
-            self._give_up(error)
+            self._left_out(error)
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         try:
@@ -145,13 +145,13 @@ class Points:
                 for writer in () if self._over else self._writers:
                     backend().write_points(writer, values, step)
         except _FAILURES as error:
-            self._give_up(error)
+            self._left_out(error)
 
-    def _give_up(self, error: BaseException) -> None:
+    def _left_out(self, error: BaseException) -> None:
         with self._lock:
-            over, self._over = self._over, True
-        if not over:
-            logger.warning("TensorBoard gets no more points about this run (%s); training goes on.", error)
+            told, self._failed = self._failed, True
+        if not told:
+            logger.warning("TensorBoard lacks points about this run (%s); training goes on.", error)
 
 
 def taken_steps(told: Sequence[Mapping[str, Any]], incarnation: int) -> set[int]:
