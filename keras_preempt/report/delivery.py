@@ -91,7 +91,9 @@ class Delivery:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        thread = self._thread
+            thread, waiting = self._thread, len(self._waiting)
+        if thread is None and waiting:
+            logger.warning("on_event is not told of %d events: no thread could be started.", waiting)
         if thread is None or thread is threading.current_thread():
             return
         patience = DRAIN_SECONDS if left is None else max(0.0, min(DRAIN_SECONDS, left))
