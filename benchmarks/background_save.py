@@ -32,6 +32,7 @@ from keras_preempt.report.events import EventLog
 from keras_preempt.state.model import ModelState
 from keras_preempt.training.saver import Content, Saver
 from keras_preempt.training.saves import BackgroundSave
+from keras_preempt.training.tidier import Tidier
 
 _POSITION = Position(0, "train", 0, 0)
 _BATCH = np.zeros((1, 4), np.int32), np.zeros((1, 1), np.float32)
@@ -69,7 +70,9 @@ class Training:
         self._store.prepare()
         self._incarnation = incarnations.claim(self._store, {})
         state = ModelState(self.model, tf.distribute.get_strategy())
-        self._saver = Saver(self._store, state, 0, 1, self._incarnation, Retention(1), EventLog(0))
+        store = self._store
+        tidier = Tidier(store, Retention(1), self._incarnation)
+        self._saver = Saver(store, state, 0, 1, self._incarnation, tidier, EventLog(0))
         self.background = BackgroundSave()
 
     def step(self) -> None:

@@ -22,6 +22,7 @@ from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report.events import EventLog
 from keras_preempt.state.model import ModelState
 from keras_preempt.training.saver import Content, Saver
+from keras_preempt.training.tidier import Tidier
 
 _CHUNK = 8 << 20  # bytes
 
@@ -65,7 +66,9 @@ class Ours:
 
     def save(self, folder: Path) -> None:
         """See `Checkpointer.save`."""
-        saver = Saver(LocalStore(folder), self._state, 0, 1, self._incarnation, Retention(1), EventLog(0))
+        store = LocalStore(folder)
+        tidier = Tidier(store, Retention(1), self._incarnation)
+        saver = Saver(store, self._state, 0, 1, self._incarnation, tidier, EventLog(0))
         position, content = Position(0, "train", 0, 0), Content({}, {}, {}, {})
         prepared = saver.prepare(PLAN, position, content, copy=False, began_at=time.time())
         if saver.write(prepared).name is None:

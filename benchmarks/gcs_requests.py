@@ -10,8 +10,9 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed, load
-from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.gcs import GcsStore
+from keras_preempt.checkpoint.tidying import Tidying
 from keras_preempt.checkpoint.writer import write_part
 from keras_preempt.testing import FakeGcs
 
@@ -53,7 +54,7 @@ def count(size: int) -> dict[str, Counter[str]]:
         since("save and commit")
         save(2)
         gcs.forget_requests()
-        retain(stores[0], Retention(1), 1)
+        list(Tidying(stores[0], Retention(1), 1).tidy())
         since("removal of an older checkpoint")
         info = committed(stores[0])[0]
         gcs.forget_requests()

@@ -25,6 +25,7 @@ from keras_preempt.report.events import EventLog
 from keras_preempt.state.model import ModelState
 from keras_preempt.training.saver import Content, Saved, Saver
 from keras_preempt.training.saves import BackgroundSave
+from keras_preempt.training.tidier import Tidier
 
 _CHUNK = 8 << 20  # bytes
 _PLAN = Plan(1, Kind.PREEMPTED, (0,), ())
@@ -77,7 +78,9 @@ class Ours:
 
     def begin(self, folder: Path) -> Callable[[], None]:
         """See `Checkpointer.begin`."""
-        saver = Saver(LocalStore(folder), self._state, 0, 1, self._incarnation, Retention(1), EventLog(0))
+        store = LocalStore(folder)
+        tidier = Tidier(store, Retention(1), self._incarnation)
+        saver = Saver(store, self._state, 0, 1, self._incarnation, tidier, EventLog(0))
         position, content = Position(0, "train", 0, 0), Content({}, {}, {}, {})
         prepared = saver.prepare(_PLAN, position, content, copy=self.background, began_at=time.time())
         if not self.background:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -92,27 +93,50 @@ class Own:
     state: dict[str, Any]
 
 
-def committed(store: Store) -> list[CheckpointInfo]:
-    """Lists the committed checkpoints of a directory, the one that is furthest in the training first.
+def newest_first(store: Store) -> Iterator[CheckpointInfo]:
+    """Finds the committed checkpoints of a directory, the one that is furthest in the training first.
 
     The order is by step, then by position (one step may be saved before, in and after a validation), then by
-    attempt, the latest first. One whose manifest cannot be read is listed before the others of its step.
+    attempt, the latest first. One whose manifest cannot be read comes before the others of its step. A manifest is
+    read only when its step is asked for: to find the newest takes no longer where many are kept.
 
     Raises:
         StoreUnavailable: The storage failed.
     """
     seen: list[tuple[str, str]] | None = None
     for _ in range(_LOOKS):
-        found, without = _look(store)
+        steps = {step: folder for folder in store.children("") if (step := parse_step(folder)) is not None}
+        any_found, without = False, []
+        for step in sorted(steps, reverse=True):
+            found, without_manifest = _look(store, step, steps[step])
+            yield from sorted(found, key=_progress, reverse=True)
+            any_found = any_found or bool(found)
+            without += without_manifest
         # A listing takes time. While another process saves and removes, a checkpoint that was seen may be gone, and
         # its successor not seen yet. That must not make a run begin from nothing.
-        if found or not without or without == seen:
-            return sorted(found, key=_progress, reverse=True)
+        if any_found or not without or without == seen:
+            return
         seen = without
     raise StoreUnavailable(
         f"Expected to list the checkpoints of {store.url}. Received: other ones every time, {_LOOKS} times. Another "
         "job saves and removes them meanwhile; stop it."
     )
+
+
+def committed(store: Store) -> list[CheckpointInfo]:
+    """Returns what `newest_first` finds, which takes several requests for each checkpoint."""
+    return list(newest_first(store))
+
+
+def find(store: Store, directory: str) -> CheckpointInfo | None:
+    """Returns the checkpoint in the folder of an attempt, such as "step-00000070/00001-0000"; None if there is none.
+
+    Raises:
+        StoreUnavailable: The storage failed.
+    """
+    folder, _, attempt = directory.partition("/")
+    step = parse_step(folder)
+    return None if step is None or not is_attempt(attempt) else _info(store, step, attempt)
 
 
 def load(store: Store, info: CheckpointInfo, member: int, members: int, shown: Shown = silent) -> Loaded:
@@ -321,27 +345,15 @@ class Reading:
         return [filling for filling in read if filling is not None]
 
 
-def _look(store: Store) -> tuple[list[CheckpointInfo], list[tuple[str, str]]]:
-    """Returns the checkpoints, and the folders of steps and of attempts that hold none (any more, or yet)."""
-    found, without = [], []
-    for folder in store.children(""):
-        step = parse_step(folder)
-        if step is None:
-            continue
-        try:
-            attempts = [name for name in store.children(folder) if is_attempt(name)]
-        except UnsafeName as error:  # a link that leads out of the directory
-            found.append(CheckpointInfo(step, "", folder, None, error))
-            continue
-        if not attempts:
-            without.append((folder, ""))
-        for attempt in attempts:
-            info = _info(store, step, attempt)
-            if info is None:
-                without.append((folder, attempt))
-            else:
-                found.append(info)
-    return found, without
+def _look(store: Store, step: int, folder: str) -> tuple[list[CheckpointInfo], list[tuple[str, str]]]:
+    """Returns the checkpoints of a step, and its folders of attempts that hold none (any more, or yet)."""
+    try:
+        attempts = [name for name in store.children(folder) if is_attempt(name)]
+    except UnsafeName as error:  # a link that leads out of the directory
+        return [CheckpointInfo(step, "", folder, None, error)], []
+    infos = {attempt: _info(store, step, attempt) for attempt in attempts}
+    found = [info for info in infos.values() if info is not None]
+    return found, [(folder, attempt) for attempt in attempts or [""] if infos.get(attempt) is None]
 
 
 def _info(store: Store, step: int, attempt: str) -> CheckpointInfo | None:

@@ -8,8 +8,9 @@ import click
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound
-from keras_preempt.checkpoint.retention import Retention, removable, remove
+from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.tidying import Tidying, remove
 from keras_preempt.cli.options import directory_argument, opened_run
 from keras_preempt.cli.terminal import Terminal, shown_size
 from keras_preempt.process.words import counted
@@ -63,7 +64,7 @@ def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopp
         retention = _retention(store, newest, max_to_keep, keep_every)
         # What the last start has not committed may still be committed.
         below = newest + 1 if stopped else newest
-        going = removable(store, retention, below)
+        going = Tidying(store, retention, below).removable()
         if not going:
             terminal.line(f"Nothing to remove in {store.url} ({retention}).")
             return _DONE
@@ -78,7 +79,7 @@ def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopp
             terminal.line("Nothing was removed.")
             return _NOT_DONE
         # A running job may have fallen back meanwhile: what it needs now is no longer superseded.
-        still = set(removable(store, retention, below))
+        still = set(Tidying(store, retention, below).removable())
         return _removed(terminal, store, [folder for folder in going if folder in still], total)
 
 

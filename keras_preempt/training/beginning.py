@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -44,6 +45,7 @@ from keras_preempt.training.session import Session
 from keras_preempt.training.several_fits import Turn, take_notices
 from keras_preempt.training.space import check_space
 from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, Reached, explained
+from keras_preempt.training.tidier import Tidier
 from keras_preempt.training.timers import Interval
 
 logger = logging.getLogger("keras_preempt")
@@ -340,21 +342,25 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
 
 def _saves(found: _Found, agreed: _Agreed, session: Session, points: Points) -> Saves:
     participant, store = found.participant, found.turn.store
-    here, pace, incarnation = participant.place, participant.runtime.pace, agreed.start.incarnation
-
+    here, runtime, incarnation = participant.place, participant.runtime, agreed.start.incarnation
+    tidier = Tidier(store, found.options.retention, incarnation, lambda: runtime.has_to_leave)
+    participant.ending.add(tidier.stop)
     saver = Saver(
         store,
         agreed.model_state,
         here.member,
         here.members,
         incarnation,
-        found.options.retention,
+        tidier,
         participant.events,
         points.saved,
         Peers(participant.coordinator),
-        participant.runtime.patience,
+        runtime.patience,
     )
-    return Saves(session, saver, found.options.schedule, here.members, pace)
+    saves = Saves(session, saver, found.options.schedule, here.members, runtime.pace)
+    if here.member == 0 and agreed.start.restored is not None and not agreed.start.skipped:
+        saves.on_first_step = partial(tidier.after_start, agreed.start.name)
+    return saves
 
 
 def _say_promise(found: _Found, promised: Promise) -> None:

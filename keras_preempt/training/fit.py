@@ -216,6 +216,7 @@ class Fit:
     def _passed(self, position: Position) -> None:
         if self._milestones.passed(position):
             self._points.first_step(position.step or 0)
+            self._saves.on_first_step()
 
     def _take_snapshot(self) -> None:
         """Takes a snapshot of the input if one is due; a notice may have to wait for that, and a save writes it."""

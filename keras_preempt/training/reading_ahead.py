@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from keras_preempt.checkpoint.assembly import memory_limit
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.reader import committed
+from keras_preempt.checkpoint.reader import newest_first
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process.threads import started
 
@@ -43,7 +43,7 @@ def reading_ahead(store: Store) -> Iterator[None]:
 
 def _fetch(store: Store, over: threading.Event) -> None:
     with contextlib.suppress(CheckpointError):  # Whoever reads it will meet the same, and say so.
-        newest = next((info for info in committed(store) if info.manifest is not None), None)
+        newest = next((info for info in newest_first(store) if info.manifest is not None), None)
         files = [] if newest is None else store.list(newest.directory)
         if sum(file.size for file in files) > memory_limit() / 2:
             return  # It would push out what other processes need, or itself.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from keras_preempt.agreement.alignment import Plan, Position
+from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
@@ -23,7 +23,6 @@ from keras_preempt.checkpoint.errors import (
 )
 from keras_preempt.checkpoint.layout import attempt_name, part_file
 from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
-from keras_preempt.checkpoint.retention import Retention, retain
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import discard, write_part
@@ -31,6 +30,7 @@ from keras_preempt.report.events import EventLog
 from keras_preempt.report.progress import transfer
 from keras_preempt.state.model import ModelState
 from keras_preempt.training.peers import Peers
+from keras_preempt.training.tidier import Tidier
 from keras_preempt.training.waiting import Wait
 
 logger = logging.getLogger("keras_preempt")
@@ -44,6 +44,9 @@ SLOWEST_WRITE = 5e6
 DOOMED_TIMEOUT = 15.0
 """Seconds that the committer waits for the small part of a worker under notice. It is written while the
 writers write theirs; a worker that has not finished by then was killed."""
+
+_LEAVES = frozenset({Kind.PREEMPTED.value, Kind.DEADLINE.value, Kind.INTERRUPTED.value})
+"""Kinds of saves after which nobody tidies up: a machine goes, or a user waits."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class Saver:
         member: The index of this process.
         members: How many processes take part.
         incarnation: The number of this start.
-        retention: Which checkpoints stay.
+        tidier: Removes what a save makes superfluous.
         events: Where to write what happened.
         on_commit: Called with the step of each checkpoint, and with the seconds from when training stopped for it.
         peers: Knows which workers are gone; None where there are no others.
@@ -155,7 +158,7 @@ class Saver:
         member: int,
         members: int,
         incarnation: int,
-        retention: Retention,
+        tidier: Tidier,
         events: EventLog,
         on_commit: Callable[[int, float], None] = lambda step, seconds: None,
         peers: Peers | None = None,
@@ -167,7 +170,7 @@ class Saver:
         self._members = members
         self._count = 0
         self._incarnation = incarnation
-        self._retention = retention
+        self._tidier = tidier
         self._events = events
         self._on_commit = on_commit
         self._peers = peers or Peers(LocalCoordinator())
@@ -280,6 +283,7 @@ class Saver:
         def emit(event: str, **more: object) -> None:
             self._events.emit(event, attempt=attempt.name, step=step, **more)
 
+        self._tidier.changed(directory)
         try:
             check_fence(self._store, self._incarnation)
             missing = self._made_by_others(attempt)
@@ -374,8 +378,16 @@ class Saver:
             gone=lambda: everyone if wait.over() else self._peers.gone,
             wait=pause,
         )
-        self._remove_superseded()
+        self._tidy_after(attempt)
         return manifest.missing
+
+    def _tidy_after(self, attempt: Attempt) -> None:
+        if attempt.doomed or attempt.kind in _LEAVES:
+            return  # Whoever is about to leave has no time for it; the next start does it.
+        if attempt.finished:
+            self._tidier.now()
+        else:
+            self._tidier.soon()
 
     def _lacks_a_writer(self, attempt: Attempt) -> bool:
         """Whether the save has failed with a worker that is gone: the committer, or a writer without a part.
@@ -387,13 +399,3 @@ class Saver:
             return False
         names = self._store.children(attempt.directory)
         return attempt.writers[0] in gone or any(part_file(member) not in names for member in gone)
-
-    def _remove_superseded(self) -> None:
-        """Tidies up after a commit, which stands even if this fails."""
-        try:
-            removed = retain(self._store, self._retention, self._incarnation)
-        except (CheckpointError, OSError) as error:
-            logger.warning("The checkpoint is saved, but older ones could not be removed: %s", error)
-            return
-        for name in removed:
-            logger.info("Removed %s: superseded, or never committed (%s).", name, self._retention)

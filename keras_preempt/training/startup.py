@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from keras_preempt.checkpoint.errors import CheckpointError, NotFound, why_unusa
 from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.layout import RUN, incarnation_file
 from keras_preempt.checkpoint.other_workers import SETUP
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load
+from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, find, load, newest_first
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
 from keras_preempt.training.handshake import Handshake, StartError
@@ -184,8 +184,6 @@ class _Beginning:
                 incarnation = incarnations.claim(store, settings)
                 made_by_us.append(incarnation_file(incarnation))
                 self.claimed(incarnation)
-                # After the claim: from then on a survivor of the last start does not commit any more.
-                infos = committed(store)
                 token = incarnations.read(store, incarnation)["token"]
             handshake.say(
                 "claim",
@@ -198,7 +196,8 @@ class _Beginning:
             )
             with handshake.telling("proposal/0"):
                 self.told({0: self.tells, **self._hear_all()})
-            return self._propose(infos, incarnation)
+            # After the claim: from then on a survivor of the last start does not commit any more.
+            return self._propose(newest_first(store), incarnation)
         except Exception:
             # Nothing was written under this incarnation, so that nobody can miss it.
             for name in reversed(made_by_us):
@@ -220,11 +219,17 @@ class _Beginning:
             raise failed
         return heard
 
-    def _propose(self, infos: list[CheckpointInfo], incarnation: int) -> Start:
+    def _propose(self, infos: Iterator[CheckpointInfo], incarnation: int) -> Start:
         handshake = self.handshake
         skipped: list[str] = []
         number = 0
-        for info in infos:
+        while True:
+            with handshake.telling(f"proposal/{number}"):
+                info = next(infos, None)
+                if info is None and skipped:
+                    raise NoUsableCheckpoint(self.store.url, skipped)
+            if info is None:
+                break
             if not _usable(info, skipped):
                 continue
             for together in (True, False) if self.together else (False,):
@@ -236,9 +241,6 @@ class _Beginning:
                     return Start(incarnation, loaded, info.directory, tuple(skipped), together)
             assert wrong is not None
             _skip(info.directory, wrong, skipped)
-        with handshake.telling(f"proposal/{number}"):
-            if skipped:
-                raise NoUsableCheckpoint(self.store.url, skipped)
         handshake.say(f"proposal/{number}", {"name": None})
         return Start(incarnation, None, "", ())
 
@@ -270,9 +272,8 @@ class _Beginning:
 
     def _find(self, number: int, name: str) -> CheckpointInfo:
         with self.handshake.telling(f"read/{number}/{self.handshake.coordinator.member}"):
-            for info in committed(self.store):
-                if info.directory == name:
-                    return info
+            if (info := find(self.store, name)) is not None:
+                return info
         why = CheckpointError(f"not visible to worker {self.handshake.coordinator.member}")
         return CheckpointInfo(0, "", name, None, why)
 

@@ -23,9 +23,11 @@ from keras_preempt.checkpoint.layout import attempt_directory, attempt_name, inc
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed
+from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.tidying import Tidying
 from keras_preempt.checkpoint.writer import write_part
 
 
@@ -101,6 +103,11 @@ def save(
     write_parts(store, directory, step, position=position)
     commit_parts(store, directory, step, position=position, **changed)
     return next(info for info in committed(store) if info.directory == directory)
+
+
+def retain(store: Store, retention: Retention, incarnation: int) -> list[str]:
+    """Tidies up as a process that has seen nothing before; returns the folders that it has removed."""
+    return list(Tidying(store, retention, incarnation).tidy())
 
 
 def snapshot(path: Path) -> dict[str, bytes]:

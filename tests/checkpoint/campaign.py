@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preempt.checkpoint import commit as committing
-from keras_preempt.checkpoint import incarnations, reader, retention, writer
+from keras_preempt.checkpoint import incarnations, reader, tidying, writer
 from keras_preempt.checkpoint.errors import CheckpointError, Fenced
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.partition import TensorSpec, partition
@@ -57,6 +57,7 @@ class _Job:
     chosen: CheckpointInfo | None = None
     over: bool = False
     fenced: bool = False
+    tidying: tidying.Tidying | None = None
     told: list[str] = field(default_factory=list)
 
 
@@ -144,7 +145,7 @@ class _Simulation:
         restore = self.checker.restore_begins()
         before = sum(self.happened.values())
         try:
-            infos = reader.committed(store)
+            infos = reader.newest_first(store)
             incarnation = incarnations.claim(store, {"worker": worker.name})
             self.checker.claimed(worker, incarnation)
             chosen, told = self._restore(store, infos)
@@ -161,7 +162,7 @@ class _Simulation:
         return self.scenario.rate > 0 and sum(self.happened.values()) > before
 
     def _restore(
-        self, store: SteppedStore, infos: list[CheckpointInfo]
+        self, store: SteppedStore, infos: Iterable[CheckpointInfo]
     ) -> tuple[CheckpointInfo | None, list[str]]:
         told = []
         for info in infos:
@@ -233,18 +234,21 @@ class _Simulation:
         if member < self.scenario.committers and not self._faulty(before):
             self.checker.committed(worker, directory)
         if member == 0:
-            retention.retain(store, self.retention, job.incarnation)
+            if job.tidying is None:
+                job.tidying = tidying.Tidying(store, self.retention, job.incarnation)
+            job.tidying.changed(directory)
+            list(job.tidying.tidy())
 
     def _reading(self, worker: Worker, store: SteppedStore) -> None:
         for _ in range(6):
             restore = self.checker.restore_begins()
-            chosen, told = self._restore(store, reader.committed(store))
+            chosen, told = self._restore(store, reader.newest_first(store))
             self.checker.restore_ends(worker, restore, chosen and chosen.directory, told, hindered=False)
 
     def _audit(self, worker: Worker, store: SteppedStore) -> None:
         """Whatever has happened: one who starts now gets the newest whole checkpoint."""
         restore = self.checker.restore_begins()
-        chosen, told = self._restore(store, reader.committed(store))
+        chosen, told = self._restore(store, reader.newest_first(store))
         if chosen is not None and (problem := problem_of(self.place.read, chosen.directory)) is not None:
             self._fail(f"restore: {chosen.directory} was restored, and is broken: {problem}")
         self.checker.restore_ends(worker, restore, chosen and chosen.directory, told, hindered=False)

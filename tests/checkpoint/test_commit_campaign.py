@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from keras_preempt.checkpoint import commit as committing
-from keras_preempt.checkpoint import incarnations, reader, retention
+from keras_preempt.checkpoint import incarnations, reader, tidying
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound
 from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage import budget, gcs_transfer
+from keras_preempt.checkpoint.tidying import Tidying
 from tests.checkpoint import campaign as campaigns
 from tests.checkpoint.campaign import Result, campaign
 from tests.checkpoint.campaign_bucket import bucket
@@ -139,22 +140,28 @@ def own_manifest_although_another_won(patch: pytest.MonkeyPatch) -> None:
 
 
 def retention_of_the_oldest(patch: pytest.MonkeyPatch) -> None:
-    def superseded(store: Any, rules: Any) -> Any:
-        return sorted(reader.committed(store), key=lambda info: info.attempt)[rules.max_to_keep :]
+    def superseded(given: Any, attempts: Any) -> Any:
+        return sorted(attempts, key=lambda seen: seen.order)[given._retention.max_to_keep :]
 
-    patch.setattr(retention, "_superseded", superseded)
+    patch.setattr(Tidying, "_superseded", superseded)
 
 
 def retention_of_one_too_few(patch: pytest.MonkeyPatch) -> None:
-    real = retention._superseded
-    patch.setattr(
-        retention, "_superseded", lambda store, rules: real(store, Retention(max(1, rules.max_to_keep - 1)))
-    )
+    real = Tidying.__init__
+
+    def init(tidying: Any, store: Any, rules: Retention, *given: Any) -> None:
+        real(tidying, store, Retention(max(1, rules.max_to_keep - 1), rules.keep_every), *given)
+
+    patch.setattr(Tidying, "__init__", init)
 
 
 def retention_that_clears_the_present_incarnation(patch: pytest.MonkeyPatch) -> None:
-    real = retention._abandoned
-    patch.setattr(retention, "_abandoned", lambda store, incarnation: real(store, incarnation + 1))
+    real = Tidying.__init__
+
+    def init(tidying: Any, store: Any, rules: Any, incarnation: int) -> None:
+        real(tidying, store, rules, incarnation + 1)
+
+    patch.setattr(Tidying, "__init__", init)
 
 
 def manifest_removed_last(patch: pytest.MonkeyPatch) -> None:
@@ -163,12 +170,12 @@ def manifest_removed_last(patch: pytest.MonkeyPatch) -> None:
             with contextlib.suppress(NotFound):
                 store.delete(info.name)
 
-    patch.setattr(retention, "remove", remove)
+    patch.setattr(tidying, "remove", remove)
 
 
 def one_look_at_the_directory(patch: pytest.MonkeyPatch) -> None:
     real = reader._look
-    patch.setattr(reader, "_look", lambda store: (real(store)[0], []))
+    patch.setattr(reader, "_look", lambda *given: (real(*given)[0], []))
 
 
 def claims_that_are_not_exclusive(patch: pytest.MonkeyPatch) -> None:
@@ -184,15 +191,15 @@ def claims_that_are_not_exclusive(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("broken", "rule", "kind"),
     [
-        (no_check_of_the_parts, "whole", "calm"),
+        (no_check_of_the_parts, "restore", "calm"),
         (without(committing, "check_fence"), "fence", "calm"),
         (fence_only_at_the_beginning, "fence", "calm"),
         (own_manifest_although_another_won, "two winners", "duplicates"),
         (without(committing, "_check_still_there"), "told", "stale"),
         (retention_of_the_oldest, "superseded", "calm"),
-        (without(retention, "_first_of_each_period", frozenset()), "superseded", "calm"),
+        (without(Tidying, "_is_first", False), "superseded", "calm"),
         (retention_of_one_too_few, "superseded", "calm"),
-        (without(retention, "_has_its_parts", True), "superseded", "stale"),
+        (without(Tidying, "_has_its_parts", True), "superseded", "stale"),
         (retention_that_clears_the_present_incarnation, "calm", "calm"),
         (manifest_removed_last, "whole", "calm"),
         (one_look_at_the_directory, "restore", "restoring"),

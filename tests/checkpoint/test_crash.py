@@ -11,9 +11,9 @@ import pytest
 from keras_preempt.checkpoint import failpoints
 from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.reader import committed, load, verify
-from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
-from tests.checkpoint.builders import model, save, snapshot
+from tests.checkpoint.builders import model, retain, save, snapshot
 
 # Two workers write in one process: the later hits are in the middle of the second one's part.
 # One process exchanges nothing: tests/cluster/test_restoring_together.py kills in an exchange.

@@ -15,9 +15,9 @@ from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.layout import MANIFEST, RUN, part_file
 from keras_preempt.checkpoint.reader import committed
-from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
-from tests.checkpoint.builders import snapshot
+from tests.checkpoint.builders import retain, snapshot
 from tests.checkpoint.fuzz_campaign import check_refusal
 from tests.checkpoint.fuzz_targets import Targets, seal_document
 from tests.checkpoint.hostile_start import IDENTITY, TENSORS, assert_passed_over, start

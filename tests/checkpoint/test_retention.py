@@ -11,9 +11,9 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, attempt_name
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed, verify
-from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
-from tests.checkpoint.builders import at, save, write_parts
+from tests.checkpoint.builders import at, retain, save, write_parts
 
 
 def save_steps(store: LocalStore, *steps: int) -> list[CheckpointInfo]:

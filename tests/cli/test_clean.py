@@ -15,10 +15,11 @@ import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.retention import Retention, retain, seconds_of
+from keras_preempt.checkpoint.retention import Retention, seconds_of
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli import clean as clean_module
 from keras_preempt.testing import FakeGcs
+from tests.checkpoint.builders import retain
 from tests.cli.saved_run import Run, begin, contents, save
 
 

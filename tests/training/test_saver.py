@@ -24,6 +24,7 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
 from keras_preempt.training.saver import Prepared, Saver
+from keras_preempt.training.tidier import Tidier
 from tests import fits
 from tests.checkpoint.builders import new_store
 from tests.checkpoint.campaign_store import MemoryStore
@@ -47,16 +48,22 @@ def prepared(round: int) -> Prepared:
     return Prepared(attempt, share, {}, {})
 
 
+def finished(round: int) -> Prepared:
+    """The last save, which superseded checkpoints are removed with: nobody waits for that at any other."""
+    save = prepared(round)
+    return replace(save, attempt=replace(save.attempt, finished=True))
+
+
 def saver(store: Store, retention: Retention) -> Saver:
     assert incarnations.claim(store, {}) == 1
     model: Any = None  # only what is prepared here is written
-    return Saver(store, model, 0, 1, 1, retention, EventLog(0))
+    return Saver(store, model, 0, 1, 1, Tidier(store, retention, 1), EventLog(0))
 
 
 def test_superseded_checkpoints_are_removed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
     saves = saver(store, Retention(1, keep_every=10))
-    names = [saves.write(prepared(round)).name for round in range(3)]
+    names = [saves.write(save).name for save in (prepared(0), prepared(1), finished(2))]
     assert [info.directory for info in committed(store)] == [names[2], names[0]]
     assert f"Removed {names[1]}: superseded" in caplog.text
 
@@ -68,9 +75,9 @@ def test_a_save_succeeds_although_older_checkpoints_cannot_be_removed(
     saves = saver(store, Retention(1))
     denied = StoreUnavailable("403 no permission to delete")
     monkeypatch.setattr(store, "delete", mock.Mock(side_effect=denied))
-    saved = [saves.write(prepared(round)) for round in range(2)]
+    saved = [saves.write(save) for save in (prepared(0), finished(1))]
     assert [info.directory for info in committed(store)] == [saved[1].name, saved[0].name]
-    assert "The checkpoint is saved, but older ones could not be removed: 403 no permission" in caplog.text
+    assert "Superseded checkpoints could not be removed: 403 no permission" in caplog.text
     assert "NOT saved" not in caplog.text
 
 
@@ -147,7 +154,7 @@ def claimed(tmp_path: Path) -> LocalStore:
 def saver_of(store: Store, member: int, **options: Any) -> Saver:
     """That of one of two workers."""
     model: Any = None
-    return Saver(store, model, member, 2, 1, Retention(2), EventLog(member), **options)
+    return Saver(store, model, member, 2, 1, Tidier(store, Retention(2), 1), EventLog(member), **options)
 
 
 @pytest.fixture(params=["directory", "bucket"])
@@ -177,7 +184,7 @@ def test_a_failed_save_takes_its_files_away_at_once(place: Store, monkeypatch: p
     assert {info.name for info in place.list("")} == before
     assert not any(name.startswith("step-") for name in before)
     monkeypatch.setattr(place, "create", create)
-    assert saves.write(prepared(1)).name is not None
+    assert saves.write(finished(1)).name is not None
 
 
 def test_a_worker_whose_save_failed_leaves_the_files_of_others_and_of_a_commit(claimed: LocalStore) -> None:

@@ -33,6 +33,7 @@ from keras_preempt.training.pace import Pace
 from keras_preempt.training.saver import Content, Saved, Saver
 from keras_preempt.training.saves import BackgroundSave, Saves
 from keras_preempt.training.schedule import chosen
+from keras_preempt.training.tidier import Tidier
 from keras_preempt.training.timers import Interval
 from tests.checkpoint.builders import new_store
 from tests.checkpoint.round_table import together
@@ -100,7 +101,9 @@ def save(
     peers: Any = SimpleNamespace(gone=frozenset(gone), watched=contextlib.nullcontext)
 
     def worker(member: int) -> Callable[[], Saved]:
-        saver = Saver(store, model, member, MEMBERS, 1, Retention(9), EventLog(member), peers=peers)
+        saver = Saver(
+            store, model, member, MEMBERS, 1, Tidier(store, Retention(9), 1), EventLog(member), peers=peers
+        )
         saves = Saves(session_of(content), saver, chosen(None), MEMBERS, Pace())
         return lambda: saves.at_once(plan, HERE)
 
@@ -226,7 +229,16 @@ class Late:
         self.ends_at = math.inf
         self.written = threading.Event()
         model: Any = Bias()
-        saver = Saver(self.store, model, 0, 2, 1, Retention(9), EventLog(0), patience=self._patience)
+        saver = Saver(
+            self.store,
+            model,
+            0,
+            2,
+            1,
+            Tidier(self.store, Retention(9), 1),
+            EventLog(0),
+            patience=self._patience,
+        )
         self.saves = Saves(session_of(NOTHING), saver, chosen(None), 2, self.pace)
 
     def _patience(self) -> float | None:

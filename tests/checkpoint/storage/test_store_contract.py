@@ -11,12 +11,21 @@ import pytest
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.reader import committed, load, verify
-from keras_preempt.checkpoint.retention import Retention, retain
+from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import FileInfo, Store
 from keras_preempt.testing import FakeGcs
-from tests.checkpoint.builders import commit_parts, local, model, refuse_links, save, snapshot, write_parts
+from tests.checkpoint.builders import (
+    commit_parts,
+    local,
+    model,
+    refuse_links,
+    retain,
+    save,
+    snapshot,
+    write_parts,
+)
 from tests.checkpoint.campaign_store import MemoryStore
 from tests.checkpoint.round_table import together
 from tests.checkpoint.storage.buckets import write

@@ -1,0 +1,106 @@
+"""Superseded checkpoints are removed while training goes on, by a thread that only the end of training waits for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from keras_preempt.checkpoint.retention import Retention
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.tidying import Tidying
+from keras_preempt.process.threads import started
+
+logger = logging.getLogger("keras_preempt")
+
+_LIMIT = 3600.0  # Seconds; every request has its own, much shorter limit.
+_PATIENCE = 1.0  # Seconds for the request that is under way when training is left.
+
+
+class _Stopped(Exception):
+    """There is no time to tidy up any more."""
+
+
+class Tidier:
+    """Tidies up the directory of one fit, beside training. Nothing in it may delay training or fail it.
+
+    Args:
+        store: The run's directory.
+        retention: Which checkpoints stay.
+        incarnation: The number of this start.
+        leaving: Whether this process is about to leave: then nothing is removed any more.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        retention: Retention,
+        incarnation: int,
+        leaving: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._tidying = Tidying(store, retention, incarnation, self._check)
+        self._retention = retention
+        self._leaving = leaving
+        self._stopped = False
+        self._lock = threading.Lock()
+        self._asked = self._busy = False
+        self._thread: threading.Thread | None = None
+
+    def changed(self, directory: str) -> None:
+        """A save is made in this folder."""
+        self._tidying.changed(directory)
+
+    def after_start(self, restored: str) -> None:
+        """Tidies up after earlier starts, which may have saved at a notice alone: those saves leave that to the next.
+
+        Args:
+            restored: The checkpoint that this start has restored.
+        """
+        self._tidying.restored = restored
+        self.soon()
+
+    def soon(self) -> None:
+        """Has somebody tidy up; returns at once, unless there is no thread for it."""
+        with self._lock:
+            self._asked = True
+            if self._busy:
+                return  # Whoever is busy looks once more.
+            self._busy = True
+        self._thread = started(self._run, "keras_preempt-tidy")
+        if self._thread is None:
+            self._run()
+
+    def now(self) -> None:
+        """Tidies up; returns when that is done, or given up."""
+        self.soon()
+        self._wait(_LIMIT)
+
+    def stop(self) -> None:
+        """Ends it, whatever is left to remove."""
+        self._stopped = True
+        self._wait(_PATIENCE)
+
+    def _wait(self, seconds: float) -> None:
+        thread = self._thread
+        if thread is not None:
+            thread.join(seconds)
+
+    def _check(self) -> None:
+        if self._stopped or self._leaving():
+            raise _Stopped
+
+    def _run(self) -> None:
+        while self._is_asked():
+            try:
+                for name in self._tidying.tidy():
+                    logger.info("Removed %s: superseded, or never committed (%s).", name, self._retention)
+            except _Stopped:
+                pass
+            except Exception as error:  # What is saved is saved; the next save tries again.
+                if not self._stopped:
+                    logger.warning("Superseded checkpoints could not be removed: %s", error)
+
+    def _is_asked(self) -> bool:
+        with self._lock:
+            self._busy, self._asked = self._asked, False
+            return self._busy
