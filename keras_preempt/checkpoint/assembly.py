@@ -96,6 +96,26 @@ def check_stored(
             )
 
 
+def check_listed(directory: str, part: Part, file: str, stored: Sequence[StoredTensor]) -> None:
+    """Makes sure that a file of a part holds what its part list says, which names none of a worker's own tensors.
+
+    Args:
+        directory: The attempt's folder, for messages.
+        part: The part.
+        file: The name of the file.
+        stored: What its header says.
+
+    Raises:
+        CorruptCheckpoint: It does not.
+    """
+    slices = [placed.slice for placed in part.mirrored if placed.file == file]
+    boxes = [placed.box for placed in part.sharded if placed.file == file]
+    listed = {piece.key: (piece.dtype, piece.stored_shape) for piece in slices}
+    listed.update((box.key, (box.dtype, box.extent)) for box in boxes)
+    if file != part.local:
+        check_stored(f"{directory}/{file}", stored, listed)
+
+
 def memory_limit() -> int:
     """Returns how many bytes this process can have at most: of the machine, its container and its ulimit."""
     page = os.sysconf("SC_PAGE_SIZE")

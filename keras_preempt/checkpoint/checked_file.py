@@ -97,12 +97,6 @@ class CheckedFile:
             self._crc = extended(self._crc, piece)
             self.taken += len(piece)
 
-    def skip(self) -> None:
-        """Reads the rest, only for its sum."""
-        buffer = np.empty(min(PIECE, self.left), np.uint8)
-        while self.left:
-            self.read_into(buffer[: self.left])
-
     def finish(self) -> None:
         """Makes sure that the file ends here and has the listed sum.
 

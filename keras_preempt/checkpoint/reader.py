@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_preempt.checkpoint import documents, failpoints
 from keras_preempt.checkpoint.arrived import check_whole
-from keras_preempt.checkpoint.assembly import Assembly, check_room, in_parallel
+from keras_preempt.checkpoint.assembly import Assembly, check_listed, check_room, in_parallel
 from keras_preempt.checkpoint.box_assembly import BoxAssembly, Wanted, cut
 from keras_preempt.checkpoint.boxes import Box
 from keras_preempt.checkpoint.checked_file import CheckedFile
@@ -30,9 +30,16 @@ from keras_preempt.checkpoint.layout import (
     parse_attempt,
     parse_step,
 )
-from keras_preempt.checkpoint.manifest import Manifest, Part
+from keras_preempt.checkpoint.manifest import FileEntry, Manifest, Part
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
-from keras_preempt.checkpoint.tensors import Array, Filling, Places, new_places, read_to_places, verify_file
+from keras_preempt.checkpoint.tensors import (
+    Array,
+    Filling,
+    Places,
+    new_places,
+    read_to_places,
+    verify_file,
+)
 
 _LOOKS = 10  # at a directory in which others work; each vain one means that they saved and removed meanwhile
 _PHASES = ("epoch", "train", "validation", "end")  # in the order in which an epoch passes them
@@ -97,8 +104,8 @@ def newest_first(store: Store) -> Iterator[CheckpointInfo]:
     """Finds the committed checkpoints of a directory, the one that is furthest in the training first.
 
     The order is by step, then by position (one step may be saved before, in and after a validation), then by
-    attempt, the latest first. One whose manifest cannot be read comes before the others of its step. A manifest is
-    read only when its step is asked for: to find the newest takes no longer where many are kept.
+    attempt, the latest first. One whose manifest cannot be read comes before the others of its step. What is not asked
+    for is not read.
 
     Raises:
         StoreUnavailable: The storage failed.
@@ -161,16 +168,21 @@ def verify(store: Store, info: CheckpointInfo, shown: Shown = silent) -> None:
     """Reads every byte of a checkpoint, of all workers, and makes sure that it is what was written.
 
     Raises:
-        CorruptCheckpoint: A file is not what was written.
+        CorruptCheckpoint: A file is not, or not what a restore would take.
         UnsupportedFormat: It was written in a newer format.
         StoreUnavailable: The storage failed.
     """
     reading = Reading(store, info, shown)
     reading.check_whole()
-    entries = [entry for part in reading.parts() for entry in part.files]
-    size = sum(entry.size for entry in entries)
+    entries = [(part, entry) for part in reading.parts() for entry in part.files]
+    size = sum(entry.size for _, entry in entries)
     with shown(f"Reading {info.directory}", size) as moved:
-        in_parallel([partial(verify_file, store, info.directory, entry, moved) for entry in entries], size)
+
+        def read(part: Part, entry: FileEntry) -> None:
+            check = partial(check_listed, info.directory, part, entry.name)
+            verify_file(store, info.directory, entry, moved, check)
+
+        in_parallel([partial(read, *pair) for pair in entries], size)
 
 
 class Reading:

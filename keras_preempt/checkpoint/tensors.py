@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,28 +232,35 @@ class Filling:
             yield buffer
 
     def _fill(self) -> Iterator[Bytes]:
-        if self._size < _LENGTH_SIZE:
-            raise CorruptCheckpoint(self._name, f"an end after {self._size} bytes")
-        prefix = np.empty(_LENGTH_SIZE, np.uint8)
-        yield prefix
-        length, left = int.from_bytes(prefix.tobytes(), "little"), self._size - _LENGTH_SIZE
-        if length > min(LARGEST_HEADER, left):
-            raise CorruptCheckpoint(self._name, f"a header of {length} bytes in a file of {self._size}")
-        header = np.empty(length, np.uint8)
-        yield header
-        stored = parse_header(header.tobytes(), left - length, self._name)
+        stored = yield from _read_header(self._name, self._size)
         targets = self._places(stored)
         for tensor in stored:
             target = targets[tensor.key]
             flat = target.reshape(-1).view(np.uint8)
             yield flat
-            if tensor.dtype == "bool" and np.any(flat > 1):
-                raise CorruptCheckpoint(
-                    self._name, f"a boolean that is neither 0 nor 1 in {tensor.key!r:.200}"
-                )
+            _check_values(self._name, tensor, flat)
             if sys.byteorder == "big":
                 target[...] = target.view(target.dtype.newbyteorder("<"))
         self.tensors = {tensor.key: targets[tensor.key] for tensor in stored}
+
+
+def _read_header(name: str, size: int) -> Generator[Bytes, None, list[StoredTensor]]:
+    """Yields the buffers for what a file of so many bytes begins with; returns its tensors, as `parse_header` does."""
+    if size < _LENGTH_SIZE:
+        raise CorruptCheckpoint(name, f"an end after {size} bytes")
+    prefix = np.empty(_LENGTH_SIZE, np.uint8)
+    yield prefix
+    length, left = int.from_bytes(prefix.tobytes(), "little"), size - _LENGTH_SIZE
+    if length > min(LARGEST_HEADER, left):
+        raise CorruptCheckpoint(name, f"a header of {length} bytes in a file of {size}")
+    header = np.empty(length, np.uint8)
+    yield header
+    return parse_header(header.tobytes(), left - length, name)
+
+
+def _check_values(name: str, tensor: StoredTensor, values: Bytes) -> None:
+    if tensor.dtype == "bool" and np.any(values > 1):
+        raise CorruptCheckpoint(name, f"a boolean that is neither 0 nor 1 in {tensor.key!r:.200}")
 
 
 def read_to_places(file: CheckedFile, places: Places) -> Filling:
@@ -271,13 +278,46 @@ def read_to_places(file: CheckedFile, places: Places) -> Filling:
     return filling
 
 
-def verify_file(store: Store, directory: str, entry: FileEntry, moved: Moved = uncounted) -> None:
-    """Reads a file and makes sure that its bytes are what was written; raises like `read_tensors`."""
+def verify_file(
+    store: Store,
+    directory: str,
+    entry: FileEntry,
+    moved: Moved = uncounted,
+    check: Callable[[Sequence[StoredTensor]], object] = lambda stored: None,
+) -> None:
+    """Reads a file and makes sure that it can be restored, without memory for its tensors; raises like `read_tensors`.
+
+    Args:
+        store: Where from.
+        directory: Folder in the store.
+        entry: The file, as it was listed.
+        moved: Told how much of it has come from the store.
+        check: Given the tensors that the header names; raises if these are not what was listed.
+    """
     file = CheckedFile(store, directory, entry, moved)
     file.check_size()
     with file:
-        file.skip()
+        stored = _filled(file, _read_header(file.name, entry.size))
+        check(stored)
+        buffer = np.empty(min(PIECE, file.left), np.uint8)
+        for tensor in stored:
+            left = TensorSpec(tensor.key, tensor.dtype, tensor.shape).nbytes
+            while left:
+                piece = buffer[:left]
+                file.read_into(piece)
+                _check_values(file.name, tensor, piece)
+                left -= len(piece)
         file.finish()
+
+
+def _filled(file: CheckedFile, buffers: Generator[Bytes, None, list[StoredTensor]]) -> list[StoredTensor]:
+    """Fills buffers with what comes next in a file; returns what they return."""
+    while True:
+        try:
+            file.read_into(next(buffers))
+        except StopIteration as over:
+            stored: list[StoredTensor] = over.value
+            return stored
 
 
 def _header(ordered: list[tuple[str, Array]]) -> bytes:

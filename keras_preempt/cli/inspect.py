@@ -183,7 +183,7 @@ def print_left_over(terminal: Terminal, left_over: Sequence[LeftOver]) -> None:
     terminal.line("")
     terminal.table("Attempts that were not committed", ["folder", "files", "size", "state"], rows)
     if any(attempt.abandoned for attempt in left_over):
-        terminal.line("The next commit removes the abandoned ones; so does keras-preempt clean.")
+        terminal.line("The job removes the abandoned ones when it goes on; so does keras-preempt clean.")
 
 
 def _row(checkpoint: CheckpointSummary) -> list[str]:

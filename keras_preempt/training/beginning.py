@@ -45,6 +45,7 @@ from keras_preempt.training.session import Session
 from keras_preempt.training.several_fits import Turn, take_notices
 from keras_preempt.training.space import check_space
 from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, Reached, explained
+from keras_preempt.training.structure import checked
 from keras_preempt.training.tidier import Tidier
 from keras_preempt.training.timers import Interval
 
@@ -189,7 +190,8 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
 
     def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
         with found.milestones.reading():
-            return load_for(store, info, member, found.setup, transfer, model_states[0].wanted())
+            wanted = model_states[0].wanted()
+            return checked(info, load_for(store, info, member, found.setup, transfer, wanted))
 
     gather = backend().gather(here, START_TIMEOUT) if here.members > 1 else None
 

@@ -20,6 +20,7 @@ from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import environment
 from keras_preempt.report.progress import transfer
+from keras_preempt.training.structure import checked
 
 EXCHANGE, READ = "exchange", "read"
 
@@ -96,4 +97,5 @@ def read_share(
         CheckpointError: As from `reader.Reading`.
     """
     reading = Reading(store, info, transfer, share, wanted)
-    return Share(load_with(reading, info, share[0], setup), reading, gather, settled)
+    loaded = checked(info, load_with(reading, info, share[0], setup))
+    return Share(loaded, reading, gather, settled)

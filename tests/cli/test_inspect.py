@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from keras_preempt.cli import checkpoint_summary
 from keras_preempt.testing import FakeGcs
 from tests.checkpoint import sharded_builders
 from tests.checkpoint.builders import new_store
+from tests.checkpoint.fuzz_targets import list_file
 from tests.cli.saved_run import IDENTITY, Run, begin, contents, events, flip_a_bit, save
 
 
@@ -107,6 +109,34 @@ def test_only_verify_finds_a_flipped_bit_in_a_tensor(directory: Path, run: Run) 
     rows = [line.split() for line in out.splitlines()]
     assert [row[-1] for row in rows if row[:1] in (["9"], ["6"])] == ["NO", "yes"]
     assert "Expected step-00000009/00002-0000/w00001.mirrored.safetensors to be what was written" in out
+
+
+def of_other_tensors(data: bytes) -> bytes:
+    """A file of one tensor, whatever was in it."""
+    header = b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    return len(header).to_bytes(8, "little") + header + b"a"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda data: data[:9] + b"x" + data[10:], "no readable header"),
+        (lambda data: b"\xff" * 3 + data[3:], "a header of"),
+        (lambda data: data + b"12", "tensors of"),
+        (of_other_tensors, "other tensors than its part list names"),
+    ],
+)
+def test_verify_finds_a_file_that_cannot_be_restored_although_its_sums_are_right(
+    change: Callable[[bytes], bytes], why: str, directory: Path, run: Run
+) -> None:
+    name = "w00001.mirrored.safetensors"
+    folder = directory / "step-00000009" / "00002-0000"
+    (folder / name).write_bytes(change((folder / name).read_bytes()))
+    list_file(folder, name)
+    out, _ = run("inspect", directory, "--verify", code=1)
+    rows = [line.split() for line in out.splitlines()]
+    assert [row[-1] for row in rows if row[:1] in (["9"], ["6"])] == ["NO", "yes"]
+    assert why in out
 
 
 @pytest.mark.parametrize("gone", ["w00000.part.json", "MANIFEST.json"])
