@@ -45,9 +45,11 @@ def account(
     lives, assumed = _lives(logs, now, is_alive)
     if not lives:
         return None
+    told: defaultdict[int, list[Event]] = defaultdict(list)
+    for (number, _), log in logs.items():
+        told[number] += log
     starts = [
-        _incarnation(number, {key: log for key, log in logs.items() if key[0] == number}, each)
-        for number, each in sorted(_by_incarnation(lives).items())
+        _incarnation(number, told[number], each) for number, each in sorted(_by_incarnation(lives).items())
     ]
     saves = _saves(events)
     incarnations = with_losses(starts, saves)
@@ -112,8 +114,7 @@ def _by_incarnation(lives: Sequence[Life]) -> dict[int, list[Life]]:
     return found
 
 
-def _incarnation(number: int, logs: _Logs, lives: Sequence[Life]) -> Incarnation:
-    events = [event for log in logs.values() for event in log]
+def _incarnation(number: int, events: Sequence[Event], lives: Sequence[Life]) -> Incarnation:
     restore = next((event for event in events if event["event"] == "restore"), {})
     told = [members for event in events if event["event"] == "start" and (members := whole(event, "members"))]
     end = _decisive(lives, events)
@@ -233,7 +234,8 @@ def _saves(events: Sequence[Event]) -> list[Save]:
                 else (),
             )
             known = found.setdefault(key, save)
-            found[key] = replace(known, seconds=max(known.seconds, took))
+            if took > known.seconds:
+                found[key] = replace(known, seconds=took)
     return list(found.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import statistics
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from keras_preempt.process.words import counted
@@ -291,8 +291,8 @@ def account_as_json(account: Account, directory: str) -> dict[str, Any]:
         "goodput": account.goodput,
         "starts": [_start(start) for start in account.incarnations],
         "workers": [_worker(worker) for worker in account.workers],
-        "notices": [asdict(notice) for notice in account.notices],
-        "saves": [asdict(save) for save in account.saves],
+        "notices": [dict(vars(notice)) for notice in account.notices],
+        "saves": [dict(vars(save)) for save in account.saves],
         "missing": list(account.gaps),
     }
 
@@ -328,5 +328,5 @@ def _worker(worker: Worker) -> dict[str, Any]:
         "useful": worker.useful,
         "goodput": worker.goodput,
         "seconds": shares(worker),
-        "spans": [asdict(span) for span in worker.spans],
+        "spans": [dict(vars(span)) for span in worker.spans],
     }
