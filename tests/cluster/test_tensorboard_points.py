@@ -106,7 +106,9 @@ def test_the_points_are_those_of_the_report_and_steps_that_are_run_again_have_on
 def test_a_board_that_cannot_be_written_harms_neither_training_nor_its_saves(
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    importlib.import_module("tensorflow.summary")  # As Keras does, which binds `tf.summary` to another module.
+    importlib.import_module(
+        "tensorflow.summary"
+    )  # As Keras does, which binds `tf.summary` to another module.
     real = tf.summary.scalar
     is_full = threading.Event()
 
