@@ -23,6 +23,8 @@ MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"
 OTHERS = [module for module in MODULES if not module.startswith("backend/")]
 # Public in spite of their names: the second is how the storage client's documentation sets up its connections.
 _DOCUMENTED = {"os._exit", "self._client._http"}
+# Python's own, without which the package does. tests/process/test_end_limit.py sees whether it is there.
+_OF_PYTHON = {("threading", "_register_atexit")}
 _PRIVATE_MODULE = re.compile(r"keras\.src|tensorflow\.python|tensorflow\.core|jax\._src|jaxlib\._jax")
 
 
@@ -68,6 +70,7 @@ def _reached_by_name(tree: ast.Module) -> list[str]:
         and isinstance(node.args[1], ast.Constant)
         and str(node.args[1].value).startswith("_")
         and ast.unparse(node.args[0]) not in ("self", "cls")
+        and (ast.unparse(node.args[0]), node.args[1].value) not in _OF_PYTHON
     ]
 
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 
 from packaging.version import Version
 
+from keras_preempt.backend.installed import requirement
 from keras_preempt.backend.versions import (
     NEWEST_JAX,
     NEWEST_KERAS,
@@ -146,7 +147,7 @@ def _check_not_older(package: str, installed: str, oldest: str) -> None:
     if Version(installed) < Version(oldest):
         raise ImportError(
             f"Expected {package} {oldest} or later. Received: {installed}. Install it with "
-            f"`pip install '{package}>={oldest}'`."
+            f"`pip install '{requirement(package, oldest)}'`."
         )
 
 

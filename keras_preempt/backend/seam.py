@@ -292,6 +292,9 @@ class Backend(Protocol):
     def leave_together(self) -> None:
         """Called when this process is about to end as all others do, after a save: it may have to wait for them."""
 
+    def tell_end(self) -> None:
+        """Called right before this process is ended although Python is not through: the others may wait for it."""
+
     # -- One fit ---------------------------------------------------------------------------------------
 
     def running_fit(self, model: Any) -> RunningFit:

@@ -30,6 +30,9 @@ _KEPT_SINCE = (
     "If the program is the same: this release of keras-preempt keeps what the one that started the run did not know "
     "of, such as the optimizers of inner models; finish the run with that release. "
 )
+_BACKENDS = {"int64": "tensorflow", "int32": "jax"}
+"""What Keras counts an optimizer's steps in, by the backend that it runs on."""
+
 # A worker may log before the first one has made run.json; a freshly made file system has lost+found.
 _HARMLESS = {EVENTS, "lost+found"}
 
@@ -103,7 +106,9 @@ def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
             f"Expected the model and configuration that {store.url} was started with. Received: "
             f"{len(differences)} {'difference' if len(differences) == 1 else 'differences'}:\n  "
             + "\n  ".join(shown)
-            + "\nPass another directory for this run, or go back to the program that started it. "
+            + "\n"
+            + _of_another_backend(stored, wanted)
+            + "Pass another directory for this run, or go back to the program that started it. "
             + (_COUNTED_ON if _differ_in_numbers_alone(stored, wanted) else "")
             + (_KEPT_SINCE if all(f": expected {_ABSENT}, " in each for each in differences) else "")
             + "Nothing was changed."
@@ -135,6 +140,26 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[s
             received = repr(new_config[field]) if there else _ABSENT
             found.append(_difference(f"config {field}", expected, received))
     return found
+
+
+def _of_another_backend(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Says so if the run was started on another backend of Keras; empty if it was not."""
+    counted = [
+        {
+            variable["name"]: _BACKENDS.get(variable["dtype"])
+            for variable in identity["optimizer"]
+            if variable["name"].endswith("/iteration")
+        }
+        for identity in (stored, wanted)
+    ]
+    for name, before in counted[0].items():
+        now = counted[1].get(name)
+        if before and now and before != now:
+            return (
+                f"The run was started on another backend of Keras, {before}, and this program runs on {now}. A "
+                f"checkpoint of one does not continue on the other: set KERAS_BACKEND={before} to continue it. "
+            )
+    return ""
 
 
 def _differ_in_numbers_alone(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

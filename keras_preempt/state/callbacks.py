@@ -28,7 +28,7 @@ from keras_preempt.backend.keras.callbacks import (
     take_up_step,
 )
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state import callback_code, plain, set_by_callbacks, used_variables
+from keras_preempt.state import background_saves, callback_code, plain, set_by_callbacks, used_variables
 from keras_preempt.state.attributes import KEEPS, Attributes
 from keras_preempt.state.callback_doubts import unkept
 from keras_preempt.state.lost_state import missed_by
@@ -169,11 +169,16 @@ class CallbackStates:
             for number in numbers
         }
 
-    def flush(self) -> None:
-        """Writes what callbacks have buffered, before the process ends without the end of training."""
+    def flush(self, left: float | None) -> None:
+        """Writes what callbacks have buffered, and waits for what they save, as the end of training would.
+
+        Args:
+            left: Seconds until the machine goes; None if nobody has said so.
+        """
         for callback in self._named.values():
             if isinstance(callback, keras.callbacks.TensorBoard):
                 flush_summaries(callback)
+        background_saves.wait(self._all, left)
 
     def begin_again_without_state(self) -> None:
         """Warns of rows of lost steps: training begins from nothing although it had begun before."""

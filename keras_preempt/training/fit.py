@@ -253,7 +253,8 @@ class Fit:
         if saved.name is None:
             self._saves.tell_loss(plan, position, uncertain=saved.uncertain)
         what = f"its checkpoint is {saved.name or 'NOT saved'}. Start again to continue from it."
-        self._participant.leave(plan, saved=saved.name, what=what, flush=self._session.leave)
+        flush = functools.partial(self._session.leave, self.runtime.left)
+        self._participant.leave(plan, saved=saved.name, what=what, flush=flush)
 
     def _save(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         self._status.aligned_at = time.time()

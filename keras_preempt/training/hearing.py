@@ -58,6 +58,8 @@ class Hearing:
         self.announcement: Callable[[Notice, str], str] = lambda notice, left: (
             f"{notice.reason}: worker {coordinator.member} is about to be ended{left}. All workers save at the same "
             "step."
+            if coordinator.members > 1
+            else f"{notice.reason}: this process is about to be ended{left}. It saves before that."
         )
         self._together = coordinator.members > 1
         self._events = events

@@ -15,13 +15,34 @@ from keras_preempt.backend.seam import backend
 from keras_preempt.notices import Notice
 from keras_preempt.notices.platform import COORDINATION_KEY
 from keras_preempt.notices.termination import Preempted, Termination
-from keras_preempt.process.exit_codes import keep_exit_status, leaves_quietly
+from keras_preempt.process import end_limit
+from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, keep_exit_status, leaves_quietly
 
 logger = logging.getLogger("keras_preempt")
 
 WORKERS_GONE_TIMEOUT = 300.0
 """Seconds that a coordinator waits for its workers to leave before it exits: machines with accelerators have up to
 a minute of grace after a notice, and may take longer to shut down."""
+
+END_SECONDS = 18.0
+"""Seconds that Python has to end a process that has said its status, if the machine is not gone before."""
+
+LAST_END_SECONDS = 26.0
+"""The same for process 0 of several: with it goes the service that the others are connected to."""
+
+_BEFORE_DEADLINE = 1.0 + end_limit.LAST_RESORT  # seconds
+
+
+def end_limit_of(place: Place, left: float | None) -> float:
+    """Returns how many seconds Python has to end this process.
+
+    Args:
+        place: Which process this is.
+        left: Seconds until the machine goes, if somebody has said so.
+    """
+    leads = place.members > 1 and place.member == 0
+    limit = LAST_END_SECONDS if leads else END_SECONDS
+    return limit if left is None else max(1.0, min(limit, left - _BEFORE_DEADLINE))
 
 
 @contextlib.contextmanager
@@ -63,34 +84,42 @@ def wait_for_workers(termination: Termination, place: Place, notices: Iterable[N
         logger.error("The workers are still there. Whoever starts this process again may lose them soon.")
 
 
-def leave(termination: Termination, code: int, what: str) -> NoReturn:
+def leave(termination: Termination, code: int, what: str, limit: float = END_SECONDS) -> NoReturn:
     """Ends the process, or the fit. Everything that was started for the fit has ended.
 
     Args:
         termination: How to end.
         code: The exit status.
         what: What was saved and how to resume, for the message of `Preempted`.
+        limit: Seconds that Python has to end the process; see `end_limit_of`.
 
     Raises:
         SystemExit: There is no exit_fn.
         Preempted: There is one, and it has returned.
     """
     if termination.exit_fn is not None:
-        termination.exit_fn()
+        try:
+            termination.exit_fn()
+        except SystemExit as ends:
+            if isinstance(ends.code, int):
+                _limit_end(ends.code, limit)
+            raise
         raise Preempted(f"The training was preempted; {what}")
     logger.warning("Preempted: exiting with status %d.", code)
     keep_exit_status()
     _end_soon()
+    _limit_end(code, limit)
     raise SystemExit(code)
 
 
-def interrupt(what: str) -> NoReturn:
+def interrupt(what: str, limit: float = END_SECONDS) -> NoReturn:
     """Raises KeyboardInterrupt, as Ctrl-C does. Everything that was started for the fit has ended.
 
     A script that does not catch it ends by SIGINT, without a traceback.
 
     Args:
         what: What was saved and how to go on.
+        limit: See `leave`.
 
     Raises:
         KeyboardInterrupt: Always.
@@ -99,7 +128,12 @@ def interrupt(what: str) -> NoReturn:
     error = KeyboardInterrupt(f"Training was interrupted; {what}")
     leaves_quietly(error)
     _end_soon()
+    _limit_end(EXIT_INTERRUPTED, limit)
     raise error
+
+
+def _limit_end(status: int, limit: float) -> None:
+    end_limit.limit_end(status, limit, backend().tell_end)
 
 
 _kept: list[Any] = []
@@ -135,5 +169,6 @@ def _never_drop(iterators: Iterable[Any]) -> None:
 def stay() -> None:
     """This process trains now: again, if its program has caught the exception. At its end it will drop no iterator."""
     _kept.clear()
+    end_limit.no_limit()
     atexit.unregister(_keep_iterators)
     atexit.register(_keep_iterators)

@@ -177,9 +177,10 @@ class Participant:
             self.ending.end("interrupted" if interrupted else "preempted")
         with leaving.whatever_happens("Waiting for the workers"):
             leaving.wait_for_workers(self.termination, self.place, self.runtime.notices)
+        limit = leaving.end_limit_of(self.place, self.runtime.left)
         if interrupted:
-            leaving.interrupt(what)
-        leaving.leave(self.termination, code, what)
+            leaving.interrupt(what, limit)
+        leaving.leave(self.termination, code, what, limit)
 
     def _exit_code(self, plan: Plan, *, saved: bool) -> int:
         """The exit status of a process that leaves by a plan: that of a preemption, or what Ctrl-C leads to."""

@@ -57,9 +57,16 @@ def rebuild(failure: Failure) -> Exception:
     """Returns the same type of exception with the same text, and the number of the worker before it.
 
     A class that is neither a builtin nor the backend's, or that cannot be made from a text alone, is a
-    RuntimeError that names it.
+    RuntimeError that names it. The loss of a third worker is no error of the one that tells of it.
     """
-    text = f"Worker {failure.member}: {failure.text}"
+    error = _rebuilt(failure, f"Worker {failure.member}")
+    if not backend().errors.says_a_worker_is_gone(error):
+        return error
+    return _rebuilt(failure, f"Worker {failure.member} reports that another one is gone")
+
+
+def _rebuilt(failure: Failure, who: str) -> Exception:
+    text = f"{who}: {failure.text}"
     if (of_backend := backend().errors.of_code(failure.code, text)) is not None:
         return of_backend
     kind = vars(builtins).get(failure.type)
@@ -71,7 +78,7 @@ def rebuild(failure: Failure) -> Exception:
     ):
         with contextlib.suppress(TypeError):
             return kind(text)
-    return RuntimeError(f"Worker {failure.member}: {failure.type}: {failure.text}")
+    return RuntimeError(f"{who}: {failure.type}: {failure.text}")
 
 
 class Propagation:
@@ -158,7 +165,7 @@ class Propagation:
         is_loss = backend().errors.says_a_worker_is_gone(error)
         if self.origin is None and is_loss:
             self.origin = Origin.LOST
-            tell_loss(failure.text)
+            tell_loss(f"worker {failure.member} reports it: {gist(failure.text)}")
         elif self.origin is None:
             self.origin = Origin.PEER
             _tell_peers_error(failure)

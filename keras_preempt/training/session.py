@@ -383,9 +383,9 @@ class Session:
         if isinstance(self._model.optimizer, keras.optimizers.Optimizer) and not self._model_state.waiting:
             self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
 
-    def leave(self) -> None:
-        """Writes what the callbacks hold back, before the process ends."""
-        self.callbacks.flush()
+    def leave(self, left: float | None) -> None:
+        """Writes what the callbacks hold back, before the process ends; the machine goes in `left` seconds."""
+        self.callbacks.flush(left)
 
     def end(self) -> None:
         """Leaves the model as Keras expects it for its next fit."""

@@ -85,6 +85,25 @@ def test_a_refusal_says_that_this_release_may_keep_more_than_the_one_that_starte
     assert "this release" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "backends"),
+    [(("int64", "int32"), ("tensorflow", "jax")), (("int32", "int64"), ("jax", "tensorflow"))],
+)
+def test_a_run_of_another_backend_of_keras_is_refused_with_that_word(
+    dtypes: tuple[str, str], backends: tuple[str, str], store: LocalStore
+) -> None:
+    def counted_in(dtype: str) -> dict[str, Any]:
+        return changed(optimizer=[{"name": "adam/iteration", "shape": [], "dtype": dtype}])
+
+    check_or_create(store, counted_in(dtypes[0]))
+    with pytest.raises(IdentityMismatch) as refused:
+        check_or_create(store, counted_in(dtypes[1]))
+    assert f"another backend of Keras, {backends[0]}, and this program runs on {backends[1]}" in str(
+        refused.value
+    )
+    assert f"set KERAS_BACKEND={backends[0]} to continue it" in str(refused.value)
+
+
 def changed(**changes: Any) -> dict[str, Any]:
     return {**copy.deepcopy(identity()), **changes}
 

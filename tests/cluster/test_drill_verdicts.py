@@ -174,3 +174,31 @@ def test_two_workers_that_log_into_one_file_are_not_different(drilled: Drilled) 
         """,
     )
     assert "VERDICT: identical" in printed
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.parametrize("at", ["step:3", "step:9", "step:13", "step:24"])
+def test_batches_whose_step_loss_scaling_leaves_out_are_batches_of_their_own(
+    at: str, backend: str, drilled: Drilled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ON_JAX.items() if backend == "jax" else ():
+        monkeypatch.setenv(name, value)
+    printed = drilled(
+        f"--at {at}",
+        """
+        def fit(name):
+            model = compiled()
+            adam = keras.optimizers.Adam()
+            optimizer = keras.optimizers.LossScaleOptimizer(adam, initial_scale=2.0**126, dynamic_growth_steps=3)
+            model.compile(optimizer, "mse")
+            model.fit(x, y * 100, batch_size=16, epochs=2, verbose=0, callbacks=[PreemptionCallback(name)])
+            done = int(optimizer.inner_optimizer.iterations)
+            assert 0 < done < 16, f"too few or too many steps were left out: {done}"
+            return model
+        fit("one")
+        model = fit("two")
+        """,
+    )
+    assert "VERDICT: identical (" in printed
+    assert f"step {at.partition(':')[2]}" in printed

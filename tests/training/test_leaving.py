@@ -17,9 +17,11 @@ import tensorflow as tf
 
 from keras_preempt.agreement.coordinator import CoordinationLost, LocalCoordinator
 from keras_preempt.agreement.messages import Failure
+from keras_preempt.backend.place import Place
 from keras_preempt.backend.seam import backend
 from keras_preempt.notices.platform import GENERIC
-from keras_preempt.notices.termination import TerminationConfig, complete
+from keras_preempt.notices.termination import Preempted, TerminationConfig, complete
+from keras_preempt.process import end_limit
 from keras_preempt.process.exit_codes import EXIT_RESTART
 from keras_preempt.training import leaving
 from keras_preempt.training.error_watch import NOBODY, ErrorWatch
@@ -95,6 +97,44 @@ def test_a_caught_exit_keeps_the_iterators_until_training_goes_on(monkeypatch: p
     assert dropped() is not None
     leaving.stay()
     assert dropped() is None
+
+
+@pytest.mark.parametrize(
+    ("member", "members", "left", "expected"),
+    [
+        (0, 1, None, leaving.END_SECONDS),
+        (1, 2, None, leaving.END_SECONDS),
+        (0, 2, None, leaving.LAST_END_SECONDS),
+        (1, 2, 10.0, 7.0),
+        (1, 2, 1000.0, leaving.END_SECONDS),
+        (1, 2, -5.0, 1.0),
+    ],
+)
+def test_python_has_less_than_half_a_minute_to_end_and_no_longer_than_the_machine_is_there(
+    member: int, members: int, left: float | None, expected: float
+) -> None:
+    assert leaving.end_limit_of(Place(member, members), left) == expected
+    assert expected + end_limit.LAST_RESORT < 30
+
+
+def test_an_exit_fn_that_ends_the_process_has_a_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[int, float]] = []
+    monkeypatch.setattr(
+        end_limit, "limit_end", lambda status, seconds, before: limits.append((status, seconds))
+    )
+    with pytest.raises(SystemExit):
+        leaving.leave(complete(TerminationConfig(exit_fn=lambda: sys.exit(7)), GENERIC), 75, "", 9.0)
+    with pytest.raises(Preempted):
+        leaving.leave(complete(TerminationConfig(exit_fn=lambda: None), GENERIC), 75, "", 9.0)
+    assert limits == [(7, 9.0)]
+
+
+def test_training_again_takes_the_limit_back() -> None:
+    with pytest.raises(SystemExit):
+        leaving.leave(complete(TerminationConfig(), GENERIC), 75, "")
+    assert end_limit._limit is not None
+    leaving.stay()
+    assert end_limit._limit is None
 
 
 KEY = "keras_preempt/failed"

@@ -162,8 +162,9 @@ def test_the_loss_that_another_worker_has_noticed_first_is_a_loss_and_no_error_o
     for propagation in (Propagation(second), Propagation(second)):
         raised = propagation.settle(as_tensorflow_raises_it(message, kind))
         assert isinstance(raised, WorkerLost)
-        assert "worker 2 is gone" in raised.message
+        assert raised.message == "Worker 0 reports that another one is gone: worker 2 is gone"
         assert propagation.origin is Origin.LOST
+    assert "cannot be reached: worker 0 reports it: worker 2 is gone. This" in caplog.text
     assert isinstance(Propagation(second).told(), WorkerLost)
     assert "has failed" not in caplog.text
 

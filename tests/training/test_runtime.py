@@ -46,6 +46,23 @@ def test_all_act_at_the_boundary_after_the_furthest_step_whoever_is_noticed(noti
         assert all(not worker.finished and worker.error is None for worker in job.workers)
 
 
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        (1, "SIGTERM: this process is about to be ended. It saves before that."),
+        (2, "SIGTERM: worker 0 is about to be ended. All workers save at the same step."),
+    ],
+)
+def test_what_a_notice_means_is_told_to_one_process_and_to_several(
+    members: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Job(members) as job:
+        job.stand_in(*[3] * members)
+        job.workers[0].runtime.notify(Notice("signal", "SIGTERM", time.time()))
+        job.end()
+    assert said in caplog.messages
+
+
 def test_no_step_begins_once_a_notice_is_expected() -> None:
     with Job(2) as job:
         job.stand_in(2, 2)

@@ -60,6 +60,7 @@ class JaxBackend:
     stateful_random_operations = staticmethod(step.stateful_random_operations)
     watch_first_use = staticmethod(first_use.FirstUse)
     leave_together = staticmethod(distributed.leave_together)
+    tell_end = staticmethod(distributed.tell_end)
     described = staticmethod(description.described)
     early_notice = staticmethod(distributed.early_notice)
     hears_by_key = False

@@ -35,6 +35,9 @@ FINISH_SECONDS = 300.0
 LAST_SECONDS = 8.0
 """How long process 0 waits at its end for others of a job that has failed: they hear of it, and end by themselves."""
 
+LAST_OF_SAVED_SECONDS = 18.0
+"""The same where all have saved, and one of them does not come to its end: it is ended after as many seconds."""
+
 _END_SECONDS = 5.0
 """How long Python may take to end after its exit functions: 0.7 to 1 s was measured, and 3.6 s where three times as
 many programs as processors were at work. Nothing tells process 0 when the others are through."""
@@ -97,20 +100,30 @@ def leave_alone_at_the_end() -> None:
     atexit.register(_leave_one_by_one)
 
 
-def leave_one_after_the_other() -> None:
+def tell_end() -> None:
+    """Says that this process is about to end, if it is not process 0, which waits for that."""
+    state = _state()
+    if state.client is not None and state.process_id:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            state.client.key_value_set(f"{_LEFT}/{state.process_id}", "")
+
+
+def leave_one_after_the_other(seconds: float | None = None) -> None:
     """Waits in process 0 until the others are about to end, for a few seconds; in these, says that they are.
 
     With process 0 goes the service, and JAX ends every process that is still connected to it with SIGABRT.
+
+    Args:
+        seconds: How long process 0 waits; `LAST_SECONDS` by default.
     """
     state = _state()
     found = state.client
     if found is None:
         return
     if state.process_id:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            found.key_value_set(f"{_LEFT}/{state.process_id}", "")
+        tell_end()
         return
-    limit = time.monotonic() + LAST_SECONDS
+    limit = time.monotonic() + (LAST_SECONDS if seconds is None else seconds)
     for other in range(1, state.num_processes):
         left = max(1, round((limit - time.monotonic()) * 1000))
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # It was killed, or its connection is broken.
@@ -178,6 +191,8 @@ def _leave(patience: float, *, only_if_recoverable: bool = False) -> None:
     except Exception as error:  # Whatever JAX raises: another process is gone, or still at work.
         logger.info("The other processes of the job have not left with this one: %s", str(error)[:200])
         with contextlib.suppress(UnsupportedJax):
+            if not only_if_recoverable:
+                leave_one_after_the_other(LAST_OF_SAVED_SECONDS)
             leave_alone()
 
 

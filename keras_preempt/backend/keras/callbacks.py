@@ -6,7 +6,7 @@ Verified with Keras 3.8.0 to 3.15.1.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -65,6 +65,19 @@ def flush_summaries(callback: keras.callbacks.TensorBoard) -> None:
     """Writes the points that TensorBoard has buffered; Keras does so only when training ends."""
     for writer in callback._writers.values():
         writer.flush()
+
+
+def saves_in_background(callback: Any) -> Callable[[], object] | None:
+    """Returns what waits for the saves that a callback of Keras makes in the background; None for another callback.
+
+    Keras itself waits for them when training ends.
+    """
+    orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # Keras 3.13 has brought it.
+    if orbax is None or not isinstance(callback, orbax):
+        return None
+    return functools.partial(
+        orbax.wait_until_finished, callback
+    )  # Keras' own, whatever a class of the user's does.
 
 
 def train_summaries(callback: keras.callbacks.TensorBoard) -> Any:

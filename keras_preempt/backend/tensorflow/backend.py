@@ -99,6 +99,9 @@ class TensorFlowBackend:
     def leave_together(self) -> None:
         """Does nothing: a worker of TensorFlow ends without the others."""
 
+    def tell_end(self) -> None:
+        """Does nothing: nobody waits for it."""
+
     def before_capture(self, model: Any) -> None:
         """Does nothing: a step leaves what it has computed in the variables."""
 

@@ -7,11 +7,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from packaging.version import Version
 
+from keras_preempt.backend.installed import requirement, version_of
 from keras_preempt.backend.versions import (
     NEWEST_JAX,
     NEWEST_KERAS,
@@ -24,21 +24,16 @@ from keras_preempt.backend.versions import (
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.notices.detection import find_accelerator
 
-_Range = tuple[str, tuple[str, ...], str, str]  # Name, packages, oldest and newest version.
+_Range = tuple[str, str, str]  # Name, oldest and newest version.
 
 _RANGES: dict[str, tuple[_Range, ...]] = {
     "tensorflow": (
-        ("keras", ("keras",), OLDEST_KERAS, NEWEST_KERAS),
-        (
-            "tensorflow",
-            ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly"),
-            OLDEST_TENSORFLOW,
-            NEWEST_TENSORFLOW,
-        ),
+        ("keras", OLDEST_KERAS, NEWEST_KERAS),
+        ("tensorflow", OLDEST_TENSORFLOW, NEWEST_TENSORFLOW),
     ),
     "jax": (
-        ("keras", ("keras",), OLDEST_KERAS_ON_JAX, NEWEST_KERAS),
-        ("jax", ("jax",), OLDEST_JAX, NEWEST_JAX),
+        ("keras", OLDEST_KERAS_ON_JAX, NEWEST_KERAS),
+        ("jax", OLDEST_JAX, NEWEST_JAX),
     ),
 }
 """What has to be installed, by the backend."""
@@ -87,29 +82,37 @@ def check_versions(findings: Findings) -> None:
             "Set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax for the job, or the 'backend' in ~/.keras/keras.json.",
         )
         return
-    for name, packages, oldest, newest in _RANGES[backend]:
-        version = next(filter(None, map(_version, packages)), None)
+    for name, oldest, newest in _RANGES[backend]:
+        version = version_of(name)
         if version is None:
-            findings.problem(
-                "versions",
-                f"Expected {name} to be installed beside keras-preempt. Received: none.",
-                f"Install it with `pip install 'keras-preempt[{backend}]'`, in the environment of the job.",
-            )
+            findings.problem("versions", *_missing(name, backend))
         elif Version(version) < Version(oldest):
             findings.problem(
                 "versions",
                 f"Expected {name} {oldest} or later. Received: {version}.",
-                f"Install it with `pip install '{name}>={oldest}'`.",
+                f"Install it with `pip install '{requirement(name, oldest)}'`.",
             )
         elif Version(version) > Version(newest):
             findings.warning(
                 "versions",
                 f"{name} {version} is newer than {newest}, the newest verified. It works unless something that is "
                 "relied upon has changed.",
-                f"Drill the script once (keras-preempt drill), or install {name}=={newest}.",
+                f"Drill the script once (keras-preempt drill), or install {requirement(name, newest, '==')}.",
             )
         else:
             findings.ok("versions", f"{name} {version}; {oldest} to {newest} are verified.")
+
+
+def _missing(name: str, backend: str) -> tuple[str, str]:
+    """What is wrong where a package is not installed, and what to do."""
+    cure = f"Install it with `pip install 'keras-preempt[{backend}]'`, in the environment of the job."
+    other = next((each for each in _RANGES if each != backend and version_of(each)), None)
+    if name != backend or other is None:
+        return f"Expected {name} to be installed beside keras-preempt. Received: none.", cure
+    return (
+        f"Expected {name} to be installed, which Keras is set to run on. Received: {other} {version_of(other)} alone.",
+        f"Set KERAS_BACKEND={other} for the job, to train on what is there. Otherwise: {cure}",
+    )
 
 
 def check_determinism(findings: Findings, command: Sequence[str], root: Path = Path("/")) -> None:
@@ -134,13 +137,6 @@ def check_determinism(findings: Findings, command: Sequence[str], root: Path = P
         "but a resumed run is not bit-identical to an undisturbed one.",
         wanted.cure,
     )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def backend_of(variables: Mapping[str, str]) -> str:

@@ -225,5 +225,5 @@ def _first_difference(
 
 def _key(line: Line) -> tuple[Any, ...]:
     # An epoch may begin with a boundary of its own, at the step at which the one before has ended.
-    # Where gradients are accumulated the model counts a step once in several batches.
+    # Several batches may have one number in a record of an earlier release, which has the count of the optimizer.
     return tuple(line.get(name) for name in ("phase", "epoch", "step", "batch"))

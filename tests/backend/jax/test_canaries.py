@@ -25,6 +25,7 @@ from keras_preempt.backend.jax.running_fit import JaxFit, running_fit
 from keras_preempt.backend.keras import names
 from keras_preempt.backend.keras import running_fit as keras_fit
 from keras_preempt.backend.versions import UnsupportedJax
+from keras_preempt.checkpoint import identity
 from tests.backend.jax.conftest import model_parallel
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
@@ -273,3 +274,8 @@ def test_a_tf_dataset_stays_where_its_adapter_keeps_it() -> None:
 def test_every_name_in_the_tables_has_a_class() -> None:
     for path in (*names.ATTRIBUTES, *names.OF_TRAINERS["jax"]):
         assert names._find(path) is not None, _changed(f"{path} is gone")
+
+
+def test_an_optimizer_counts_its_steps_in_the_type_that_tells_the_backend() -> None:
+    dtype = keras.optimizers.SGD().iterations.dtype
+    assert identity._BACKENDS[dtype] == "jax", _changed("the type of an optimizer's iterations")

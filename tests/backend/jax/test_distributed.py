@@ -33,16 +33,13 @@ class Exits:
 
 
 class Client:
-    """Stands for the client of a job; answers `wait_at_barrier` with what it is told."""
+    """Stands for the client of a job whose processes all leave."""
 
-    def __init__(self, barrier: Exception | None = None) -> None:
-        self.barrier = barrier
+    def __init__(self) -> None:
         self.asked: list[Any] = []
 
     def wait_at_barrier(self, name: str, limit: int) -> None:
         self.asked.append((name, limit))
-        if self.barrier is not None:
-            raise self.barrier
 
     def get_live_nodes(self, nodes: list[int]) -> list[int]:
         self.asked.append(nodes)
@@ -104,11 +101,26 @@ def test_a_process_whose_others_do_not_come_leaves_alone(
     exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recoverable(monkeypatch, False)
-    state.client = Client(jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out."))
+    state.client, state.process_id = Keys({}), 1
     distributed.leave_together()
     exits.run()
     assert (state.client, state.service, state.preemption_sync_manager) == (None, None, None)
     assert state.shut_down == []
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_where_a_process_that_has_saved_does_not_come_to_its_end_process_0_is_the_last(
+    process: int, exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recoverable(monkeypatch, False)
+    monkeypatch.setattr(distributed, "_END_SECONDS", 0.0)
+    monkeypatch.setattr(distributed, "LAST_SECONDS", distributed.LAST_OF_SAVED_SECONDS)
+    state.process_id = process
+    keys = state.client = Keys({})
+    distributed.leave_together()
+    exits.run()
+    assert (len(keys.waited), len(keys.keys)) == ((0, 1) if process else (1, 0))
+    assert state.client is None, "then it leaves alone"
 
 
 def test_what_is_left_behind_is_kept_for_ever(state: Any) -> None:
@@ -133,11 +145,14 @@ def test_a_process_that_trains_again_after_a_failure_leaves_with_the_others(
 
 
 class Keys:
-    """Stands for the keys of a job that has failed; `others` have said that they end."""
+    """Stands for the keys of a job whose processes do not leave together; `others` have said that they end."""
 
     def __init__(self, others: dict[str, str]) -> None:
         self.keys = others
         self.waited: list[str] = []
+
+    def wait_at_barrier(self, name: str, limit: int) -> None:
+        raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out.")
 
     def key_value_set(self, key: str, value: str) -> None:
         self.keys[key] = value

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,6 +23,7 @@ from keras_preempt.backend.keras import data_code
 from keras_preempt.backend.tensorflow import coordination, datasets, errors
 from keras_preempt.backend.tensorflow.coordination import CoordinationKeys
 from keras_preempt.backend.versions import UnsupportedTensorFlow
+from keras_preempt.checkpoint import identity
 from tests.backend.changed import tensorflow_changed as _changed
 
 METHODS = {
@@ -348,3 +350,8 @@ def test_the_type_of_an_iterator_is_known_from_its_dataset() -> None:
     spec = iterator_spec(distributed)
     assert spec is not None, "a distributed dataset no longer has what its iterators' type is made of"
     assert spec == iter(distributed)._type_spec
+
+
+def test_an_optimizer_counts_its_steps_in_the_type_that_tells_the_backend() -> None:
+    dtype = keras.optimizers.SGD().iterations.dtype
+    assert identity._BACKENDS[dtype] == "tensorflow", _changed("the type of an optimizer's iterations")

@@ -198,11 +198,25 @@ def test_versions_of_keras_and_its_backend_outside_the_verified_range_are_report
     backend: str, installed: dict[str, str], level: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERAS_BACKEND", backend)
-    monkeypatch.setattr(software, "_version", installed.get)
+    monkeypatch.setattr(software, "version_of", installed.get)
     findings = Findings()
     check_versions(findings)
     assert [finding.level for finding in findings.all] == level
     assert any(words in f"{finding.what} {finding.cure}" for finding in findings.all)
+
+
+@pytest.mark.parametrize(("missing", "there"), [("tensorflow", "jax"), ("jax", "tensorflow")])
+def test_the_backend_that_is_there_is_named_where_keras_is_set_to_another(
+    missing: str, there: str, keras_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing == "jax":  # TensorFlow is what Keras runs on without a word.
+        monkeypatch.setenv("KERAS_BACKEND", missing)
+    monkeypatch.setattr(software, "version_of", {"keras": "3.15.1", there: "9.1"}.get)
+    findings = Findings()
+    check_versions(findings)
+    (problem,) = [each for each in findings.all if each.level == "problem"]
+    assert f"Received: {there} 9.1 alone." in problem.what
+    assert problem.cure.startswith(f"Set KERAS_BACKEND={there} for the job")
 
 
 @pytest.mark.parametrize("text", ['{"backend": "tensorflow"}', "{}", "[]", "no JSON", None])

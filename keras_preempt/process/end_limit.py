@@ -1,0 +1,147 @@
+"""A limit to how long Python may take to end a process whose exit status has been said.
+
+Python waits at its end for every thread that is no daemon, runs the exit functions of all libraries, and drops all
+objects. Each of these may wait for ever: for a file system, or for another process that is gone already. Whoever waits
+for the status would wait as long, and a machine that goes away ends the process with another one.
+
+The limit begins when Python begins to end. What a program does before that is its own, such as a `finally` on the way
+of the exception that ends it, or all that follows where it has caught that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from keras_preempt.process.threads import started
+
+logger = logging.getLogger("keras_preempt")
+
+LAST_RESORT = 2.0
+"""Seconds after the limit at which the system ends the process, where Python's threads cannot run any more."""
+
+
+@dataclass(frozen=True)
+class _Limit:
+    status: int
+    seconds: float
+    before: Callable[[], object]
+    process: int
+
+
+_limit: _Limit | None = None
+_begun = False
+
+
+def limit_end(status: int, seconds: float, before: Callable[[], object] = lambda: None) -> None:
+    """Sets the limit: this process is about to end.
+
+    Args:
+        status: The exit status that it has said.
+        seconds: How long Python may take to end, from when it begins to.
+        before: Called before the process is ended at the limit; must return at once.
+    """
+    global _limit
+    _limit = _Limit(status, seconds, before, os.getpid())
+    # Python has one place for what comes before it waits for threads, which is where `concurrent.futures` waits for its
+    # own. Without it the limit begins when all threads have ended, with the exit functions.
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with contextlib.suppress(RuntimeError):  # Python has begun to end.
+            register(begin)
+    atexit.unregister(begin)
+    atexit.register(begin)
+
+
+def no_limit() -> None:
+    """Takes the limit back: the program goes on."""
+    global _limit
+    _limit = None
+
+
+def begin() -> None:
+    """Python begins to end. More calls do nothing."""
+    global _begun
+    limit = _limit
+    if limit is None or _begun or limit.process != os.getpid():
+        return
+    _begun = True
+    started(_end_at, "keras_preempt-end-limit", limit)
+    with contextlib.suppress(Exception):  # Another system than the one whose structures these are.
+        _ended_by_the_system(limit.status, limit.seconds + LAST_RESORT)
+
+
+def _end_at(limit: _Limit) -> None:
+    time.sleep(limit.seconds)
+    with contextlib.suppress(Exception):
+        limit.before()
+    names = [
+        each.name for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()
+    ]
+    logger.error(
+        "Python has not come to its end within %.0f s%s. This process ends now, with status %d.",
+        limit.seconds,
+        f"; it waits for {', '.join(names[:5])}" if names else "",
+        limit.status,
+    )
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # It may be closed, or any object of the program's.
+            stream.flush()
+    os._exit(limit.status)
+
+
+# -- A timer of the system's, which needs no lock of Python's -----------------------------------------------
+
+_SIGEV_THREAD = 2
+_CLOCK_MONOTONIC = 1
+
+
+class _Event(ctypes.Structure):
+    """`struct sigevent` of 64-bit Linux: a function that a thread of the C library calls with a number."""
+
+    _fields_ = (
+        ("value", ctypes.c_long),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("function", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("rest", ctypes.c_char * 32),
+    )
+
+
+class _Times(ctypes.Structure):
+    """`struct itimerspec`."""
+
+    _fields_ = (
+        ("interval_seconds", ctypes.c_long),
+        ("interval_nanoseconds", ctypes.c_long),
+        ("seconds", ctypes.c_long),
+        ("nanoseconds", ctypes.c_long),
+    )
+
+
+def _ended_by_the_system(status: int, seconds: float) -> None:
+    """Has the C library call `_exit(status)` in so many seconds.
+
+    faulthandler's timer needs no lock either, but ends a process with status 1.
+    """
+    if sys.platform != "linux" or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "timer_create"):  # Before glibc 2.34 in a library of its own.
+        library = ctypes.CDLL("librt.so.1")
+    end = ctypes.cast(ctypes.CDLL(None)["_exit"], ctypes.c_void_p)
+    event = _Event(value=status, notify=_SIGEV_THREAD, function=end)
+    timer = ctypes.c_void_p()
+    if library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) == 0:
+        whole = int(seconds)
+        times = _Times(seconds=whole, nanoseconds=int((seconds - whole) * 1e9))
+        library.timer_settime(timer, 0, ctypes.byref(times), None)
