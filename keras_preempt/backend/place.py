@@ -82,3 +82,18 @@ class Place:
     jobs: Jobs = ()
     workers: RemoteWorkers = NO_WORKERS
     joins: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """Processes that the backend's runtime has connected, whether or not they train one model.
+
+    Attributes:
+        process: The index of this one.
+        processes: How many there are.
+        name: Tells this start of the job from others; the same in all of its processes.
+    """
+
+    process: int
+    processes: int
+    name: str

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from keras_preempt.backend import requirements
 from keras_preempt.backend.copies import Runs as Runs
-from keras_preempt.backend.place import Place, RemoteWorkers
+from keras_preempt.backend.place import Job, Place, RemoteWorkers
 from keras_preempt.backend.seam_of_input import Datasets, Reshuffling, Tap
 
 if TYPE_CHECKING:
@@ -258,6 +258,9 @@ class Backend(Protocol):
     def in_a_cluster(self) -> bool:
         """Whether the environment says that this process is one of several training workers."""
 
+    def job(self) -> Job | None:
+        """Returns the processes that the backend's runtime has connected with this one; None if it has not."""
+
     def remote_workers(self) -> RemoteWorkers:
         """Returns the remote workers that this process is connected to."""
 
@@ -294,6 +297,9 @@ class Backend(Protocol):
 
     def tell_end(self) -> None:
         """Called right before this process is ended although Python is not through: the others may wait for it."""
+
+    def leave_refused(self) -> None:
+        """Called when this process is about to end untrained, by an error that the others of its job do not have."""
 
     # -- One fit ---------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import keras
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.backend.keras.callbacks import ProgressBar
 from keras_preempt.backend.keras.model_parts import steps_done
+from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, exits_with
 from keras_preempt.process.words import numbered
 from keras_preempt.report.events import Milestones
 from keras_preempt.report.tensorboard import Points
@@ -160,15 +161,19 @@ class Fit:
         """Training is over and saved: ends what was started."""
         self._session.nothing_to_train()
         several_fits.leave_notices(self.runtime.notices)
-        self._status.finished = True
+        self._status.finished = self._saves.fenced is None
         self._participant.ending.end("training is over")
 
     def training_has_ended(self) -> None:
         """The other callbacks have ended training too: the next fit is another one.
 
         Raises:
+            Fenced: The end is not saved: a newer start of the job has the directory, and trains on from there.
             KeyboardInterrupt: The user has pressed Ctrl-C when it was too late to leave before the end.
         """
+        if (fenced := self._saves.fenced) is not None:
+            exits_with(fenced, EXIT_NOT_SAVED)
+            raise fenced
         self._turn.ended(steps_done(self._model), self._session.size, self._session.callbacks.unsaved)
         if self._interrupted or self.runtime.interrupted:
             leaving.interrupt("training was over, and its end is saved.")
@@ -291,10 +296,11 @@ class Fit:
         if saved is not None:
             self._status.committed = saved.name
             self._status.saved = saved.name is not None
-        self._participant.events.emit("finish", step=position.step)
+        if self._saves.fenced is None:
+            self._participant.events.emit("finish", step=position.step)
         self.runtime.leave()
         self._points.finished(position.step or 0)
-        self._status.finished = True
+        self._status.finished = self._saves.fenced is None
 
     def abandon(self) -> None:
         """The fit was left by an exception that was not seen on its way."""

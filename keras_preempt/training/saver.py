@@ -12,7 +12,7 @@ from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.boxes import Box, PiecesLost, size_of
+from keras_preempt.checkpoint.boxes import Box, size_of
 from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
@@ -29,6 +29,7 @@ from keras_preempt.checkpoint.writer import discard, write_part
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.progress import transfer
 from keras_preempt.state.model import ModelState
+from keras_preempt.training.not_saved import tell_not_saved
 from keras_preempt.training.peers import Peers
 from keras_preempt.training.tidier import Tidier
 from keras_preempt.training.waiting import Wait
@@ -119,17 +120,6 @@ class Prepared:
         return {"began_at": self.began_at, "ready_at": self.ready_at, "background": self.background}
 
 
-def tell_not_saved(step: int | None, error: Exception) -> None:
-    """Logs why a save has failed."""
-    known = isinstance(error, (CheckpointError, PiecesLost, OSError))
-    logger.error(
-        "The checkpoint at step %s was NOT saved: %s",
-        step,
-        error if known else f"{type(error).__name__}: {error}",
-        exc_info=None if known or isinstance(error, MemoryError) else error,
-    )
-
-
 class Saver:
     """Writes the checkpoints of one fit.
 
@@ -149,6 +139,7 @@ class Saver:
 
     Attributes:
         member: The index of this process.
+        fenced: Says that a newer start of the job has the directory; None as far as this one knows.
     """
 
     def __init__(
@@ -175,7 +166,7 @@ class Saver:
         self._on_commit = on_commit
         self._peers = peers or Peers(LocalCoordinator())
         self._patience = patience
-        self._fenced = False
+        self.fenced: Fenced | None = None
 
     def prepare(
         self,
@@ -270,9 +261,6 @@ class Saver:
         began = written = time.monotonic()
         wait = Wait((lambda: 0.0) if alone else self._patience, awaited)
         attempt, step, directory = save.attempt, save.attempt.step, save.attempt.directory
-        if self._fenced:  # The user knows already that the directory belongs to another start, and why.
-            logger.info("Step %d is NOT saved: a newer start of this job has the directory.", step)
-            return Saved(None, 0.0)
 
         def check() -> None:
             if cancelled():
@@ -315,13 +303,17 @@ class Saver:
             logger.error("It is NOT KNOWN whether the checkpoint at step %d was saved: %s", step, error)
             return Saved(None, time.monotonic() - began, uncertain=True)
         except Exception as error:  # Whatever fails, training goes on, or ends with its own status.
-            self._fenced = isinstance(error, Fenced)
-            emit("error", reason=f"not saved: {error}", **save.times)
-            tell_not_saved(step, error)
+            known, self.fenced = self.fenced, None
+            if isinstance(error, Fenced):
+                self.fenced = error.with_traceback(None)  # Which would keep the values of the save.
+            if not (known and self.fenced):  # Else the user knows already, and why.
+                emit("error", reason=f"not saved: {error}", **save.times)
+                tell_not_saved(step, error)
             self._discard(directory)
             late = error.late if isinstance(error, PartsMissing) else ()
             cut = bool(late) and wait.over() and self._peers.gone.isdisjoint(late)
             return Saved(None, time.monotonic() - began, late=late, cut=cut)
+        self.fenced = None  # A start that was refused has withdrawn its claim.
         seconds = time.monotonic() - began
         emit("commit", seconds=time.monotonic() - written, missing=list(missing))
         self._on_commit(step, seconds if save.began_at is None else time.time() - save.began_at)

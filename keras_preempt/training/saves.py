@@ -9,13 +9,15 @@ from collections.abc import Callable
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position, without
 from keras_preempt.backend.seam import backend
+from keras_preempt.checkpoint.errors import Fenced
 from keras_preempt.checkpoint.layout import step_of
 from keras_preempt.process.threads import started
 from keras_preempt.process.words import counted, numbered
 from keras_preempt.report.progress import InBackground
+from keras_preempt.training.not_saved import tell_not_saved
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.runtime import NEVER
-from keras_preempt.training.saver import Content, Prepared, Saved, Saver, tell_not_saved
+from keras_preempt.training.saver import Content, Prepared, Saved, Saver
 from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
 
@@ -251,6 +253,11 @@ class Saves:
         """The step of the checkpoint that is being written while training goes on; None if there is none."""
         at = self._background.position
         return at.step if at is not None and self._background.busy else None
+
+    @property
+    def fenced(self) -> Fenced | None:
+        """See `Saver.fenced`."""
+        return self._saver.fenced
 
     @property
     def safe_step(self) -> int:

@@ -5,6 +5,9 @@ TensorFlow makes several processes train together only under a strategy for seve
 message. That is right for a search or for folds, each in a directory of its own. In one
 directory they take each other for a later start of the same run: one of them could never save again, or the second one
 would continue from what the first one has left.
+
+Who the others are is said by a variable of the environment, or by JAX itself in a job that it has joined, which it may
+have found by other means, such as those of Slurm or of a TPU slice.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any
 import keras
 
 from keras_preempt.backend.place import Place
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound
 from keras_preempt.checkpoint.layout import INCARNATIONS, parse_incarnation
@@ -38,12 +42,44 @@ _CLAIMS = 32
 """How many of the newest claims are looked at: each takes one read."""
 
 
-_TO_JOIN = {
-    environment.TF_CONFIG: "make and compile it under tf.distribute.MultiWorkerMirroredStrategy",
-    environment.KERAS_PROCESSES: "call keras.distribution.initialize() and set a keras.distribution.DataParallel() "
-    "before it is made",
-}
-"""How a script has the workers train one model, by the variable that names them."""
+_OVER_ALL = "set a keras.distribution.DataParallel() or ModelParallel over keras.distribution.list_devices()"
+
+
+@dataclass(frozen=True)
+class Named:
+    """How a process knows of the others.
+
+    Attributes:
+        by: Who says that there are others, with its verb.
+        source: The same as a noun.
+        to_join: How a script has the workers train one model.
+        number: What is different in each worker.
+    """
+
+    by: str
+    source: str
+    to_join: str
+    number: str
+
+
+_BY_TENSORFLOW = Named(
+    f"{environment.TF_CONFIG} names",
+    environment.TF_CONFIG,
+    "make and compile it under tf.distribute.MultiWorkerMirroredStrategy",
+    f"the task's index of {environment.TF_CONFIG}",
+)
+_BY_KERAS = Named(
+    f"{environment.KERAS_PROCESSES} names",
+    environment.KERAS_PROCESSES,
+    f"call keras.distribution.initialize() and {_OVER_ALL} before it is made",
+    environment.KERAS_PROCESS,
+)
+_BY_JAX = Named(
+    "jax.distributed has connected",
+    "the job of jax.distributed",
+    f"{_OVER_ALL} before it is made",
+    "jax.process_index()",
+)
 
 
 class SideBySide(StartError):
@@ -59,25 +95,26 @@ class Alone:
         members: How many training workers there are.
         cluster: Tells this cluster from others.
         strategy: What its model was made under, in words.
-        said_by: The variable that names the workers.
+        named: How it knows of the others.
     """
 
     task: str
     members: int
     cluster: str
     strategy: str
-    said_by: str = environment.TF_CONFIG
+    named: Named = _BY_TENSORFLOW
 
     def warn(self) -> None:
         """Logs that this worker trains alone, and what to do about it."""
         logger.warning(
-            "%s names %d workers, and this one, %s, trains a model of its own, since that was made under %s. "
-            "To train one model on all of them, %s. If each shall train its own, give each its own directory.",
-            self.said_by,
+            "%s %d workers, and this one, %s, trains a model of its own, since that was made under %s. To train one "
+            "model on all of them, %s. If each shall train its own, give each its own directory, with %s in its name.",
+            self.named.by,
             self.members,
             self.task,
             self.strategy,
-            _TO_JOIN[self.said_by],
+            self.named.to_join,
+            self.named.number,
         )
 
     def claim(self) -> Mapping[str, Any]:
@@ -105,14 +142,15 @@ class Alone:
             if not isinstance(other, dict) or other.get("cluster") != self.cluster:
                 continue
             if other.get("task") != self.task and _lives(other, claim.get("claimed_at")):
+                backend().leave_refused()
                 raise SideBySide(self._told(store.url, str(other.get("task"))))
 
     def _told(self, url: str, other: str) -> str:
         return (
-            f"Expected one model on all {self.members} workers of {self.said_by}, or a directory for each worker. "
+            f"Expected one model on all {self.members} workers of {self.named.source}, or a directory for each worker. "
             f"Received: a model of its own on {self.task}, made under {self.strategy}, in {url}, where {other} has "
-            f"begun to train another one. For one model, {_TO_JOIN[self.said_by]}; or give each worker its own "
-            "directory."
+            f"begun to train another one. For one model, {self.named.to_join}; or give each worker its own directory, "
+            f"with {self.named.number} in its name."
         )
 
 
@@ -133,6 +171,9 @@ def alone(strategy: object, place: Place) -> Alone | None:
 
 
 def _alone_on_jax(distribution: object) -> Alone | None:
+    strategy = "no distribution" if distribution is None else type(distribution).__name__
+    if (job := backend().job()) is not None:
+        return Alone(f"process {job.process}", job.processes, _digest(job.name), strategy, _BY_JAX)
     try:
         members = int(os.environ.get(environment.KERAS_PROCESSES) or 1)
         index = int(os.environ.get(environment.KERAS_PROCESS) or 0)
@@ -140,9 +181,8 @@ def _alone_on_jax(distribution: object) -> Alone | None:
         return None
     if members < 2:
         return None
-    named = "no distribution" if distribution is None else type(distribution).__name__
     cluster = os.environ.get(environment.KERAS_ADDRESSES) or ""
-    return Alone(f"process {index}", members, _digest(cluster), named, environment.KERAS_PROCESSES)
+    return Alone(f"process {index}", members, _digest(cluster), strategy, _BY_KERAS)
 
 
 def _alone_on_tensorflow(strategy: object) -> Alone | None:

@@ -44,11 +44,12 @@ CASES = {
     "atexit": Case(75, ways="atexit"),
     "another notice at the end": Case(75, ways="again"),
     "not saved": Case(74, ">/dev/full", ways="handler atexit", unsaved=True),
+    "replaced": Case(74, how="replaced"),
     "loop, full": Case(75, ">/dev/full", how="loop"),
     "loop, handler": Case(75, how="loop", ways="handler"),
     "lost": Case(69, ">/dev/full", how="lost", ways="handler atexit hook"),
 }
-IN_MAKE_TEST = ("both closed", "not saved", "loop, full", "lost")
+IN_MAKE_TEST = ("both closed", "not saved", "replaced", "loop, full", "lost")
 
 
 def end(case: Case, directory: Path) -> tuple[int, str]:

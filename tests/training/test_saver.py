@@ -13,8 +13,8 @@ import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.layout import attempt_name
+from keras_preempt.checkpoint.errors import Fenced, StoreUnavailable
+from keras_preempt.checkpoint.layout import attempt_name, incarnation_file
 from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.retention import Retention
@@ -115,13 +115,33 @@ def test_a_start_that_was_told_that_it_is_replaced_writes_nothing_more(
         incarnations.claim(LocalStore(directory), {"members": 1})
         before.append(contents(directory))
 
-    ran = fit(directory, epochs=2, save_every=1, more=[at_step(replaced)])
-    assert len(ran) == 8  # Training goes on.
+    ran: list[int] = []
+    counts = fits.Doing(on_train_batch_end=lambda batch, logs: ran.append(batch))
+    with pytest.raises(Fenced, match="incarnation 2 has claimed it since"):
+        fit(directory, epochs=2, save_every=1, more=[at_step(replaced), counts])
+    assert len(ran) == 8  # Training goes on to its end, of which the newer start knows nothing.
     assert sum("incarnation 2 has claimed it since" in message for message in caplog.messages) == 1
     after = contents(directory)
     written = {name for name in after if after[name] != before[0].get(name) and not name.startswith("events")}
     # The save that was in flight at that moment, if there was one, is the last that was begun.
     assert {name.split("/")[0] for name in written} <= {f"step-{STEP:08d}"}
+
+
+def test_a_start_that_withdraws_its_claim_takes_nothing_from_the_one_that_trains(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = LocalStore(tmp_path / "run")
+
+    def come() -> None:
+        incarnations.claim(store, {"members": 1})
+
+    def go(batch: int, logs: Any) -> None:
+        if batch == STEP and store.children("incarnations")[1:]:
+            await_(lambda: "incarnation 2 has claimed it since" in caplog.text)
+            store.delete(incarnation_file(2))
+
+    fit(tmp_path / "run", epochs=2, save_every=1, more=[at_step(come), fits.Doing(on_train_batch_end=go)])
+    assert committed(store)[0].step == 8
 
 
 def test_a_directory_that_was_replaced_by_an_empty_one_is_noticed_at_the_next_save(

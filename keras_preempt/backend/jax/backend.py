@@ -50,6 +50,7 @@ class JaxBackend:
     layout = staticmethod(place.layout)
     place_of_loop = staticmethod(place.place_of_loop)
     in_a_cluster = staticmethod(place.in_a_cluster)
+    job = staticmethod(place.job)
     remote_workers = staticmethod(place.remote_workers)
     place = staticmethod(place.place)
     running_fit = staticmethod(running_fit.running_fit)
@@ -61,6 +62,7 @@ class JaxBackend:
     watch_first_use = staticmethod(first_use.FirstUse)
     leave_together = staticmethod(distributed.leave_together)
     tell_end = staticmethod(distributed.tell_end)
+    leave_refused = staticmethod(distributed.leave_refused)
     described = staticmethod(description.described)
     early_notice = staticmethod(distributed.early_notice)
     hears_by_key = False
@@ -82,6 +84,7 @@ class JaxBackend:
     def coordinator(self, place: Place) -> Coordinator:
         """See `seam.Backend.coordinator`."""
         if place.members == 1:
+            distributed.leave_service_last()
             return LocalCoordinator()
         distributed.leave_in_order()
         return JaxCoordinator(place.member, place.members)

@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import importlib
 import logging
+import secrets
 import time
 from typing import Any
 
@@ -43,6 +44,9 @@ _END_SECONDS = 5.0
 many programs as processors were at work. Nothing tells process 0 when the others are through."""
 
 _LEFT = "keras_preempt/left"
+_NAME = "keras_preempt/name"
+
+_NAME_SECONDS = 5.0
 
 _METHODS = (
     "blocking_key_value_get",
@@ -77,6 +81,19 @@ def client() -> Any:
         if not hasattr(found, name):
             raise UnsupportedJax(f"the method {name} of its coordination client")
     return found
+
+
+def name_of_job() -> str:
+    """Returns what tells this start of the job from others, the same in all its processes; empty if nothing does."""
+    found = client()
+    if found is None:
+        return ""
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # Another process has named it.
+        found.key_value_set(_NAME, secrets.token_hex(8))
+    try:
+        return str(found.blocking_key_value_get(_NAME, round(_NAME_SECONDS * 1000)))
+    except jax.errors.JaxRuntimeError:  # Process 0 has ended, and with it the service.
+        return ""
 
 
 def leave_alone() -> None:
@@ -169,6 +186,23 @@ def leave_in_order() -> None:
         atexit.register(_leave, FINISH_SECONDS, only_if_recoverable=True)
 
 
+def leave_service_last() -> None:
+    """Has process 0 end after the others, where each trains a model of its own and waits for nobody.
+
+    As in `leave_in_order`, that matters with `jax_enable_recoverability`. Without it JAX itself waits, for minutes.
+    """
+    atexit.unregister(_leave_one_by_one)
+    atexit.unregister(_leave_last)
+    atexit.register(_leave_last)
+
+
+def leave_refused() -> None:
+    """Has a process that trains nothing end soon, although the others of its job train."""
+    # Where nobody waits for it, it leaves as JAX has it, and takes none with it. Process 0 takes all.
+    if not jax.config.jax_enable_recoverability or _state().process_id == 0:
+        leave_alone_at_the_end()
+
+
 def leave_together() -> None:
     """Leaves the job at the end of this process, with all others that leave it, for which it waits a few seconds."""
     if _state().client is not None:
@@ -184,9 +218,14 @@ def _leave(patience: float, *, only_if_recoverable: bool = False) -> None:
     if found is None or (only_if_recoverable and not recoverable):
         return
     try:
-        found.wait_at_barrier("keras_preempt/leaves", round(patience * 1000))
+        try:
+            found.wait_at_barrier("keras_preempt/leaves", round(patience * 1000))
+        except jax.errors.JaxRuntimeError as error:
+            # They train on, each a model of its own. JAX can do without this one if it says that it goes.
+            if not (recoverable and state.process_id and str(error).startswith("DEADLINE_EXCEEDED")):
+                raise
         if recoverable and state.process_id == 0:
-            _wait_until_alone(found, state.num_processes)
+            _wait_until_alone(found, state.num_processes, LEAVE_TOGETHER_SECONDS)
         jax.distributed.shutdown()
     except Exception as error:  # Whatever JAX raises: another process is gone, or still at work.
         logger.info("The other processes of the job have not left with this one: %s", str(error)[:200])
@@ -196,8 +235,14 @@ def _leave(patience: float, *, only_if_recoverable: bool = False) -> None:
             leave_alone()
 
 
-def _wait_until_alone(found: Any, processes: int) -> None:
+def _leave_last() -> None:
+    state = _state()
+    if state.client is not None and state.process_id == 0 and jax.config.jax_enable_recoverability:
+        _wait_until_alone(state.client, state.num_processes, FINISH_SECONDS)
+
+
+def _wait_until_alone(found: Any, processes: int, patience: float) -> None:
     # The service answers when each process has asked as well, or has left. The question itself has no limit.
     asking = started(found.get_live_nodes, "keras_preempt-alone", list(range(processes)))
     if asking is not None:
-        asking.join(LEAVE_TOGETHER_SECONDS)
+        asking.join(patience)

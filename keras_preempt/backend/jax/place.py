@@ -13,7 +13,7 @@ import jax
 import keras
 
 from keras_preempt.backend.jax import distributed
-from keras_preempt.backend.place import NO_WORKERS, Place, RemoteWorkers
+from keras_preempt.backend.place import NO_WORKERS, Job, Place, RemoteWorkers
 from keras_preempt.process import environment
 
 
@@ -77,6 +77,12 @@ def in_a_cluster() -> bool:
         return int(os.environ.get(environment.KERAS_PROCESSES) or 1) > 1
     except ValueError:  # The variable is what the program was given, whatever that is.
         return False
+
+
+def job() -> Job | None:
+    """Returns the processes that JAX has connected, by whatever it has found them; None if there is only this one."""
+    processes = int(jax.process_count())
+    return None if processes == 1 else Job(int(jax.process_index()), processes, distributed.name_of_job())
 
 
 def remote_workers() -> RemoteWorkers:

@@ -128,12 +128,15 @@ def _is_a_copy(component: Any) -> bool:
 
 
 def pieces(variable: Any) -> tuple[Piece, ...] | None:
-    """Returns the pieces of a variable that is divided among processes; None if this process has all of it."""
+    """Returns the pieces of a variable that is divided among processes; None if this process has all of it.
+
+    A process that trains a model of its own, whatever job it has joined, has all of it.
+    """
     if jax.process_count() == 1:
         return None
     holders = _holders(variable)
-    everyone = set(range(jax.process_count()))
-    if all(set(held) == everyone for held in holders.values()):
+    members = set().union(*holders.values())
+    if all(held == members for held in holders.values()):
         return None
     return tuple(Piece(start, stop, tuple(sorted(held))) for (start, stop), held in sorted(holders.items()))
 

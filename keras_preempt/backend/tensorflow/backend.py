@@ -40,6 +40,7 @@ class TensorFlowBackend:
     repair = staticmethod(multi_worker_fit.enable_multi_worker_fit)
     place_of_loop = staticmethod(place.place_of_loop)
     in_a_cluster = staticmethod(place.in_a_cluster)
+    job = staticmethod(place.job)
     remote_workers = staticmethod(place.connected)
     place = staticmethod(place.place)
     running_fit = staticmethod(feed.running_fit)
@@ -95,6 +96,9 @@ class TensorFlowBackend:
     def described(self, model: Any) -> str:
         """See `seam.Backend.described`."""
         return str(model.to_json())
+
+    def leave_refused(self) -> None:
+        """Does nothing: a worker of TensorFlow ends without the others."""
 
     def leave_together(self) -> None:
         """Does nothing: a worker of TensorFlow ends without the others."""

@@ -123,6 +123,48 @@ def test_where_a_process_that_has_saved_does_not_come_to_its_end_process_0_is_th
     assert state.client is None, "then it leaves alone"
 
 
+def test_a_process_whose_others_train_on_says_that_it_goes_where_jax_can_do_without_it(
+    exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recoverable(monkeypatch, True)
+    state.process_id = 1
+    state.client = Client(jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out."))
+    distributed.leave_together()
+    exits.run()
+    assert state.shut_down == [True]
+
+
+@pytest.mark.parametrize(("is_recoverable", "process"), [(True, 0), (True, 1), (False, 0)])
+def test_of_models_of_their_own_process_0_ends_last_where_jax_does_not_see_to_that(
+    is_recoverable: bool, process: int, exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recoverable(monkeypatch, is_recoverable)
+    state.process_id = process
+    for _ in range(2):
+        distributed.leave_service_last()
+    exits.run()
+    assert state.client.asked == ([[0, 1]] if is_recoverable and process == 0 else [])
+    assert state.shut_down == [], "JAX does that itself"
+
+
+@pytest.mark.parametrize(
+    ("is_recoverable", "process", "alone"),
+    [(True, 0, True), (True, 1, False), (False, 0, True), (False, 1, True)],
+)
+def test_a_process_that_is_refused_does_not_wait_for_those_that_train(
+    is_recoverable: bool,
+    process: int,
+    alone: bool,
+    exits: Exits,
+    state: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recoverable(monkeypatch, is_recoverable)
+    state.process_id = process
+    distributed.leave_refused()
+    assert bool(exits.calls) == alone
+
+
 def test_what_is_left_behind_is_kept_for_ever(state: Any) -> None:
     held = state.service
     before = sys.getrefcount(held)
@@ -216,3 +258,7 @@ def test_a_process_knows_whether_it_is_one_of_several(
     if not client:
         monkeypatch.setattr(distributed._state(), "client", None)
     assert place.in_a_cluster() == expected  # What it has joined is what counts: here, a job of one process.
+
+
+def test_all_processes_know_their_job_by_one_name() -> None:
+    assert distributed.name_of_job() == distributed.name_of_job() != ""

@@ -168,6 +168,13 @@ def test_the_pieces_of_a_variable_are_those_that_no_process_has_all_of(
     assert variables.pieces(variable) == pieces
 
 
+def test_a_process_that_trains_alone_in_a_job_has_all_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = made("data parallel")
+    Processes(monkeypatch, [1, 1, 1, 1], here=1)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert variables.pieces(variable) is None
+
+
 @pytest.mark.parametrize(("here", "expected"), [(0, (LEFT,)), (1, (RIGHT,))])
 def test_a_process_needs_what_its_devices_have(
     here: int, expected: Any, divided: Any, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,7 @@
 """A fit that is preempted, or loses a worker, in a program whose output or whose own code fails at the end.
 
-Run as: statuses.py DIRECTORY HOW WAY...; HOW is preempted, lost, or loop for a custom loop that is
-preempted, and each WAY one of those below. It prints into a
+Run as: statuses.py DIRECTORY HOW WAY...; HOW is preempted, lost, replaced by a newer start of the job, or loop for a
+custom loop that is preempted, and each WAY one of those below. It prints into a
 buffer that is not flushed before the end, as programs do whose output is a file.
 """
 
@@ -21,6 +21,8 @@ import tensorflow as tf
 
 from keras_preempt import PreemptionCallback, PreemptionCheckpointHandler
 from keras_preempt.backend.tensorflow.errors import WorkerLost
+from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.fits import Doing
 
 DIRECTORY, HOW, *WAYS = sys.argv[1:]
@@ -47,6 +49,8 @@ class Strike(Doing):
             os.kill(os.getpid(), signal.SIGTERM)
         if batch == 3 and HOW == "lost":
             raise WorkerLost(None, None, "worker 1 is gone")
+        if batch == 3 and HOW == "replaced":
+            incarnations.claim(LocalStore(DIRECTORY), {"members": 1})
 
 
 if "handler" in WAYS:

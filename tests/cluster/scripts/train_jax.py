@@ -1,8 +1,9 @@
 """Trains a model on JAX in one of several processes, which find each other by Keras' environment variables.
 
-Run as: train_jax.py OUTPUT DIRECTORY KIND [tf | grain]. KIND is "dp" (DataParallel), "mp" (ModelParallel, one row) or
-"mp2" (ModelParallel, two columns of devices). With "tf" the input is a `tf.data.Dataset` that Keras divides, with
-"grain" a shuffled `grain.MapDataset` of the rows of each process.
+Run as: train_jax.py OUTPUT DIRECTORY KIND [tf | grain | own]. KIND is "dp" (DataParallel), "mp" (ModelParallel, one
+row), "mp2" (ModelParallel, two columns of devices), or "alone": no distribution, so that each process of the job
+trains a model of its own, with "own" in a directory of its own. With "tf" the input is a `tf.data.Dataset` that Keras
+divides, with "grain" a shuffled `grain.MapDataset` of the rows of each process.
 
 Writes what training has come to as OUTPUT.<process>.npz and .json, and what a restart has restored as
 OUTPUT.restored.<process>.npz. The variable STRIKES says what happens where: [[process, place, signal], ...], with the
@@ -36,11 +37,17 @@ from tests.fits import Doing
 
 OUTPUT, DIRECTORY, KIND, *OPTIONS = sys.argv[1:]
 ROWS, BATCH, EPOCHS = 144, 24, 3
+VARIABLES = ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
 STRIKES = json.loads(os.environ.get("STRIKES", "[]"))
-if os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES"):
+if KIND == "alone":  # As in a job that JAX finds by itself: no variable of Keras is there.
+    ADDRESSES, NUMBER, INDEX = (os.environ.pop(f"KERAS_DISTRIBUTION_{name}") for name in VARIABLES)
+    jax.distributed.initialize(ADDRESSES.split(",")[0], int(NUMBER), int(INDEX))
+elif os.environ.get("KERAS_DISTRIBUTION_NUM_PROCESSES"):
     keras.distribution.initialize()
 ME, PROCESSES = jax.process_index(), jax.process_count()
 print("JOINED", ME, PROCESSES, flush=True)
+if "own" in OPTIONS:
+    DIRECTORY = f"{DIRECTORY}-{ME}"
 
 
 def strike(place: str) -> None:
@@ -116,7 +123,9 @@ def data(rows: Any, answers: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         whole = tf.data.Dataset.from_tensor_slices((rows, answers))
         return {"x": whole.shuffle(ROWS, seed=1).batch(BATCH)}, {"validation_data": whole.batch(BATCH)}
     parts = PROCESSES
-    if KIND != "dp":  # Processes that divide no batch have the same rows.
+    if KIND == "alone":
+        parts = 1
+    elif KIND != "dp":  # Processes that divide no batch have the same rows.
         parts = max(1, len(jax.devices()) // 2 // jax.local_device_count()) if KIND == "mp2" else 1
     part = ME * parts // PROCESSES
     x, y = rows[part::parts], answers[part::parts]
@@ -131,7 +140,7 @@ def data(rows: Any, answers: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def main() -> None:
     strike("launch")
-    if len(jax.devices()) > 1:
+    if len(jax.devices()) > 1 and KIND != "alone":
         keras.distribution.set_distribution(distribution())
     keras.utils.set_random_seed(3)
     rows = np.random.rand(ROWS, 8).astype("float32")
