@@ -34,6 +34,13 @@ class StoreUnavailable(CheckpointError, OSError):
     """The storage could not do what was asked: no permission, no space, an I/O error, no such place."""
 
 
+class CallFailed(StoreUnavailable):
+    """The system has refused a call on a file, and nobody has tried again: what is wrong may have been so for a moment.
+
+    A store in a bucket tries by itself, for as long as it may.
+    """
+
+
 class WriteUncertain(StoreUnavailable):
     """A file was sent, and it is not known whether it is stored or will be: a request may still be carried out.
 

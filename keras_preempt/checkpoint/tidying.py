@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import NotFound, UnsafeName
 from keras_preempt.checkpoint.layout import (
+    INCARNATIONS,
     MANIFEST,
+    MODELS,
+    incarnation_file,
     is_attempt,
     is_attempt_file,
     parse_attempt,
@@ -19,6 +22,7 @@ from keras_preempt.checkpoint.layout import (
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.reader import find
 from keras_preempt.checkpoint.retention import Retention
+from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 
 _PART_LIST = ".part.json"  # how their names end
@@ -106,6 +110,15 @@ class Tidying:
             self.changed(directory)
             remove(self._store, directory)
             yield directory
+
+    def sweep(self) -> None:
+        """Removes half-written files of earlier starts from the folders of what stays; a bucket has none."""
+        if not isinstance(self._store, LocalStore):
+            return
+        attempts = [seen.directory for seen in self._look()]
+        for folder in ("", INCARNATIONS, MODELS, *attempts):
+            self._check()
+            self._store.sweep(folder, incarnation_file(self._incarnation))
 
     def removable(self) -> list[str]:
         """Returns the folders that `tidy` would remove, and removes nothing."""

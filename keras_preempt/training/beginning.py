@@ -360,8 +360,9 @@ def _saves(found: _Found, agreed: _Agreed, session: Session, points: Points) -> 
         runtime.patience,
     )
     saves = Saves(session, saver, found.options.schedule, here.members, runtime.pace)
-    if here.member == 0 and agreed.start.restored is not None and not agreed.start.skipped:
-        saves.on_first_step = partial(tidier.after_start, agreed.start.name)
+    if here.member == 0 and incarnation > 1:
+        start = agreed.start
+        saves.on_first_step = partial(tidier.after_start, None if start.skipped else start.name)
     return saves
 
 

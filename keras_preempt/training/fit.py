@@ -27,7 +27,7 @@ from keras_preempt.training import leaving, several_fits
 from keras_preempt.training.participant import Participant
 from keras_preempt.training.rehearsal import Rehearsal
 from keras_preempt.training.resuming import ResumedFrom
-from keras_preempt.training.saver import Saved
+from keras_preempt.training.save_content import Saved
 from keras_preempt.training.saves import Saves
 from keras_preempt.training.session import Session
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection
+from dataclasses import asdict
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.boxes import Box, size_of
+from keras_preempt.checkpoint.boxes import size_of
 from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
@@ -31,8 +30,9 @@ from keras_preempt.report.progress import transfer
 from keras_preempt.state.model import ModelState
 from keras_preempt.training.not_saved import tell_not_saved
 from keras_preempt.training.peers import Peers
+from keras_preempt.training.save_content import Content, Prepared, Saved
 from keras_preempt.training.tidier import Tidier
-from keras_preempt.training.waiting import Wait
+from keras_preempt.training.waiting import Wait, tried_again
 
 logger = logging.getLogger("keras_preempt")
 
@@ -48,76 +48,6 @@ writers write theirs; a worker that has not finished by then was killed."""
 
 _LEAVES = frozenset({Kind.PREEMPTED.value, Kind.DEADLINE.value, Kind.INTERRUPTED.value})
 """Kinds of saves after which nobody tidies up: a machine goes, or a user waits."""
-
-
-@dataclass(frozen=True)
-class Saved:
-    """The outcome of a save.
-
-    Attributes:
-        name: The folder of the committed checkpoint; None if there is none.
-        seconds: How long the save took this worker.
-        missing: Workers whose local part is missing.
-        uncertain: Whether it may be committed nevertheless: the storage has not answered, and may still carry it out.
-        late: Writers because of which the save failed: they are gone, or too slow.
-        cut: Whether it failed only because this worker has no time to wait longer: its machine goes soon.
-    """
-
-    name: str | None
-    seconds: float
-    missing: tuple[int, ...] = ()
-    uncertain: bool = False
-    late: tuple[int, ...] = ()
-    cut: bool = False
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a save holds beside the variables.
-
-    Attributes:
-        state: This worker's JSON state.
-        arrays: Arrays beside it.
-        mirrored: Arrays that every worker holds alike; the writers share them like the mirrored variables.
-        overrides: Values of variables to write instead of the present ones.
-        boxes: The same of pieces of sharded variables that this worker holds.
-    """
-
-    state: Mapping[str, Any]
-    arrays: Mapping[str, Array]
-    mirrored: Mapping[str, Array]
-    overrides: Mapping[str, Array]
-    boxes: Mapping[Box, Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What one worker writes of a checkpoint, on the host.
-
-    Attributes:
-        attempt: The checkpoint.
-        mirrored: This worker's share of the mirrored tensors.
-        local: Its own tensors.
-        state: Its own JSON state.
-        began_at: When training stopped for this save, in seconds since 1970; None if it did not.
-        ready_at: When everything was on the host.
-        background: Whether training went on then.
-        sharded: The pieces of sharded tensors that this worker writes.
-    """
-
-    attempt: Attempt
-    mirrored: list[tuple[Slice, Array]]
-    local: dict[str, Array]
-    state: Mapping[str, Any]
-    began_at: float | None = None
-    ready_at: float | None = None
-    background: bool = False
-    sharded: Sequence[tuple[Box, Array]] = ()
-
-    @property
-    def times(self) -> dict[str, object]:
-        """What it has cost training, for the events."""
-        return {"began_at": self.began_at, "ready_at": self.ready_at, "background": self.background}
 
 
 class Saver:
@@ -258,7 +188,8 @@ class Saver:
             on_written: Called with the seconds that it took to write this worker's part, before others are waited for.
             alone: Whether to wait for nobody: the time for that is used up.
         """
-        began = written = time.monotonic()
+        began = time.monotonic()
+        written: float | None = None  # When this worker's part was written.
         wait = Wait((lambda: 0.0) if alone else self._patience, awaited)
         attempt, step, directory = save.attempt, save.attempt.step, save.attempt.directory
 
@@ -271,11 +202,16 @@ class Saver:
         def emit(event: str, **more: object) -> None:
             self._events.emit(event, attempt=attempt.name, step=step, **more)
 
-        self._tidier.changed(directory)
-        try:
+        def make(tries: int) -> tuple[int, ...]:
+            nonlocal written
+            check()
             check_fence(self._store, self._incarnation)
-            missing = self._made_by_others(attempt)
-            if missing is None:
+            missing = self._made_by_others(attempt, tries)
+            if missing is not None:
+                return missing
+            if written is None:
+                if tries:
+                    discard(self._store, directory, self.member)
                 write_part(
                     self._store,
                     directory,
@@ -292,8 +228,12 @@ class Saver:
                 emit("save", seconds=written - began, **save.times)
                 on_written(written - began)
                 wait.begin()
-                with self._peers.watched():
-                    missing = self._commit(attempt, check, wait)
+            with self._peers.watched():
+                return self._commit(attempt, check, wait)
+
+        self._tidier.changed(directory)
+        try:
+            missing = tried_again(make, self._patience)
         except SaveCancelled as error:
             logger.info("%s", error)
             self._discard(directory)
@@ -315,7 +255,7 @@ class Saver:
             return Saved(None, time.monotonic() - began, late=late, cut=cut)
         self.fenced = None  # A start that was refused has withdrawn its claim.
         seconds = time.monotonic() - began
-        emit("commit", seconds=time.monotonic() - written, missing=list(missing))
+        emit("commit", seconds=time.monotonic() - (written or began), missing=list(missing))
         self._on_commit(step, seconds if save.began_at is None else time.time() - save.began_at)
         return Saved(directory, seconds, missing)
 
@@ -333,9 +273,10 @@ class Saver:
             TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
         ]
 
-    def _made_by_others(self, attempt: Attempt) -> tuple[int, ...] | None:
+    def _made_by_others(self, attempt: Attempt, tries: int) -> tuple[int, ...] | None:
         """Which parts a save lacks that others have committed already, taking this worker for gone; else None."""
-        manifest = wait_for_commit(self._store, attempt.directory, timeout=0.0) if attempt.lost else None
+        look = attempt.lost or tries
+        manifest = wait_for_commit(self._store, attempt.directory, timeout=0.0) if look else None
         return None if manifest is None else manifest.missing
 
     def _commit(self, attempt: Attempt, check: Callable[[], None], wait: Wait) -> tuple[int, ...]:

@@ -17,7 +17,8 @@ from keras_preempt.report.progress import InBackground
 from keras_preempt.training.not_saved import tell_not_saved
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.runtime import NEVER
-from keras_preempt.training.saver import Content, Prepared, Saved, Saver
+from keras_preempt.training.save_content import Content, Prepared, Saved
+from keras_preempt.training.saver import Saver
 from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
 

@@ -30,7 +30,7 @@ from keras_preempt.state.validation_weights import ValidationWeights
 from keras_preempt.state.validations import Validations
 from keras_preempt.training.promise import Promise, doubts_of_step, doubts_of_validation_step, promise, tell
 from keras_preempt.training.resuming import FitState, Resumed, take_over
-from keras_preempt.training.saver import Content
+from keras_preempt.training.save_content import Content
 from keras_preempt.training.snapshots import SnapshotTaker
 from keras_preempt.training.space import size_of
 from keras_preempt.training.start_errors import CAPTURING, RESTORING, explained

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from keras_preempt.checkpoint.retention import Retention
@@ -43,28 +44,36 @@ class Tidier:
         self._leaving = leaving
         self._stopped = False
         self._lock = threading.Lock()
-        self._asked = self._busy = False
+        self._to_do: deque[Callable[[], object]] = deque()
+        self._busy = False
         self._thread: threading.Thread | None = None
 
     def changed(self, directory: str) -> None:
         """A save is made in this folder."""
         self._tidying.changed(directory)
 
-    def after_start(self, restored: str) -> None:
-        """Tidies up after earlier starts, which may have saved at a notice alone: those saves leave that to the next.
+    def after_start(self, restored: str | None) -> None:
+        """Tidies up after earlier starts: a save at a notice leaves that to the next start.
 
         Args:
-            restored: The checkpoint that this start has restored.
+            restored: The checkpoint that this start has restored, "" for none. None if others had to be passed over: no
+                checkpoint is removed then before this start has saved one.
         """
-        self._tidying.restored = restored
-        self.soon()
+        self._begin(self._tidying.sweep)
+        if restored is not None:
+            self._tidying.restored = restored
+            self._begin(self._tidy)
 
     def soon(self) -> None:
         """Has somebody tidy up; returns at once, unless there is no thread for it."""
+        self._begin(self._tidy)
+
+    def _begin(self, call: Callable[[], object]) -> None:
         with self._lock:
-            self._asked = True
+            if call not in self._to_do:
+                self._to_do.append(call)
             if self._busy:
-                return  # Whoever is busy looks once more.
+                return
             self._busy = True
         self._thread = started(self._run, "keras_preempt-tidy")
         if self._thread is None:
@@ -90,17 +99,20 @@ class Tidier:
             raise _Stopped
 
     def _run(self) -> None:
-        while self._is_asked():
+        while (call := self._next()) is not None:
             try:
-                for name in self._tidying.tidy():
-                    logger.info("Removed %s: superseded, or never committed (%s).", name, self._retention)
+                call()
             except _Stopped:
                 pass
             except Exception as error:  # What is saved is saved; the next save tries again.
                 if not self._stopped:
                     logger.warning("Superseded checkpoints could not be removed: %s", error)
 
-    def _is_asked(self) -> bool:
+    def _next(self) -> Callable[[], object] | None:
         with self._lock:
-            self._busy, self._asked = self._asked, False
-            return self._busy
+            self._busy = bool(self._to_do)
+            return self._to_do.popleft() if self._to_do else None
+
+    def _tidy(self) -> None:
+        for name in self._tidying.tidy():
+            logger.info("Removed %s: superseded, or never committed (%s).", name, self._retention)

@@ -1,10 +1,21 @@
-"""How long a save waits for what other workers have to write."""
+"""How long a save waits for what other workers have to write, and how often it is tried."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+from keras_preempt.checkpoint.errors import CallFailed
+
+logger = logging.getLogger("keras_preempt")
+
+PAUSES = (0.1, 1.0)
+"""Seconds before a save is tried again of which a call to the file system has failed."""
+
+Result = TypeVar("Result")
 
 
 class Wait:
@@ -37,3 +48,25 @@ class Wait:
     def over(self) -> bool:
         """Whether there is no time left to wait."""
         return self.left() <= 0
+
+
+def tried_again(call: Callable[[int], Result], patience: Callable[[], float | None]) -> Result:
+    """Makes a call, and again, if the file system has failed it and there is time: one error may be all there is.
+
+    Args:
+        call: What to do; given how often it was tried before.
+        patience: Returns for how many seconds it may wait; None for no limit.
+
+    Raises:
+        Exception: What the last call has raised.
+    """
+    for tries, pause in enumerate(PAUSES):
+        try:
+            return call(tries)
+        except CallFailed as error:
+            left = patience()
+            if left is not None and left <= pause:
+                raise
+            logger.warning("The save is tried again: %s", error)
+        time.sleep(pause)
+    return call(len(PAUSES))

@@ -30,7 +30,8 @@ from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
 from keras_preempt.training import saver as saver_module
 from keras_preempt.training.pace import Pace
-from keras_preempt.training.saver import Content, Saved, Saver
+from keras_preempt.training.save_content import Content, Saved
+from keras_preempt.training.saver import Saver
 from keras_preempt.training.saves import BackgroundSave, Saves
 from keras_preempt.training.schedule import chosen
 from keras_preempt.training.tidier import Tidier

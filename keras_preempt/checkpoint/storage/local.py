@@ -19,12 +19,20 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
+from keras_preempt.checkpoint.errors import (
+    AlreadyExists,
+    CallFailed,
+    NotFound,
+    StoreUnavailable,
+    TooLarge,
+    UnsafeName,
+)
 from keras_preempt.checkpoint.storage.advice import advice
 from keras_preempt.checkpoint.storage.local_writing import CountedFile, FileLog, Flushes, UnfinishedFile
 from keras_preempt.checkpoint.storage.overlap import Overlaps
 from keras_preempt.checkpoint.storage.posix_files import (
     flush_folder,
+    is_temporary,
     make_folder,
     open_in_folder,
     open_temporary,
@@ -46,6 +54,9 @@ SMALLEST_FILE = 8 << 20
 
 LARGEST_FILE = 64 << 20
 """Bytes; a save that gives way to another does so between two files."""
+
+_FOR_GOOD = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""Errors that do not go away by themselves."""
 
 
 class LocalStore:
@@ -250,6 +261,23 @@ class LocalStore:
                 remove_folder(path)
         self._prune(path.parent)
 
+    def sweep(self, prefix: str, since: str) -> None:
+        """Removes half-written files directly below `prefix` that are older than the file `since`.
+
+        They are those of processes that were killed, or that could not remove them. What has another name than this
+        store gives stays.
+        """
+        folder = self._resolve(prefix) if prefix else self._root
+        with self._explained(prefix, missing_is_error=False), os.scandir(folder) as entries:
+            oldest = (
+                self._resolve(since).stat().st_mtime_ns
+            )  # By the clock of the file system, like the others.
+            for entry in entries:
+                if is_temporary(entry.name) and entry.is_file(follow_symlinks=False):
+                    with contextlib.suppress(FileNotFoundError):
+                        if entry.stat(follow_symlinks=False).st_mtime_ns < oldest:
+                            os.unlink(entry.path)
+
     def append_log(self, name: str) -> FileLog:
         """See `Store.append_log`."""
         path = self._resolve(name)
@@ -318,6 +346,7 @@ class LocalStore:
             return UnsafeName(
                 f"Expected {name!r} to lie in {self._url}. Received: symbolic links that lead in a circle. Remove them."
             )
-        return StoreUnavailable(
+        raises = StoreUnavailable if error.errno in _FOR_GOOD else CallFailed
+        return raises(
             f"Expected to read and write {name!r} in {self._url}. Received: {error.strerror or error}. {advice(error)}"
         )

@@ -13,7 +13,13 @@ from typing import Any
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.direct_writing import Blocks, BlockWriter
 from keras_preempt.checkpoint.storage.overlap import Overlap
-from keras_preempt.checkpoint.storage.posix_files import flush_folder, give_name, open_temporary, write_all
+from keras_preempt.checkpoint.storage.posix_files import (
+    flush_folder,
+    give_name,
+    open_temporary,
+    remove_temporary,
+    write_all,
+)
 from keras_preempt.checkpoint.storage.store import Buffer, Moved, uncounted
 from keras_preempt.process.threads import Pool
 
@@ -76,7 +82,7 @@ class UnfinishedFile:
                 if not give_name(self._temporary, self.target):
                     raise self._taken()
         finally:
-            self._temporary.unlink(missing_ok=True)
+            remove_temporary(self._temporary)
 
     def flush_folder(self) -> None:
         """Makes the name durable."""
@@ -87,7 +93,7 @@ class UnfinishedFile:
         """Removes the file instead of finishing it."""
         self._stop()
         os.close(self._descriptor)
-        self._temporary.unlink(missing_ok=True)
+        remove_temporary(self._temporary)
 
     def _stop(self) -> None:
         if self._content is not None:

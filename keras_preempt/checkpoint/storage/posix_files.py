@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Buffer
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+_TEMPORARY = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}(?:[0-9]+-[0-9a-f]{{16}}|lock-.+)")
 _LOCK_TIMEOUT = 5.0  # seconds; the lock is held for the time of a rename
 _LOCK_POLL = 0.01  # seconds
 _FOLDER_ATTEMPTS = (
@@ -32,6 +34,17 @@ def open_temporary(folder: Path) -> tuple[int, Path]:
     # The random half keeps hosts that share the file system, and so process numbers, apart.
     path = folder / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
     return open_in_folder(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC), path
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name is one that a half-written file, or the lock of one, has here."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def remove_temporary(path: Path) -> None:
+    """Removes a file with a temporary name; one that cannot be removed is no error: the next start removes it."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def open_in_folder(path: Path, flags: int) -> int:
@@ -114,7 +127,7 @@ def _rename_under_lock(temporary: Path, target: Path) -> bool:
         os.rename(temporary, target)
         return True
     finally:
-        lock.unlink(missing_ok=True)
+        remove_temporary(lock)
 
 
 def remove_folder(folder: Path) -> None:
