@@ -21,6 +21,8 @@ from keras_preempt.process.exit_codes import RESTART_CODES
 
 _OUTPUT_TAIL = 10.0  # seconds for a worker whose keeper was killed
 
+_LOOK_SECONDS = 1.0
+
 _ADDRESS_IN_USE = re.compile(
     r"address (is )?already in use|EADDRINUSE|could not start grpc server", re.IGNORECASE
 )
@@ -187,6 +189,7 @@ class LocalCluster:
         failure_grace: float | None = None,
         restart_codes: Collection[int] = RESTART_CODES,
         kill_grace: float = 10.0,
+        look: Callable[[], object] | None = None,
     ) -> list[WorkerExit]:
         """Waits until every worker has ended.
 
@@ -196,6 +199,7 @@ class LocalCluster:
                 others have this many seconds to end by themselves, then they are terminated. None: no limit.
             restart_codes: Exit codes that are not failures.
             kill_grace: Seconds between SIGTERM and SIGKILL for those that are terminated.
+            look: Called about once a second; it may end workers.
 
         Returns:
             The exits, in the order in which the workers ended.
@@ -210,10 +214,13 @@ class LocalCluster:
                     return self.exits
                 failed_at = self._first_failure(restart_codes)
                 give_up = None if failed_at is None or failure_grace is None else failed_at + failure_grace
-                limits = [limit for limit in (deadline, give_up) if limit is not None]
+                look_at = None if look is None else time.monotonic() + _LOOK_SECONDS
+                limits = [limit for limit in (deadline, give_up, look_at) if limit is not None]
                 self._changed.wait(max(0.0, min(limits) - time.monotonic()) if limits else None)
                 left = self._running
             now = time.monotonic()
+            if left and look is not None:
+                look()
             if left and give_up is not None and now >= give_up:
                 self.kill_all(kill_grace)
             elif left and deadline is not None and now >= deadline:
@@ -222,6 +229,16 @@ class LocalCluster:
                     f"Expected every worker to end within {timeout:g} s. Received: {names} still running."
                 )
                 raise TimeoutError(message)
+
+    def is_running(self, index: int) -> bool:
+        """Whether the command of a worker has not ended."""
+        return self._workers[index].exit_code is None
+
+    def kill(self, index: int) -> None:
+        """Kills one worker: all its processes."""
+        if self._workers[index].exit_code is None:
+            self._workers[index].ended_by_launcher = True
+        self._workers[index].kill_all()
 
     def kill_all(self, grace: float = 0.0) -> None:
         """Ends every worker: SIGTERM, ``grace`` seconds later SIGKILL to all its processes (at once if 0)."""

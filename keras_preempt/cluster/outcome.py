@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.cluster.status import WorkerStatus
@@ -160,6 +160,8 @@ class RestartPolicy:
         incarnation_timeout: Seconds that one incarnation may take; None for no limit.
         unheard_grace: Seconds after SIGTERM until a worker that does not listen for notices, and has not ended (as
             after ``jax.distributed.initialize``), is killed. One that listens is never killed for taking its time.
+        said_grace: Seconds after a worker has said with which status it exits after a preemption, until it is killed
+            and the incarnation has failed; None for no limit.
     """
 
     restart_codes: tuple[int, ...] = RESTART_CODES
@@ -168,6 +170,7 @@ class RestartPolicy:
     failure_grace: float = 30.0
     incarnation_timeout: float | None = None
     unheard_grace: float = UNHEARD_GRACE
+    said_grace: float | None = None
 
     def __post_init__(self) -> None:
         if not self.restart_codes or not all(0 < code < 256 for code in self.restart_codes):
@@ -187,6 +190,7 @@ class Incarnation:
         listened: Workers whose training process listened for notices, so that they may have run steps.
         address_in_use: Whether a worker reported that its port was taken.
         timed_out: Whether it was ended because it ran for too long.
+        stuck: Workers that were killed since they had said their exit status and did not end; with that status.
     """
 
     number: int
@@ -197,6 +201,7 @@ class Incarnation:
     listened: frozenset[int] = frozenset()
     address_in_use: bool = False
     timed_out: bool = False
+    stuck: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def safe_step(self) -> int:

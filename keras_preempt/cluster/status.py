@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +78,32 @@ def read_listening(directory: Path, workers: int) -> dict[int, int]:
     """Returns the id of the process that listens for notices, by worker; a worker without one is left out."""
     found = {index: _read(directory / process_file(index)) or {} for index in range(workers)}
     return {index: pid for index, value in found.items() if (pid := _integer(value.get("pid"))) is not None}
+
+
+def overdue(directory: Path, workers: int, limit: float) -> dict[int, int]:
+    """Returns the status that each worker has said it exits with after a preemption, longer ago than a limit.
+
+    One that has begun to train again since then is left out.
+
+    Args:
+        directory: Where the workers leave their files.
+        workers: How many there are.
+        limit: In seconds.
+    """
+    found: dict[int, int] = {}
+    for index, status in read_statuses(directory, workers).items():
+        said = _written(directory / f"worker-{index}.json")
+        trains_again = _written(directory / fit_file(index)) > said
+        if status.exit_code and not (status.finished or trains_again) and time.time() - said > limit:
+            found[index] = status.exit_code
+    return found
+
+
+def _written(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def read_fit(directory: Path, index: int) -> tuple[str, int] | None:

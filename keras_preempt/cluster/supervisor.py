@@ -24,7 +24,7 @@ from keras_preempt.cluster.outcome import (
     judge,
 )
 from keras_preempt.cluster.scratch import scratch_directory
-from keras_preempt.cluster.status import read_listening, read_statuses
+from keras_preempt.cluster.status import overdue, read_listening, read_statuses
 from keras_preempt.process.environment import INCARNATION, STATUS_DIR
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 
@@ -193,7 +193,18 @@ class Supervisor:
             unheard_grace=policy.unheard_grace,
             cwd=self._cwd,
         )
-        started_at, timed_out = time.monotonic(), False
+        started_at, timed_out, stuck = time.monotonic(), False, dict[int, int]()
+
+        def look() -> None:
+            for index, status in overdue(status_dir, self._workers, policy.said_grace or 0.0).items():
+                if index not in stuck and cluster.is_running(index):
+                    stuck[index] = status
+                    self._say(
+                        f"w{index} has said that it exits with status {status}, and has not ended within "
+                        f"{policy.said_grace:g} s since. Ending it."
+                    )
+                    cluster.kill(index)
+
         with cluster:
             self._cluster = cluster
             self._deliver()
@@ -202,6 +213,7 @@ class Supervisor:
                     policy.incarnation_timeout,
                     failure_grace=policy.failure_grace,
                     restart_codes=policy.restart_codes,
+                    look=None if policy.said_grace is None else look,
                 )
             except TimeoutError as error:
                 timed_out = True
@@ -215,7 +227,7 @@ class Supervisor:
         exits = as_told(cluster.exits, statuses, wrapped)
         record_exits(status_dir, exits, self._say, recorded_steps(env, number))
         verdict = judge(exits, policy.restart_codes)
-        if timed_out:
+        if timed_out or stuck:
             verdict = Verdict(Outcome.FAILED, verdict.cause, verdict.notes)
         return Incarnation(
             number=number,
@@ -226,6 +238,7 @@ class Supervisor:
             listened=frozenset(listening),
             address_in_use=cluster.address_in_use,
             timed_out=timed_out,
+            stuck=stuck,
         )
 
     def _stopped_code(self, incarnation: Incarnation, best_step: int) -> int:

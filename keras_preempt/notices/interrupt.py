@@ -88,8 +88,8 @@ class Interrupts:
             _thread.interrupt_main(signal.SIGINT)  # It may have looked before `_at_once` was set.
             return
         # The main thread may be in a step that takes minutes, or wait for a storage that does not answer.
-        if "multiprocessing" in sys.modules:
-            for child in sys.modules["multiprocessing"].active_children():
+        if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
+            for child in multiprocessing.active_children():
                 child.terminate()  # As Python does at its end: those that read the data ignore Ctrl-C.
         os._exit(EXIT_INTERRUPTED)
 

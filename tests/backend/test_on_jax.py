@@ -60,7 +60,7 @@ def fit(folder, *others):
     model.compile("adam", "mse")
     callbacks = [*others, keras_preempt.PreemptionCallback(folder)]
     history = model.fit(x, x.sum(1), batch_size=10, epochs=3, verbose=0, callbacks=callbacks)
-    assert "tensorflow" not in sys.modules
+    assert sys.modules.get("tensorflow") is None
     values = [np.asarray(v.value).tolist() for v in model.variables]
     print("END", history.history["loss"], np.random.rand(), values)
 
@@ -71,9 +71,14 @@ fit(sys.argv[1], At())
 """
 
 
-def _fit(*folders: Path) -> subprocess.CompletedProcess[str]:
+FORBIDDEN = "import sys; sys.modules['tensorflow'] = None"
+"""Python's own way to have an import fail: see the documentation of sys.modules."""
+
+
+def _fit(*folders: Path, first: str = "") -> subprocess.CompletedProcess[str]:
     """Fits in the first folder; with a second one, undisturbed in that, and preempted in the first."""
-    return python(FIT, *folders, without=("tensorflow",), KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
+    without = () if first else ("tensorflow",)
+    return python(f"{first}\n{FIT}", *folders, without=without, KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
 
 
 def _end(run: subprocess.CompletedProcess[str]) -> str:
@@ -81,12 +86,13 @@ def _end(run: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-def test_where_tensorflow_is_not_installed_a_fit_is_preempted_and_continues_with_the_same_bits(
-    tmp_path: Path,
+@pytest.mark.parametrize("first", ["", FORBIDDEN], ids=["not installed", "forbidden"])
+def test_where_tensorflow_cannot_be_imported_a_fit_is_preempted_and_continues_with_the_same_bits(
+    first: str, tmp_path: Path
 ) -> None:
-    run = _fit(tmp_path / "preempted", tmp_path / "undisturbed")
+    run = _fit(tmp_path / "preempted", tmp_path / "undisturbed", first=first)
     assert run.returncode == 75, run.stderr
     assert "epoch 1, train batch 3" in run.stderr
-    resumed = _fit(tmp_path / "preempted")
+    resumed = _fit(tmp_path / "preempted", first=first)
     assert resumed.returncode == 0, resumed.stderr
     assert _end(resumed) == _end(run)

@@ -237,3 +237,31 @@ def test_another_number_of_processes_begins_with_the_same_values(
             assert set(found.files) == set(expected.files)
             for name in expected.files:
                 np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+ACROSS = {(2, "2"): "2 x 2", (1, "1"): "1 x 1", (1, "2"): "1 x 2", (3, "1"): "3 x 1"}
+"""Processes and devices of each."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param((2, "2"), (1, "1"), id="2 x 2, then 1 x 1"),
+        *(
+            pytest.param(before, after, id=f"{ACROSS[before]}, then {ACROSS[after]}", marks=pytest.mark.chaos)
+            for before in ACROSS
+            for after in ACROSS
+            if before != after and (before, after) != ((2, "2"), (1, "1"))
+        ),
+    ],
+)
+def test_where_every_process_brings_all_rows_of_the_mesh_no_sample_is_lost_on_another(
+    before: tuple[int, str], after: tuple[int, str], tmp_path: Path
+) -> None:
+    env = [{"JAX_NUM_CPU_DEVICES": devices} for _, devices in (before, after)]
+    training = JaxTraining(tmp_path, before[0], "across", env=env[0])
+    preempted = training.preempt(terminated(before[0] - 1, "batch 1 2"))
+    (batch,) = set(re.findall(r"epoch 1, train batch (\d), step", "".join(preempted.outputs)))
+    others = JaxTraining(tmp_path, after[0], "across", env=env[1])
+    resumed = others.finish()
+    assert f"input at sample {24 * int(batch)} of epoch 1" in resumed.outputs[0], describe(resumed.outputs)

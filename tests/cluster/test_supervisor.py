@@ -55,6 +55,28 @@ def test_a_crash_ends_the_job_with_its_code(worker_script):
     assert any("w0 was ended by the launcher" in line for line in said)
 
 
+STATUS = """
+import json, pathlib
+folder = pathlib.Path(os.environ["KERAS_PREEMPT_STATUS_DIR"])
+def tell(name, **what):
+    folder.joinpath(f"{name}-{index}.json").write_text(json.dumps(what))
+tell("worker", exit_code=75, saved=True, step=3)
+"""
+
+
+@pytest.mark.parametrize(("after", "outcome"), [("", Outcome.FAILED), ("tell('fit')\n", Outcome.PREEMPTED)])
+def test_a_worker_that_has_said_its_status_and_goes_on_is_ended_unless_it_trains_again(
+    after, outcome, worker_script
+):
+    body = f"{STATUS}\ntime.sleep(0.1)\n{after}time.sleep(600 * (not {after!r}) + 3)\nsys.exit(75)"
+    report, _, said = supervise(
+        worker_script(body), workers=1, said_grace=0.5, max_restarts_without_progress=0
+    )
+    assert report.incarnations[0].verdict.outcome is outcome
+    assert report.incarnations[0].stuck == ({0: 75} if outcome is Outcome.FAILED else {})
+    assert any("has not ended within 0.5 s since. Ending it." in line for line in said) == (not after)
+
+
 def test_nobody_starts_again_what_ctrl_c_has_ended(worker_script):
     path = worker_script("signal.signal(signal.SIGINT, signal.SIG_DFL)\nos.kill(os.getpid(), signal.SIGINT)")
     report, _, said = supervise(path, workers=1, max_failures=3)

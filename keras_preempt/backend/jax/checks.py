@@ -6,9 +6,9 @@ import logging
 import re
 from typing import Any
 
-import jax
 import keras
 
+from keras_preempt.backend.jax.rows import rows_of
 from keras_preempt.backend.keras.input_feed import InputFeed
 
 logger = logging.getLogger("keras_preempt")
@@ -23,7 +23,7 @@ def check(model: Any, feed: InputFeed) -> None:
     distribution = keras.distribution.distribution()
     if distribution is None:
         return
-    _check_last_batch(feed, int(distribution.num_model_replicas))
+    _check_last_batch(feed, rows_of(distribution).here)
     for pattern in _unmatched(model, distribution):
         logger.warning(
             "The key %r of the LayoutMap matches no variable of the model, whose weights it does not divide. Keras "
@@ -33,9 +33,8 @@ def check(model: Any, feed: InputFeed) -> None:
         )
 
 
-def _check_last_batch(feed: InputFeed, replicas: int) -> None:
+def _check_last_batch(feed: InputFeed, here: int) -> None:
     last = feed.last_batch
-    here = max(1, replicas // jax.process_count())
     if last and last % here:
         raise ValueError(
             f"Expected a last batch that {here} devices can divide. Received: one of {last}, at which fit fails. "

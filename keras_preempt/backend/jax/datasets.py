@@ -15,8 +15,8 @@ from keras_preempt.backend.seam_of_input import Ingredient
 
 
 def of_tensorflow(name: str = "datasets") -> Any:
-    """Returns a module of the TensorFlow backend; None where the program has not imported TensorFlow."""
-    if "tensorflow" not in sys.modules:
+    """Returns a module of the TensorFlow backend; None where the program has not imported TensorFlow, or forbids it."""
+    if sys.modules.get("tensorflow") is None:  # With None in its place, an import raises ModuleNotFoundError.
         return None
     return import_module(f"keras_preempt.backend.tensorflow.{name}")
 

@@ -16,7 +16,7 @@ from keras_preempt.backend.keras.names import lazy_tensorflow
 def described(model: Any) -> str:
     """Returns how Keras describes a model, as JSON; imports no TensorFlow."""
     lazy = lazy_tensorflow()
-    if lazy is None or "tensorflow" in sys.modules or lazy._available is not None:
+    if lazy is None or sys.modules.get("tensorflow") is not None or lazy._available is not None:
         return str(model.to_json())
     lazy._available = False
     try:

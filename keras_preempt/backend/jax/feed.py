@@ -18,6 +18,7 @@ import numpy as np
 
 from keras_preempt.backend.jax import array_batches
 from keras_preempt.backend.jax.datasets import is_pipeline, pipelines_of
+from keras_preempt.backend.jax.rows import rows_of
 from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.input_feed import InputFeed
 
@@ -75,10 +76,8 @@ class JaxFeed(InputFeed):
     @property
     def global_batch(self) -> int | None:
         """See `InputFeed.global_batch`."""
-        own, distribution = self.batch_size, keras.distribution.distribution()
-        if own is None or distribution is None:
-            return own
-        return own * min(int(jax.process_count()), int(distribution.num_model_replicas))
+        own, shares = self.batch_size, rows_of(keras.distribution.distribution()).shares
+        return None if own is None or shares is None else own * shares
 
     @property
     def is_indexed(self) -> bool:

@@ -198,9 +198,8 @@ class _Instance:
 def _attribute(value: Any, name: str) -> tuple[Any, _Instance | None]:
     """Returns what a module or an object has under a name, and the object, if that is a method; None if unknown."""
     if is_a(value, ModuleType):
-        loaded = sys.modules.get(
-            str(vars(value).get("__name__")), value
-        )  # If it stands for one that is loaded late.
+        # If it stands for one that is loaded late.
+        loaded = sys.modules.get(str(vars(value).get("__name__"))) or value
         return vars(value).get(name, vars(loaded).get(name)), None
     if value is None:
         return None, None

@@ -41,6 +41,10 @@ _IDENTICAL, _DIFFERENT = 0, 1
 _OTHERS_END = 30.0
 """Seconds that the other workers have to end by themselves when one was killed: they may still be saving."""
 
+_SAID = 120.0
+"""Seconds that a worker has to end after it has said with which status. Python ends it within 30; what comes before
+that is the script's own, such as an `exit_fn` that uploads something."""
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @workers_option
@@ -175,6 +179,7 @@ def drill(
         max_restarts_without_progress=count + len(moments),
         failure_grace=_OTHERS_END if kill or grace else RestartPolicy.failure_grace,
         incarnation_timeout=timeout,
+        said_grace=_SAID,
     )
     chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
     terminal = Terminal(sys.stderr if as_json else None, job=True)

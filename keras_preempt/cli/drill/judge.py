@@ -57,6 +57,8 @@ class Judge:
         number = incarnation.number
         if number >= len(self.plan) or incarnation.verdict.cause is None or incarnation.timed_out:
             return None
+        if incarnation.stuck:
+            return None
         planned, cause = self.plan[number], incarnation.verdict.cause
         over = self.killed.get(number)
         if cause.index != planned.member or cause.code != -signal.SIGKILL:
@@ -81,6 +83,16 @@ class Judge:
             "checkpoint. Let the shell become the script (exec python train.py as its last command), or pass the "
             "signal on: python train.py & child=$!; trap 'kill -TERM $child' TERM; wait $child; wait $child"
         )
+
+    def check_ends(self, report: SupervisorReport) -> None:
+        """Raises NoVerdict if a worker did not end after it had said how."""
+        for index, status in report.incarnations[-1].stuck.items():
+            raise NoVerdict(
+                f"w{index} was preempted and has said that it exits with status {status}, and did not end. Whoever "
+                "waits for the status of such a process waits as long, or its machine goes away without it. The "
+                "checkpoint is not touched by that. Look at what the script does when SystemExit leaves fit (finally, "
+                "except, the rest of a shell script), and let it end."
+            )
 
     def check(self, report: SupervisorReport) -> None:
         """Raises NoVerdict unless each preemption of the plan happened, each in an incarnation of its own."""

@@ -134,6 +134,7 @@ class Trainer:
                 "worker."
             )
         judge.check_arrival(report.incarnations[-1].number)
+        judge.check_ends(report)
         if report.exit_code != 0:
             raise NoVerdict(
                 f"the {name} run {report.reason} (exit code {report.exit_code})."

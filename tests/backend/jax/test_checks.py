@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -46,6 +47,14 @@ def test_a_last_batch_that_the_devices_cannot_divide_is_refused_with_what_to_do(
 def test_of_a_mesh_only_the_batch_dimension_counts() -> None:
     model_parallel()
     checks.check(model(), feed(6))
+    with pytest.raises(ValueError, match="2 devices"):
+        checks.check(model(), feed(5))
+
+
+def test_the_rows_count_that_this_process_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a mesh whose rows go across two processes, or that has devices of this one alone, both."""
+    model_parallel()
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match="2 devices"):
         checks.check(model(), feed(5))
 

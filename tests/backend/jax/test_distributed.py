@@ -128,7 +128,7 @@ def test_a_process_whose_others_train_on_says_that_it_goes_where_jax_can_do_with
 ) -> None:
     recoverable(monkeypatch, True)
     state.process_id = 1
-    state.client = Client(jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out."))
+    state.client = Keys({})
     distributed.leave_together()
     exits.run()
     assert state.shut_down == [True]

@@ -137,11 +137,14 @@ def fit(directory: str, number: int) -> None:
             "saved": True,
             "committed": "yes",
             "finished": finished,
+            "exit_code": None if finished else 75,
             "steps_run": step - first,
             "timing": {"restore": restored - started, "train": trained - restored, "odd": 1.0},
         }
         with open(os.path.join(os.environ["KERAS_PREEMPT_STATUS_DIR"], f"worker-{member}.json"), "w") as file:
             json.dump(status, file)
+    while fault == "does not end" and not finished and member == members - 1:
+        signal.pause()
     if not finished:
         sys.exit(75)
 

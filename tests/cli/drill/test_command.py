@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 
+from keras_preempt.cli.drill import command
 from keras_preempt.cli.drill.plan import RunShape, plan_preemptions
 from keras_preempt.testing import FakeGcs
 from tests.cli.launched import ENV, called
@@ -30,9 +31,9 @@ def drill(
     env = {**ENV, "FAKE_FAULT": fault, **(env or {})}
     if tmp is not None:
         env["TMPDIR"] = str(tmp)
-    command = ["sh", "-c", shell] if shell else TRAIN
+    words = ["sh", "-c", shell] if shell else TRAIN
     with mock.patch("tempfile.tempdir", None):
-        result = called("drill", *options, "--", *command, env=env)
+        result = called("drill", *options, "--", *words, env=env)
     assert code is None or result.returncode == code, result.stdout + result.stderr
     return result
 
@@ -66,6 +67,17 @@ def test_a_moment_that_the_run_does_not_have_is_reported_after_the_undisturbed_r
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert "drill 2 of 2" not in result.stdout
+
+
+def test_a_worker_that_does_not_end_after_it_has_said_how_is_told_and_ended(tmp_path):
+    with mock.patch.object(command, "_SAID", 1.0):
+        result = drill("--workers", "2", "--seed", "7", code=3, fault="does not end", tmp=tmp_path)
+    said = "w1 has said that it exits with status 75, and has not ended within 1 s since. Ending it."
+    assert said in result.stdout
+    assert result.stderr.startswith(
+        "Error: No verdict: w1 was preempted and has said that it exits with status 75, and"
+    )
+    assert "the rest of a shell script" in result.stderr
 
 
 def test_a_directory_with_files_in_it_is_not_written_to(tmp_path):

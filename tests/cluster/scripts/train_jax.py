@@ -1,7 +1,8 @@
 """Trains a model on JAX in one of several processes, which find each other by Keras' environment variables.
 
 Run as: train_jax.py OUTPUT DIRECTORY KIND [tf | grain | own]. KIND is "dp" (DataParallel), "mp" (ModelParallel, one
-row), "mp2" (ModelParallel, two columns of devices), or "alone": no distribution, so that each process of the job
+row), "mp2" (ModelParallel, two columns of devices), "across" (ModelParallel, each row with a device of every process,
+so that all of them bring the whole batch), or "alone": no distribution, so that each process of the job
 trains a model of its own, with "own" in a directory of its own. With "tf" the input is a `tf.data.Dataset` that Keras
 divides, with "grain" a shuffled `grain.MapDataset` of the rows of each process.
 
@@ -63,7 +64,9 @@ def distribution() -> Any:
     devices = keras.distribution.list_devices()
     if KIND == "dp":
         return keras.distribution.DataParallel(auto_shard_dataset="tf" in OPTIONS)
-    columns = 2 if KIND == "mp2" else len(devices)
+    columns = {"mp2": 2, "across": PROCESSES}.get(KIND, len(devices))
+    if KIND == "across":
+        devices = np.array(devices).reshape(PROCESSES, -1).T.flatten().tolist()
     mesh = keras.distribution.DeviceMesh((len(devices) // columns, columns), ["batch", "model"], devices)
     layout = keras.distribution.LayoutMap(mesh)
     layout[".*wide/kernel"] = (None, "model")
