@@ -199,7 +199,9 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
         assert gather is not None
         with found.milestones.reading():
             wanted = model_states[0].wanted()
-            return reading.read_share(store, info, (member, members), found.setup, gather, exchanging, wanted)
+            share = reading.read_share(store, info, (member, members), found.setup, gather, exchanging, wanted)
+            checked(info, share.loaded)
+            return share
 
     @contextlib.contextmanager
     def exchanging() -> Iterator[None]:

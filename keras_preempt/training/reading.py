@@ -20,7 +20,6 @@ from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import environment
 from keras_preempt.report.progress import transfer
-from keras_preempt.training.structure import checked
 
 EXCHANGE, READ = "exchange", "read"
 
@@ -97,5 +96,4 @@ def read_share(
         CheckpointError: As from `reader.Reading`.
     """
     reading = Reading(store, info, transfer, share, wanted)
-    loaded = checked(info, load_with(reading, info, share[0], setup))
-    return Share(loaded, reading, gather, settled)
+    return Share(load_with(reading, info, share[0], setup), reading, gather, settled)

@@ -51,7 +51,7 @@ def state(step: int, member: int) -> dict[str, Any]:
 
 
 def at(step: int, phase: str = "train", epoch: int = 0) -> dict[str, Any]:
-    return {"epoch": epoch, "phase": phase, "batch": step}
+    return {"epoch": epoch, "phase": phase, "batch": step, "step": step}
 
 
 def write_parts(
