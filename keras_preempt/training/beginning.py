@@ -198,7 +198,9 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
         assert gather is not None
         with found.milestones.reading():
             wanted = model_states[0].wanted()
-            share = reading.read_share(store, info, (member, members), found.setup, gather, exchanging, wanted)
+            share = reading.read_share(
+                store, info, (member, members), found.setup, gather, exchanging, wanted
+            )
             checked(info, share.loaded)
             return share
 
@@ -363,7 +365,7 @@ def _saves(found: _Found, agreed: _Agreed, session: Session, points: Points) -> 
     saves = Saves(session, saver, found.options.schedule, here.members, runtime.pace)
     if here.member == 0 and incarnation > 1:
         start = agreed.start
-        saves.on_first_step = partial(tidier.after_start, None if start.skipped else start.name)
+        saves.on_first_step = lambda: tidier.after_start(None if start.skipped else start.name)
     return saves
 
 
