@@ -364,8 +364,8 @@ def _saves(found: _Found, agreed: _Agreed, session: Session, points: Points) -> 
     )
     saves = Saves(session, saver, found.options.schedule, here.members, runtime.pace)
     if here.member == 0 and incarnation > 1:
-        start = agreed.start
-        saves.on_first_step = lambda: tidier.after_start(None if start.skipped else start.name)
+        restored = None if agreed.start.skipped else agreed.start.name
+        saves.on_first_step = lambda: tidier.after_start(restored)
     return saves
 
 
