@@ -197,10 +197,8 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
     def read_share(store: Store, info: CheckpointInfo, member: int, members: int) -> reading.Share:
         assert gather is not None
         with found.milestones.reading():
-            wanted = model_states[0].wanted()
-            share = reading.read_share(
-                store, info, (member, members), found.setup, gather, exchanging, wanted
-            )
+            which, wanted = (member, members), model_states[0].wanted()
+            share = reading.read_share(store, info, which, found.setup, gather, exchanging, wanted)
             checked(info, share.loaded)
             return share
 
