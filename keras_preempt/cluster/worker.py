@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from keras_preempt.cluster.leash import KILL_ALL, TO_COMMAND, of_session
-from keras_preempt.process.environment import STATUS_DIR
+from keras_preempt.process.environment import STATUS_DIR, WORKER
 from keras_preempt.report.status import process_file
 
 _LEASH = Path(__file__).with_name("leash.py")
@@ -63,7 +63,7 @@ class WorkerProcess:
         self.ended_by_launcher = False
         self.finished = False  # The exit code is known and the output has been read.
         self._command = list(command)
-        self._env = dict(env)
+        self._env = {**env, WORKER: str(index)}
         self._cwd = cwd
         self._on_line = on_line
         self._on_exit = on_exit

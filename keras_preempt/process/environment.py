@@ -23,6 +23,10 @@ STATUS_DIR = "KERAS_PREEMPT_STATUS_DIR"
 """Directory for ``fit-<index>.json`` of each worker when its fit begins, ``worker-<index>.json`` when it ends; set by
 the launcher."""
 
+WORKER = "KERAS_PREEMPT_WORKER"
+"""The number of this worker, from 0, by which these files are named; set by the launcher. A worker may train a model
+of its own, in which it is number 0."""
+
 DIRECTORY = "KERAS_PREEMPT_DIRECTORY"
 """Overrides the directory of every ``PreemptionCallback``."""
 

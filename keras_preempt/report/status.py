@@ -15,19 +15,19 @@ from keras_preempt.process import environment, this_process
 logger = logging.getLogger("keras_preempt")
 
 
-def fit_file(member: int) -> str:
+def fit_file(worker: int) -> str:
     """Returns the name of the file in which a worker names the fit that it has begun."""
-    return f"fit-{member}.json"
+    return f"fit-{worker}.json"
 
 
-def process_file(member: int) -> str:
+def process_file(worker: int) -> str:
     """Returns the name of the file that names the process of a worker that listens for notices."""
-    return f"process-{member}.json"
+    return f"process-{worker}.json"
 
 
 def listens(member: int) -> None:
     """Tells the launcher that this process has to get the signals of this worker."""
-    leave(process_file(member), this_process.name())
+    leave(process_file(_worker(member)), this_process.name())
 
 
 def leave(name: str, value: Mapping[str, object]) -> None:
@@ -98,7 +98,7 @@ class Status:
     def begin(self, member: int, incarnation: int, directory: str) -> None:
         """Tells the launcher which fit has begun, in case this process is killed."""
         self._directory = directory
-        leave(fit_file(member), {"directory": directory, "incarnation": incarnation})
+        leave(fit_file(_worker(member)), {"directory": directory, "incarnation": incarnation})
 
     def write(self, member: int, incarnation: int, steps: Steps) -> None:
         """Writes the file for the launcher, if there is one.
@@ -129,4 +129,9 @@ class Status:
             "committed_at": self.committed_at,
             "timing": timing,
         }
-        leave(f"worker-{member}.json", status)
+        leave(f"worker-{_worker(member)}.json", status)
+
+
+def _worker(member: int) -> int:
+    """The number by which the launcher knows a worker that is this member of its job."""
+    return int(os.environ.get(environment.WORKER) or member)
