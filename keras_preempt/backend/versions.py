@@ -22,9 +22,9 @@ VERIFIED_TENSORFLOW = (OLDEST_TENSORFLOW, "2.17.1", NEWEST_TENSORFLOW)
 """All that were verified."""
 
 OLDEST_JAX = "0.10.2"
-"""The only one that was verified so far."""
+"""The newest for Python 3.11, and the oldest that was verified."""
 
-NEWEST_JAX = "0.10.2"
+NEWEST_JAX = "0.12.0.1"
 """A newer one works as long as it has the private names of `backend.jax`."""
 
 OLDEST_KERAS_ON_JAX = "3.15.1"
@@ -63,4 +63,4 @@ class UnsupportedJax(_UnsupportedVersion):
     """
 
     def __init__(self, expected: str) -> None:
-        super().__init__("JAX", importlib.metadata.version("jax"), (NEWEST_JAX,), expected)
+        super().__init__("JAX", importlib.metadata.version("jax"), (OLDEST_JAX, NEWEST_JAX), expected)

@@ -2,11 +2,11 @@
 
 The canaries look at every private name that is relied upon; the drill preempts two workers once and compares every
 bit. Combinations are both ends of the range of Keras and TensorFlow (oldest.txt and newest.txt beside this file), every
-supported Python that is installed, tensorflow-tpu in place of TensorFlow, JAX without any TensorFlow, and PyTorch
-beside TensorFlow, whose data loader has ways to train of its own that are preempted there: its wheels for Linux are too
-large for everybody's environment. The ends, JAX and PyTorch are run from this repository, the others from the wheel,
-installed as a user would into an empty virtual environment beside this repository's own. An environment is kept until
-what it was made from changes.
+supported Python that is installed, tensorflow-tpu in place of TensorFlow, JAX without any TensorFlow on each Python
+that has it, where processes are killed as well, and PyTorch beside TensorFlow, whose data loader has ways to train of
+its own that are preempted there: its wheels for Linux are too large for everybody's environment. The ends, JAX and
+PyTorch are run from this repository, the others from the wheel, installed as a user would into an empty virtual
+environment beside this repository's own. An environment is kept until what it was made from changes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ CANARIES = (
     "tests/backend/keras/test_py_batches.py",
 )
 JAX_CANARIES = ("tests/backend/jax", "tests/backend/keras/test_py_batches.py")
+JAX_LOSSES = ("tests/cluster/test_jax.py", "-m", "chaos or not chaos", "-k", "process_0_ends or divided")
+JAX_PYTHONS = PYTHONS[1:]
 TESTED_WITH = ("pytest", "pytest-timeout", "tensorboard")
 
 _WHICH = "import sys; print(sys.executable)"
@@ -63,6 +65,7 @@ class Combination:
         settings: Environment variables that it needs.
         ways: Ways to train (of `tests.ways`) that need what it installs.
         canaries: The tests that look at the private names of its backend.
+        losses: The tests in which processes are killed.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Combination:
     settings: Mapping[str, str] = field(default_factory=dict)
     ways: tuple[str, ...] = ()
     canaries: tuple[str, ...] = CANARIES
+    losses: tuple[str, ...] = ()
 
 
 def pins(end: str) -> dict[str, str]:
@@ -107,10 +111,14 @@ def combinations() -> list[Combination]:
         what = ("{wheel}[tpu,examples]",)
         found.append(Combination("tpu", sys.executable, what, from_wheel=True, settings=skip))
     what = ("-e", ".[tensorflow,examples,torch]", *locked)
-    if sys.version_info >= (3, 11):
-        on_jax = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-        with_jax = ("-e", ".[jax,examples]", *locked)
-        found.append(Combination("jax", sys.executable, with_jax, settings=on_jax, canaries=JAX_CANARIES))
+    on_jax = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "KERAS_PREEMPT_FRESH_PROCESSES": "1"}
+    with_jax = ("-e", ".[jax,examples]", *locked)
+    for version in JAX_PYTHONS:
+        name = "jax" if version == running else f"jax-python{version}"
+        python = sys.executable if version == running else _interpreter(version)
+        if python is not None:
+            tests = {"canaries": JAX_CANARIES, "losses": JAX_LOSSES}
+            found.append(Combination(name, python, with_jax, settings=on_jax, **tests))
     found.append(Combination("torch", sys.executable, what, ways=("torch",)))
     return found
 
@@ -166,8 +174,8 @@ def built(folder: str) -> Path:
     return wheel
 
 
-def canaries(python: Path, tests: Sequence[str]) -> list[str]:
-    """Returns the command that looks at every private name."""
+def tested(python: Path, tests: Sequence[str]) -> list[str]:
+    """Returns the command that runs tests, such as those that look at every private name."""
     return [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
 
 
@@ -207,9 +215,11 @@ def verify(combination: Combination, wheel: Path) -> bool:
         # Not in the repository, whose package would be found before the installed one.
         away = Path(folder) if combination.from_wheel else REPOSITORY
         commands = [
-            ("canaries", canaries(python, combination.canaries), REPOSITORY),
+            ("canaries", tested(python, combination.canaries), REPOSITORY),
             ("drill", drill(python, folder), away),
         ]
+        if combination.losses:
+            commands.append(("losses", tested(python, combination.losses), REPOSITORY))
         if combination.ways:
             commands.append(("ways", trained(python, combination.ways), REPOSITORY))
         for what, command, where in commands:

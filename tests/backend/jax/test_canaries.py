@@ -97,7 +97,9 @@ def test_a_jax_without_the_module_is_refused_by_name(monkeypatch: pytest.MonkeyP
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(distributed, "importlib", SimpleNamespace(import_module=moved))
-    with pytest.raises(UnsupportedJax, match=r"to have the module jax\._src\.distributed .*install that"):
+    with pytest.raises(
+        UnsupportedJax, match=r"to have the module jax\._src\.distributed .*install one of these"
+    ):
         distributed.client()
 
 

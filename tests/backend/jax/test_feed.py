@@ -232,6 +232,8 @@ def values(model: keras.Model) -> list[bytes]:
     return [np.asarray(variable.value).tobytes() for variable in variables]
 
 
+# Of Keras on JAX 0.12, which it asks for what NumPy makes of whole numbers.
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64:UserWarning")
 def test_an_epoch_without_steps_changes_nothing_and_has_its_logs_and_the_next_one_has_all_steps() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
