@@ -246,9 +246,8 @@ class Supervisor:
         assert self._stop is not None
         if self._stop is not signal.SIGINT and incarnation.verdict.outcome is Outcome.FINISHED:
             return EXIT_NOT_SAVED  # The signal killed the training process, and its shell ended with 0.
-        killed = (
-            self._interrupts > 1 and self._stop is not signal.SIGINT
-        )  # By `_deliver`, and told to stop before.
+        # By a second Ctrl-C, after it was told to stop.
+        killed = self._interrupts > 1 and self._stop is not signal.SIGINT
         if incarnation.verdict.outcome is Outcome.PREEMPTED or killed:
             cause = incarnation.verdict.cause
             asked = cause is not None and cause.code in self._policy.restart_codes
