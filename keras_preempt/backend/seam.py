@@ -295,6 +295,9 @@ class Backend(Protocol):
     def leave_together(self) -> None:
         """Called when this process is about to end as all others do, after a save: it may have to wait for them."""
 
+    def unordered_sums(self) -> str:
+        """Returns what to do about a GPU of this process that may add numbers in another order each time; else ""."""
+
     def tell_end(self) -> None:
         """Called right before this process is ended although Python is not through: the others may wait for it."""
 

@@ -109,6 +109,7 @@ def promise(
     callbacks: Sequence[str] = (),
     *,
     set_by_callbacks: Sequence[str] = (),
+    unordered_sums: str = "",
     validation_may_draw: bool = False,
 ) -> Promise:
     """Returns how exactly a run continues.
@@ -121,6 +122,7 @@ def promise(
         held: Whether a checkpoint holds the variable that a resource names.
         callbacks: Those whose state is not kept, and what of it.
         set_by_callbacks: What callbacks set of other objects while training goes on.
+        unordered_sums: What to do about a device that may add numbers in another order each time; empty for none.
         validation_may_draw: Whether there will be validations by a step that refers to other random numbers.
     """
     doubts = [Doubt(what, cure) for what, cure in data.doubts]
@@ -144,6 +146,9 @@ def promise(
                 certain=False,
             )
         )
+    if unordered_sums:
+        what = "the order in which a GPU adds numbers, which may be another one in each run"
+        doubts.append(Doubt(what, unordered_sums, certain=False))
     if operations is None:
         unseen = _BOTH_UNSEEN if validation_may_draw else _UNSEEN
     else:

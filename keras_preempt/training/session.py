@@ -149,6 +149,7 @@ class Session:
             self._model_state.holds,
             unsaved,
             set_by_callbacks=set_by_callbacks,
+            unordered_sums=backend().unordered_sums(),
             validation_may_draw=self._fit.validation_data is not None
             and backend().validation_may_draw(self._model),
         )

@@ -65,6 +65,7 @@ UNREADABLE = cast(Any, SimpleNamespace(shared=True, readable=False, shared_while
         (promise(CERTAIN, callbacks=["Counts"]), "Counts. Give them get_state", False),
         (of_shuffle(repeated=True), "Split the data before it is shuffled", True),
         (promise(CERTAIN, UNREADABLE), "cannot be read", True),
+        (promise(CERTAIN, unordered_sums="Set XLA_FLAGS"), "a GPU adds numbers", False),
     ],
 )
 def test_what_speaks_against_it_is_said_and_not_exact_only_of_what_is_certain(

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.backend import seam, seam_of_input
+from keras_preempt.backend.determinism import OF_JAX
 from keras_preempt.backend.jax import (
     datasets,
     description,
@@ -80,6 +81,11 @@ class JaxBackend:
     def replicas_differ(self, strategy: Any) -> bool:
         """Returns False: a variable has one value, wherever its parts are."""
         return False
+
+    def unordered_sums(self) -> str:
+        """See `seam.Backend.unordered_sums`."""
+        has_gpu = any(device.platform == "gpu" for device in jax.local_devices())
+        return OF_JAX.cure if has_gpu and not OF_JAX.is_set else ""
 
     def coordinator(self, place: Place) -> Coordinator:
         """See `seam.Backend.coordinator`."""

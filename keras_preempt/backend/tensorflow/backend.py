@@ -19,6 +19,7 @@ from keras_preempt.backend.tensorflow import (
     feed,
     first_use,
     multi_worker_fit,
+    order_of_sums,
     place,
     reshuffling,
     summaries,
@@ -37,6 +38,7 @@ class TensorFlowBackend:
     reshuffling: seam_of_input.Reshuffling = reshuffling
     errors: seam.Errors = errors
 
+    unordered_sums = staticmethod(order_of_sums.unordered_sums)
     repair = staticmethod(multi_worker_fit.enable_multi_worker_fit)
     place_of_loop = staticmethod(place.place_of_loop)
     in_a_cluster = staticmethod(place.in_a_cluster)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
 
+from keras_preempt.backend.determinism import OF_JAX, OF_TENSORFLOW
 from keras_preempt.backend.installed import requirement, version_of
 from keras_preempt.backend.versions import (
     NEWEST_JAX,
@@ -38,38 +37,7 @@ _RANGES: dict[str, tuple[_Range, ...]] = {
 }
 """What has to be installed, by the backend."""
 
-
-@dataclass(frozen=True)
-class _Determinism:
-    """What makes a GPU give the same bits twice.
-
-    Attributes:
-        variable: An environment variable for it.
-        value: What its value has to match.
-        in_script: What a script says that sees to it by itself.
-        cure: What to do.
-    """
-
-    variable: str
-    value: str
-    in_script: str
-    cure: str
-
-
-_DETERMINISM = {
-    "tensorflow": _Determinism(
-        "TF_DETERMINISTIC_OPS",
-        r"\A(1|true)\Z",
-        "enable_op_determinism",
-        "Call tf.config.experimental.enable_op_determinism() in the script, or set TF_DETERMINISTIC_OPS=1.",
-    ),
-    "jax": _Determinism(
-        "XLA_FLAGS",
-        r"--xla_gpu_(deterministic|exclude_nondeterministic)_ops(=true|=1|\s|\Z)",
-        "deterministic_ops",
-        "Set XLA_FLAGS=--xla_gpu_deterministic_ops=true for the job.",
-    ),
-}
+_DETERMINISM = {"tensorflow": OF_TENSORFLOW, "jax": OF_JAX}
 
 
 def check_versions(findings: Findings) -> None:
@@ -121,8 +89,8 @@ def check_determinism(findings: Findings, command: Sequence[str], root: Path = P
     if kind != "gpu":
         findings.ok("determinism", "There is no GPU here whose order of additions could matter.")
         return
-    wanted = _DETERMINISM.get(backend_of(os.environ), _DETERMINISM["tensorflow"])
-    if re.search(wanted.value, os.environ.get(wanted.variable, ""), re.IGNORECASE):
+    wanted = _DETERMINISM.get(backend_of(os.environ), OF_TENSORFLOW)
+    if wanted.is_set:
         findings.ok("determinism", f"There is a GPU ({sign}), and {wanted.variable} makes it repeatable.")
         return
     for word in command:
@@ -135,7 +103,7 @@ def check_determinism(findings: Findings, command: Sequence[str], root: Path = P
         "determinism",
         f"There is a GPU ({sign}), and nothing that makes its results repeatable was found. No work is lost, "
         "but a resumed run is not bit-identical to an undisturbed one.",
-        wanted.cure,
+        f"{wanted.cure}.",
     )
 
 

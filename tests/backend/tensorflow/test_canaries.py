@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from keras_preempt.backend import place, versions
 from keras_preempt.backend.keras import data_code
-from keras_preempt.backend.tensorflow import coordination, datasets, errors
+from keras_preempt.backend.tensorflow import coordination, datasets, errors, order_of_sums
 from keras_preempt.backend.tensorflow.coordination import CoordinationKeys
 from keras_preempt.backend.versions import UnsupportedTensorFlow
 from keras_preempt.checkpoint import identity
@@ -355,3 +355,23 @@ def test_the_type_of_an_iterator_is_known_from_its_dataset() -> None:
 def test_an_optimizer_counts_its_steps_in_the_type_that_tells_the_backend() -> None:
     dtype = keras.optimizers.SGD().iterations.dtype
     assert identity._BACKENDS[dtype] == "tensorflow", _changed("the type of an optimizer's iterations")
+
+
+def test_what_a_gpu_needs_to_add_in_one_order_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorflow.python.framework import config  # It can also take the setting back.
+
+    monkeypatch.delenv("TF_DETERMINISTIC_OPS", raising=False)
+    assert order_of_sums.unordered_sums() == "", "there is no GPU"
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
+    assert "enable_op_determinism" in order_of_sums.unordered_sums()
+    tf.config.experimental.enable_op_determinism()
+    try:
+        assert order_of_sums.unordered_sums() == ""
+    finally:
+        config.disable_op_determinism()
+    monkeypatch.setenv("TF_DETERMINISTIC_OPS", "1")
+    assert order_of_sums.unordered_sums() == ""
+    monkeypatch.delenv("TF_DETERMINISTIC_OPS")
+    monkeypatch.delattr(config, "is_op_determinism_enabled")
+    with pytest.raises(UnsupportedTensorFlow, match="is_op_determinism_enabled"):
+        order_of_sums.unordered_sums()

@@ -1,0 +1,44 @@
+"""What makes a GPU add numbers in the same order each time, for each backend. Knows neither of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Determinism:
+    """What makes a GPU give the same bits twice.
+
+    Attributes:
+        variable: An environment variable for it.
+        value: What its value has to match.
+        in_script: What a script says that sees to it by itself.
+        cure: What to do: a sentence without its full stop.
+    """
+
+    variable: str
+    value: str
+    in_script: str
+    cure: str
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the variable sees to it."""
+        return re.search(self.value, os.environ.get(self.variable, ""), re.IGNORECASE) is not None
+
+
+OF_TENSORFLOW = Determinism(
+    "TF_DETERMINISTIC_OPS",
+    r"\A(1|true)\Z",
+    "enable_op_determinism",
+    "Call tf.config.experimental.enable_op_determinism() in the script, or set TF_DETERMINISTIC_OPS=1",
+)
+
+OF_JAX = Determinism(
+    "XLA_FLAGS",
+    r"--xla_gpu_(deterministic|exclude_nondeterministic)_ops(=true|=1|\s|\Z)",
+    "deterministic_ops",
+    "Set XLA_FLAGS=--xla_gpu_deterministic_ops=true for the job",
+)
