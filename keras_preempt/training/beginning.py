@@ -363,7 +363,7 @@ def _saves(found: _Found, agreed: _Agreed, session: Session, points: Points) -> 
     saves = Saves(session, saver, found.options.schedule, here.members, runtime.pace)
     if here.member == 0 and incarnation > 1:
         restored = None if agreed.start.skipped else agreed.start.name
-        saves.on_first_step = lambda: tidier.after_start(restored)
+        saves.after_start = lambda wait: tidier.after_start(restored, wait=wait)
     return saves
 
 

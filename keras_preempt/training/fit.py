@@ -160,6 +160,10 @@ class Fit:
     def training_ends(self) -> None:
         """Training is over and saved: ends what was started."""
         self._session.nothing_to_train()
+        if (
+            self._milestones.awaits_step
+        ):  # No step was left either, after which earlier starts are tidied up after.
+            self._saves.after_start(True)
         several_fits.leave_notices(self.runtime.notices)
         self._status.finished = self._saves.fenced is None
         self._participant.ending.end("training is over")
@@ -221,7 +225,7 @@ class Fit:
     def _passed(self, position: Position) -> None:
         if self._milestones.passed(position):
             self._points.first_step(position.step or 0)
-            self._saves.on_first_step()
+            self._saves.after_start(False)
 
     def _take_snapshot(self) -> None:
         """Takes a snapshot of the input if one is due; a notice may have to wait for that, and a save writes it."""

@@ -315,12 +315,10 @@ class Saver:
         return manifest.missing
 
     def _tidy_after(self, attempt: Attempt) -> None:
-        if attempt.doomed or attempt.kind in _LEAVES:
-            return  # Whoever is about to leave has no time for it; the next start does it.
         if attempt.finished:
             self._tidier.now()
-        else:
-            self._tidier.soon()
+        elif not attempt.doomed and attempt.kind not in _LEAVES:
+            self._tidier.soon()  # Whoever is about to leave has no time for it; the next start does it.
 
     def _lacks_a_writer(self, attempt: Attempt) -> bool:
         """Whether the save has failed with a worker that is gone: the committer, or a writer without a part.

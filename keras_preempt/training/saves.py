@@ -43,7 +43,8 @@ class Saves:
     Attributes:
         committed: The folder of the checkpoint that was committed last, as far as this worker knows; at first
             the one that was restored, None if there is none.
-        on_first_step: Called when the first step is done: what was restored has served.
+        after_start: Called when the first step is done, or none was left: what was restored has served. Given whether
+            to wait for what it does.
         on_capture: Called when the state is about to be captured for a save.
         on_saved: Called when a save has ended, in its thread: with when its state was captured, in monotonic seconds,
             and with the folder of the checkpoint, None if there is none.
@@ -67,7 +68,7 @@ class Saves:
         self._awaited = threading.Event()  # Training waits for the save in flight.
         self._started: Position | None = None
         self.committed: str | None = None
-        self.on_first_step: Callable[[], None] = lambda: None
+        self.after_start: Callable[[bool], None] = lambda wait: None
         self.on_capture: Callable[[], None] = lambda: None
         self.on_saved: Callable[[float, str | None], None] = lambda captured_at, name: None
         self._owed = False  # The save at a notice, which goes on, is not committed yet.

@@ -52,17 +52,20 @@ class Tidier:
         """A save is made in this folder."""
         self._tidying.changed(directory)
 
-    def after_start(self, restored: str | None) -> None:
+    def after_start(self, restored: str | None, *, wait: bool = False) -> None:
         """Tidies up after earlier starts: a save at a notice leaves that to the next start.
 
         Args:
             restored: The checkpoint that this start has restored, "" for none. None if others had to be passed over: no
                 checkpoint is removed then before this start has saved one.
+            wait: Whether to return only when that is done, or given up.
         """
         self._begin(self._tidying.sweep)
         if restored is not None:
             self._tidying.restored = restored
             self._begin(self._tidy)
+        if wait:
+            self._wait(_LIMIT)
 
     def soon(self) -> None:
         """Has somebody tidy up; returns at once, unless there is no thread for it."""

@@ -69,6 +69,27 @@ def test_superseded_checkpoints_are_removed_and_logged(caplog: pytest.LogCapture
     assert f"Removed {names[1]}: superseded" in caplog.text
 
 
+def test_the_last_save_also_removes_them_where_other_workers_are_gone() -> None:
+    store = MemoryStore()
+    saves = saver(store, Retention(1))
+    saves.write(prepared(0))
+    last = finished(1)
+    name = saves.write(replace(last, attempt=replace(last.attempt, members=2, doomed=(1,)))).name
+    assert name is not None
+    assert [info.directory for info in committed(store)] == [name]
+
+
+def test_a_start_that_finds_training_over_removes_what_is_left(tmp_path: Path) -> None:
+    fit(tmp_path)
+    (last,) = committed(LocalStore(tmp_path))
+    left = tmp_path / last.directory.replace("00001-", "00001-9")
+    left.mkdir()
+    (left / "w00000.local.safetensors").write_bytes(b"half")
+    fit(tmp_path)
+    assert not left.exists()
+    assert [info.directory for info in committed(LocalStore(tmp_path))] == [last.directory]
+
+
 def test_a_save_succeeds_although_older_checkpoints_cannot_be_removed(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,9 +119,11 @@ def of_the_workers(start: Start) -> list[str]:
     found = []
     ended = {int(index) for index in re.findall(r"w(\d+) was ended by the launcher", start.said)}
     lost = start.hit(KILL, INT) or bool(ended)
+    hung_up = {gone.incarnation for gone in start.gone if gone.code == -HUP}  # As if it had been killed.
     for gone in start.gone:
         trains = "ready" in gone.told and not gone.told & {"finish", "exit", "end"} and not start.hit(INT)
-        allowed = _allowed(start, lost, trains, TERM, HUP)  # The launcher hands SIGHUP on as SIGTERM.
+        is_loss = lost or gone.incarnation in hung_up
+        allowed = _allowed(start, is_loss, trains, TERM, HUP)  # The launcher hands SIGHUP on as SIGTERM.
         if gone.worker in ended:
             allowed |= {-signal.SIGTERM, -signal.SIGKILL}
         where = f"w{gone.worker} in incarnation {gone.incarnation}"
