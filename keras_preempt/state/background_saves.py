@@ -46,15 +46,15 @@ def wait(callbacks: Iterable[Any], left: float | None) -> None:
     names = ", ".join(dict.fromkeys(name for name, _ in waits))
     thread = started(_each, "keras_preempt-background-saves", waits)
     if thread is None or seconds <= 0:
-        logger.warning("There is no time to wait for what %s may still save in the background.", names)
+        logger.warning("What %s may still save in the background is not waited for.", names)
         return
     thread.join(min(_QUIET_SECONDS, seconds))
     if thread.is_alive():
-        logger.warning("Waiting for at most %.0f s until %s has saved in the background.", seconds, names)
+        logger.warning("Waiting for at most %.0f s for what %s may save in the background.", seconds, names)
         thread.join(max(0.0, seconds - _QUIET_SECONDS))
     if thread.is_alive():
         logger.warning(
-            "%s has not saved in the background within %.0f s: this process leaves.", names, seconds
+            "What %s does in the background is not over within %.0f s: this process leaves.", names, seconds
         )
 
 
@@ -73,7 +73,11 @@ def _waits_of(callback: Any) -> Iterator[Callable[[], object]]:
         return
     for held in attributes(callback).values():
         several = _held(held)
-        futures = [each for each in several if is_a(each, concurrent.futures.Future)]
+        futures = [
+            each
+            for each in several
+            if is_a(each, concurrent.futures.Future) and not concurrent.futures.Future.done(each)
+        ]
         if futures:
             yield functools.partial(concurrent.futures.wait, futures)
         for each in several:

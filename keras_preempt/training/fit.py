@@ -247,7 +247,7 @@ class Fit:
             self._call_save_fn()
         self.runtime.acted()
         left = self.runtime.trains_on_for
-        if plan.kind is Kind.PREEMPTED:
+        if plan.kind is Kind.PREEMPTED and not self.runtime.ends_early:
             logger.warning(
                 "First save, at %s: training goes on%s.",
                 position,

@@ -40,7 +40,8 @@ def end_limit_of(place: Place, left: float | None) -> float:
         place: Which process this is.
         left: Seconds until the machine goes, if somebody has said so.
     """
-    leads = place.members > 1 and place.member == 0
+    job = backend().job()  # Its processes may train models of their own.
+    leads = job.process == 0 if job is not None else place.members > 1 and place.member == 0
     limit = LAST_END_SECONDS if leads else END_SECONDS
     return limit if left is None else max(1.0, min(limit, left - _BEFORE_DEADLINE))
 

@@ -32,11 +32,13 @@ class Runtime(Hearing):
         due: The boundary from which on the schedule of saves has to be looked at.
         hold_seconds: How long the main thread was held, all in all.
         started: Whether it has begun to take part in rounds.
+        ends_early: Whether it leaves before the time that is left is used up, as nothing can count it.
     """
 
     due = NEVER
     hold_seconds = 0.0
     started = False
+    ends_early = False
     _held_before = 0.0  # In this round, at boundaries before the target.
     _countdown: Countdown | None = None
 
@@ -144,6 +146,7 @@ class Runtime(Hearing):
                 logger.warning(
                     "Training ends now, and not later: nothing can count the time left (%s).", error
                 )
+                self.ends_early = True
                 delegate.ask(delegate.member.call_to_leave)
         self.pace.leave(self.entered)
 

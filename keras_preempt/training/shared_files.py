@@ -78,7 +78,10 @@ def warn(written: Mapping[int, Mapping[str, Any]]) -> None:
         if on_jax and len(workers) < len(written):
             logger.warning(
                 "%s is passed on %s alone. On JAX all workers have to save a model together: alone, it fails or waits "
-                "for ever. Pass it on all workers, each with jax.process_index() in its path.",
+                "for ever. Pass it on all workers, %s.",
                 callback,
                 numbered("worker", workers),
+                "each with jax.process_index() in its path"
+                if callback == "ModelCheckpoint"
+                else "with the same directory",
             )

@@ -67,14 +67,17 @@ def test_the_wait_has_a_limit_that_the_deadline_cuts(
     monkeypatch.setattr(background_saves, "SECONDS", 1.5)
     never: Future[None] = Future()
     background_saves.wait([held(never)], None)
-    assert "Waiting for at most 2 s until SimpleNamespace has saved" in caplog.text
-    assert "has not saved in the background within 2 s" in caplog.text
+    assert "Waiting for at most 2 s for what SimpleNamespace may save in the background" in caplog.text
+    assert "What SimpleNamespace does in the background is not over within 2 s" in caplog.text
     began = time.monotonic()
     background_saves.wait([held(never)], 5.2)
     assert time.monotonic() - began < 1
     background_saves.wait([held(never)], -3.0)
-    assert "There is no time to wait for what SimpleNamespace may still save" in caplog.text
+    assert "What SimpleNamespace may still save in the background is not waited for" in caplog.text
     never.cancel()
+    caplog.clear()
+    background_saves.wait([held(never)], None)
+    assert caplog.text == ""
 
 
 def test_a_save_that_fails_is_told_and_the_next_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:

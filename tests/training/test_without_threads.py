@@ -157,4 +157,5 @@ def test_without_a_thread_that_counts_the_time_left_training_ends_at_once(
         model.keras.fit(X, Y, batch_size=4, epochs=500, shuffle=False, verbose=0, callbacks=[callback, own])
     assert ended.value.code == EXIT_RESTART
     assert "Training ends now, and not later" in caplog.text
+    assert "training goes on" not in caplog.text
     assert len(committed(LocalStore(tmp_path))) >= 1

@@ -141,11 +141,14 @@ def leave_one_after_the_other(seconds: float | None = None) -> None:
         tell_end()
         return
     limit = time.monotonic() + (LAST_SECONDS if seconds is None else seconds)
+    ending = False
     for other in range(1, state.num_processes):
         left = max(1, round((limit - time.monotonic()) * 1000))
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # It was killed, or its connection is broken.
             found.blocking_key_value_get(f"{_LEFT}/{other}", left)
-    time.sleep(_END_SECONDS)
+            ending = True
+    if ending:
+        time.sleep(_END_SECONDS)
 
 
 def _leave_one_by_one() -> None:
@@ -181,6 +184,7 @@ def leave_in_order() -> None:
     takes the service with it, and JAX ends all others with SIGABRT.
     """
     atexit.unregister(_leave_one_by_one)
+    atexit.unregister(_leave_soon)
     if not _ordered:
         _ordered.append(True)
         atexit.register(_leave, FINISH_SECONDS, only_if_recoverable=True)
@@ -191,8 +195,8 @@ def leave_service_last() -> None:
 
     As in `leave_in_order`, that matters with `jax_enable_recoverability`. Without it JAX itself waits, for minutes.
     """
-    atexit.unregister(_leave_one_by_one)
-    atexit.unregister(_leave_last)
+    for earlier in (_leave_one_by_one, _leave_soon, _leave_last):
+        atexit.unregister(earlier)
     atexit.register(_leave_last)
 
 
@@ -204,9 +208,16 @@ def leave_refused() -> None:
 
 
 def leave_together() -> None:
-    """Leaves the job at the end of this process, with all others that leave it, for which it waits a few seconds."""
+    """Leaves the job at the end of this process, with all others that leave it, for which it waits a few seconds.
+
+    If the program trains again before that, `leave_in_order` or `leave_service_last` takes it back.
+    """
     if _state().client is not None:
-        atexit.register(_leave, LEAVE_TOGETHER_SECONDS)
+        atexit.register(_leave_soon)
+
+
+def _leave_soon() -> None:
+    _leave(LEAVE_TOGETHER_SECONDS)
 
 
 _ordered: list[bool] = []

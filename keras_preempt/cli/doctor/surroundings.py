@@ -114,8 +114,8 @@ def check_sigterm(
         findings.warning(
             "PID 1",
             "This is process 1 of a container. The kernel drops a SIGTERM to process 1 that it does not handle: "
-            "one that comes before keras_preempt is imported does nothing.",
-            "Import keras_preempt before what takes long; or start the container with an init "
+            "one that comes before a name of keras_preempt is imported does nothing.",
+            "Begin the script with `from keras_preempt import PreemptionCallback`; or start the container with an init "
             "(docker run --init, or tini); a shell there must end with `exec`.",
         )
 

@@ -108,12 +108,24 @@ def test_a_process_whose_others_do_not_come_leaves_alone(
     assert state.shut_down == []
 
 
+@pytest.mark.parametrize("again", [distributed.leave_in_order, distributed.leave_service_last])
+def test_a_program_that_trains_again_does_not_leave_as_after_its_save(
+    again: Any, exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recoverable(monkeypatch, False)
+    distributed.leave_together()
+    again()
+    exits.run()
+    assert state.client.asked == [], "JAX itself waits for the others, for minutes"
+
+
 @pytest.mark.parametrize("process", [0, 1])
 def test_where_a_process_that_has_saved_does_not_come_to_its_end_process_0_is_the_last(
     process: int, exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that has gone without a word has no end that is waited for."""
     recoverable(monkeypatch, False)
-    monkeypatch.setattr(distributed, "_END_SECONDS", 0.0)
+    monkeypatch.setattr(distributed, "_END_SECONDS", 600.0)
     monkeypatch.setattr(distributed, "LAST_SECONDS", distributed.LAST_OF_SAVED_SECONDS)
     state.process_id = process
     keys = state.client = Keys({})
