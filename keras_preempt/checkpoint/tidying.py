@@ -102,11 +102,10 @@ class Tidying:
 
     def tidy(self) -> Iterator[str]:
         """Removes what is superfluous; gives the name of each attempt's folder when it is gone."""
-        superfluous = self.removable()
-        if superfluous and incarnations.latest(self._store) > self._incarnation:
-            return  # What is superfluous is for the newer start to say.
-        for directory in superfluous:
+        for directory in self.removable():
             self._check()
+            if incarnations.latest(self._store) > self._incarnation:
+                return  # What is superfluous is for the newer start to say.
             self.changed(directory)
             remove(self._store, directory)
             yield directory
@@ -139,11 +138,11 @@ class Tidying:
                 self._check()
                 with contextlib.suppress(UnsafeName):  # A link that leads out of the directory is not ours.
                     self._folders[folder] = self._look_into(folder)
-        attempts = [seen for folder in there for seen in self._folders.get(folder, ())]
-        for seen in attempts:
-            if not seen.committed:
-                self.changed(seen.directory)
-        return attempts
+        for folder in there:
+            found = self._folders.get(folder)
+            if not found or not all(seen.committed for seen in found):  # A save may be under way there.
+                self.changed(folder)
+        return [seen for folder in there for seen in self._folders.get(folder, ())]
 
     def _look_into(self, folder: str) -> list[_Attempt]:
         step = parse_step(folder)

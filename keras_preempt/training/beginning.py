@@ -190,7 +190,7 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
     def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
         with found.milestones.reading():
             wanted = model_states[0].wanted()
-            return checked(info, load_for(store, info, member, found.setup, transfer, wanted))
+            return checked(info, load_for(store, info, member, found.setup, transfer, wanted), member)
 
     gather = backend().gather(here, START_TIMEOUT) if here.members > 1 else None
 
@@ -199,7 +199,7 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
         with found.milestones.reading():
             which, wanted = (member, members), model_states[0].wanted()
             share = reading.read_share(store, info, which, found.setup, gather, exchanging, wanted)
-            checked(info, share.loaded)
+            checked(info, share.loaded, member)
             return share
 
     @contextlib.contextmanager

@@ -289,7 +289,8 @@ class Fit:
     def _finish(self, epochs_done: int) -> None:
         """The last boundary: everyone knows that training is over, and the finished run is saved."""
         position = self._session.arrive(epochs_done, "end", 0)
-        self._milestones.passed(position)
+        if self._milestones.passed(position):
+            self._saves.after_start(False)
         self._rehearsal.finish(position, self.logs)
         plan = self.runtime.finish(position)
         self._interrupted = plan is not None and plan.kind is Kind.INTERRUPTED

@@ -202,28 +202,32 @@ class Saver:
         def emit(event: str, **more: object) -> None:
             self._events.emit(event, attempt=attempt.name, step=step, **more)
 
-        def make(tries: int) -> tuple[int, ...]:
+        def make(tries: int) -> tuple[tuple[int, ...], bool]:
             nonlocal written
             check()
             check_fence(self._store, self._incarnation)
+            self.fenced = None  # A start that was refused has withdrawn its claim.
             missing = self._made_by_others(attempt, tries)
             if missing is not None:
-                return missing
+                return missing, self.member == attempt.writers[0]
             if written is None:
-                if tries:
+                # What failed last may have come after the part list, which others have read by now.
+                listed = tries > 0 and part_file(self.member) in self._store.children(directory)
+                if tries and not listed:
                     discard(self._store, directory, self.member)
-                write_part(
-                    self._store,
-                    directory,
-                    self.member,
-                    save.mirrored,
-                    save.local,
-                    save.state,
-                    attempt.position,
-                    before_file=check,
-                    shown=shown or (silent if save.background else transfer),
-                    sharded=save.sharded,
-                )
+                if not listed:
+                    write_part(
+                        self._store,
+                        directory,
+                        self.member,
+                        save.mirrored,
+                        save.local,
+                        save.state,
+                        attempt.position,
+                        before_file=check,
+                        shown=shown or (silent if save.background else transfer),
+                        sharded=save.sharded,
+                    )
                 written = time.monotonic()
                 emit("save", seconds=written - began, **save.times)
                 on_written(written - began)
@@ -231,9 +235,10 @@ class Saver:
             with self._peers.watched():
                 return self._commit(attempt, check, wait)
 
+        known = self.fenced
         self._tidier.changed(directory)
         try:
-            missing = tried_again(make, self._patience)
+            missing, tidies = tried_again(make, self._patience)
         except SaveCancelled as error:
             logger.info("%s", error)
             self._discard(directory)
@@ -243,20 +248,20 @@ class Saver:
             logger.error("It is NOT KNOWN whether the checkpoint at step %d was saved: %s", step, error)
             return Saved(None, time.monotonic() - began, uncertain=True)
         except Exception as error:  # Whatever fails, training goes on, or ends with its own status.
-            known, self.fenced = self.fenced, None
             if isinstance(error, Fenced):
                 self.fenced = error.with_traceback(None)  # Which would keep the values of the save.
-            if not (known and self.fenced):  # Else the user knows already, and why.
+            if not (known and isinstance(error, Fenced)):  # Else the user knows already, and why.
                 emit("error", reason=f"not saved: {error}", **save.times)
                 tell_not_saved(step, error)
             self._discard(directory)
             late = error.late if isinstance(error, PartsMissing) else ()
             cut = bool(late) and wait.over() and self._peers.gone.isdisjoint(late)
             return Saved(None, time.monotonic() - began, late=late, cut=cut)
-        self.fenced = None  # A start that was refused has withdrawn its claim.
         seconds = time.monotonic() - began
         emit("commit", seconds=time.monotonic() - (written or began), missing=list(missing))
         self._on_commit(step, seconds if save.began_at is None else time.time() - save.began_at)
+        if tidies:
+            self._tidy_after(attempt)
         return Saved(directory, seconds, missing)
 
     def _discard(self, directory: str) -> None:
@@ -279,7 +284,10 @@ class Saver:
         manifest = wait_for_commit(self._store, attempt.directory, timeout=0.0) if look else None
         return None if manifest is None else manifest.missing
 
-    def _commit(self, attempt: Attempt, check: Callable[[], None], wait: Wait) -> tuple[int, ...]:
+    def _commit(
+        self, attempt: Attempt, check: Callable[[], None], wait: Wait
+    ) -> tuple[tuple[int, ...], bool]:
+        """Returns which parts the checkpoint lacks, and whether this worker has committed it."""
         share = sum(spec.nbytes for spec in attempt.specs or ()) / len(attempt.writers)
         pieces = max(map(size_of, attempt.boxes.values()), default=0)
         patience = COMMIT_PATIENCE + (share + pieces) / SLOWEST_WRITE
@@ -299,7 +307,7 @@ class Saver:
                 wait=pause,
             )
             if manifest is not None:
-                return manifest.missing
+                return manifest.missing, False
             # So this worker does, if only the manifest is missing; else it finds out which parts are.
             logger.warning("Worker %d does not commit %s.", attempt.writers[0], attempt.directory)
             patience = 0.0
@@ -311,10 +319,12 @@ class Saver:
             gone=lambda: everyone if wait.over() else self._peers.gone,
             wait=pause,
         )
-        self._tidy_after(attempt)
-        return manifest.missing
+        return manifest.missing, True
 
     def _tidy_after(self, attempt: Attempt) -> None:
+        self._tidier.changed(
+            attempt.directory
+        )  # Once more: it may have been looked into while it was written.
         if attempt.finished:
             self._tidier.now()
         elif not attempt.doomed and attempt.kind not in _LEAVES:

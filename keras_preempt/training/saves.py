@@ -172,6 +172,7 @@ class Saves:
             prepared = self._prepared(plan, position, began)
         except Exception as error:
             self._not_begun(position, error, captured_at)
+            self._ended(Saved(None, time.time() - began))
             return time.time() - began
         watch, waits = InBackground(), threading.Event()
         self._watch, self._awaited = watch, waits
@@ -192,7 +193,9 @@ class Saves:
             self.on_saved(captured_at, saved.name)
             return saved
 
-        self._background.start(position, write)
+        if not prepared.background:
+            waits.set()
+        self._background.start(position, write, waits.set)
         if not prepared.background:
             self._background.wait()
         return time.time() - began
@@ -326,12 +329,18 @@ class BackgroundSave:
         self._cancelled = threading.Event()
         self._error: BaseException | None = None
 
-    def start(self, position: Position, write: Callable[[Callable[[], bool]], Saved]) -> None:
+    def start(
+        self,
+        position: Position,
+        write: Callable[[Callable[[], bool]], Saved],
+        waits: Callable[[], object] = lambda: None,
+    ) -> None:
         """Begins a save, after the one in flight has ended.
 
         Args:
             position: What is saved.
             write: Makes the save; its argument is a function that says whether to give up.
+            waits: Called if training waits for it here, as no thread could be started.
         """
         self.wait()
         self.position = position
@@ -348,6 +357,7 @@ class BackgroundSave:
             logger.warning(
                 "Training waits for the save at step %s: no thread could be started.", position.step
             )
+            waits()
             run()
 
     @property

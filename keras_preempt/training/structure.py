@@ -16,12 +16,13 @@ from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
 _LEAST = -(2**31)  # A count may be below 0 where Keras has counted ahead.
 
 
-def checked(info: CheckpointInfo, loaded: Loaded) -> Loaded:
+def checked(info: CheckpointInfo, loaded: Loaded, member: int) -> Loaded:
     """Returns what was read of a checkpoint.
 
     Args:
         info: The checkpoint.
         loaded: What this worker has read of it.
+        member: The worker's number.
 
     Raises:
         CorruptCheckpoint: No fit has written it.
@@ -30,11 +31,11 @@ def checked(info: CheckpointInfo, loaded: Loaded) -> Loaded:
     place.choice("phase", PHASES)
     for name in ("epoch", "batch", "step"):
         place.integer(name)
-    states = {0: loaded.state}
+    states = {member if loaded.substituted_from is None else loaded.substituted_from: loaded.state}
     if isinstance(loaded, LoadedFromOthers):
         states = {own.member: own.state for own in loaded.workers}
-    for member, state in states.items():
-        _check_state(state, f"{info.directory}/{part_file(member)}")
+    for whose, state in states.items():
+        _check_state(state, f"{info.directory}/{part_file(whose)}")
     return loaded
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,39 @@ def test_without_a_thread_that_counts_the_time_left_training_ends_at_once(
     assert "Training ends now, and not later" in caplog.text
     assert "training goes on" not in caplog.text
     assert len(committed(LocalStore(tmp_path))) >= 1
+
+
+def test_a_save_that_training_waits_for_knows_that_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it waits for other workers, a notice has to be able to cut that."""
+    awaited: list[bool] = []
+    write = Saver.write
+
+    def told(self: Saver, *arguments: Any, **options: Any) -> Any:
+        awaited.append(options.get("awaited", lambda: True)())
+        return write(self, *arguments, **options)
+
+    def none_left(*_: Any, **__: Any) -> Any:
+        raise MemoryError("Unable to allocate 9.31 GiB")
+
+    monkeypatch.setattr(Saver, "write", told)
+    monkeypatch.setattr(copies, "empty", none_left)
+    model = Model()
+    model.begin_anew()
+    callback = PreemptionCallback(tmp_path, save_every=2)
+    model.keras.fit(X, Y, batch_size=4, epochs=1, shuffle=False, verbose=0, callbacks=[callback])
+    assert awaited[:1] == [True]
+
+
+def test_a_save_that_has_not_begun_is_no_measure_of_how_long_one_takes(tmp_path: Path) -> None:
+    seconds: list[float] = []
+    own = StateOfOwn()
+    fit = PreemptionCallback(tmp_path, save_every=4)
+    looks = fits.Doing(
+        on_epoch_end=lambda epoch, logs: (time.sleep(0.5), seconds.append(fit._fit.runtime.pace.save_seconds))
+    )
+    model = Model()
+    model.begin_anew()
+    model.keras.fit(X, Y, batch_size=4, epochs=1, shuffle=False, verbose=0, callbacks=[fit, own, looks])
+    assert seconds[0] < 0.5

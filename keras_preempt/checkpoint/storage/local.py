@@ -269,12 +269,11 @@ class LocalStore:
         """
         folder = self._resolve(prefix) if prefix else self._root
         with self._explained(prefix, missing_is_error=False), os.scandir(folder) as entries:
-            oldest = (
-                self._resolve(since).stat().st_mtime_ns
-            )  # By the clock of the file system, like the others.
+            # By the clock of the file system, like the others.
+            oldest = self._resolve(since).stat().st_mtime_ns
             for entry in entries:
                 if is_temporary(entry.name) and entry.is_file(follow_symlinks=False):
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(OSError):  # Gone already, or another user's.
                         if entry.stat(follow_symlinks=False).st_mtime_ns < oldest:
                             os.unlink(entry.path)
 
