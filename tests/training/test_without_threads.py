@@ -189,10 +189,13 @@ def test_a_save_that_has_not_begun_is_no_measure_of_how_long_one_takes(tmp_path:
     seconds: list[float] = []
     own = StateOfOwn()
     fit = PreemptionCallback(tmp_path, save_every=4)
-    looks = fits.Doing(
-        on_epoch_end=lambda epoch, logs: (time.sleep(0.5), seconds.append(fit._fit.runtime.pace.save_seconds))
-    )
+
+    def look() -> None:
+        time.sleep(0.5)
+        seconds.append(fit._fit.runtime.pace.save_seconds)
+
+    looks = fits.Doing(on_train_batch_end=lambda batch, logs: own.step == 5 and look())
     model = Model()
     model.begin_anew()
-    model.keras.fit(X, Y, batch_size=4, epochs=1, shuffle=False, verbose=0, callbacks=[fit, own, looks])
+    model.keras.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=[fit, own, looks])
     assert seconds[0] < 0.5
