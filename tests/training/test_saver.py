@@ -69,7 +69,10 @@ def test_superseded_checkpoints_are_removed_and_logged(caplog: pytest.LogCapture
     assert f"Removed {names[1]}: superseded" in caplog.text
 
 
-def test_the_last_save_also_removes_them_where_other_workers_are_gone() -> None:
+def test_the_last_save_also_removes_them_where_other_workers_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("keras_preempt.training.saver.DOOMED_TIMEOUT", 0.1)
     store = MemoryStore()
     saves = saver(store, Retention(1))
     saves.write(prepared(0))
