@@ -11,7 +11,6 @@ from tests.cluster.harness import run_cluster
 from tests.cluster.jax_training import ON_JAX
 
 SCRIPT = Path(__file__).parent / "scripts" / "shared_files.py"
-ON_JAX_SCRIPT = Path(__file__).parent / "scripts" / "shared_files_jax.py"
 FILES = {"best.keras": "ModelCheckpoint", "best.weights.h5": "ModelCheckpoint", "log.csv": "CSVLogger"}
 ENDS = [("best", ".keras"), ("best", ".weights.h5"), ("log", ".csv")]
 
@@ -45,7 +44,7 @@ def test_the_cures_work_and_are_not_warned_of(tmp_path: Path, cure: str) -> None
 
 def run_on_jax(how: str, folder: Path) -> list[str]:
     arguments = [how, str(folder / "run")]
-    result = run_cluster(ON_JAX_SCRIPT, 2, args=arguments, env=ON_JAX, timeout=240, cwd=folder).assert_ok()
+    result = run_cluster(SCRIPT, 2, args=arguments, env=ON_JAX, timeout=240, cwd=folder).assert_ok()
     return result.outputs
 
 
