@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from keras_preempt.checkpoint import documents
@@ -18,7 +18,8 @@ from keras_preempt.checkpoint.errors import (
     why_unusable,
 )
 from keras_preempt.checkpoint.layout import MANIFEST, RUN, is_attempt, parse_step
-from keras_preempt.checkpoint.reader import CheckpointInfo, committed
+from keras_preempt.checkpoint.manifest import Manifest
+from keras_preempt.checkpoint.reader import CheckpointInfo, committed, find
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 
@@ -144,6 +145,22 @@ def read_chosen(
         if not removed:
             break
     raise NoSuchCheckpoint(_nothing(store.url, step, infos, list(wrong.values())))
+
+
+def manifests_in(store: Store, folders: Iterable[str]) -> Iterator[tuple[str, Manifest]]:
+    """Finds what is committed in some folders of a run, of which those of steps are looked into.
+
+    Returns:
+        The folder of each attempt whose manifest can be read, and that manifest.
+
+    Raises:
+        StoreUnavailable: The storage failed.
+    """
+    for folder in folders:
+        for attempt in store.children(folder) if parse_step(folder) is not None else ():
+            info = find(store, f"{folder}/{attempt}")
+            if info is not None and info.manifest is not None:
+                yield info.directory, info.manifest
 
 
 def is_removed(store: Store, info: CheckpointInfo) -> bool:

@@ -13,17 +13,14 @@ from typing import Any
 import click
 
 from keras_preempt.checkpoint import incarnations, save_request
-from keras_preempt.checkpoint.commit import read_manifest
-from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, NotFound, one_line
+from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, one_line
 from keras_preempt.checkpoint.layout import (
     RUN,
     SAVE_REQUEST,
-    attempt_directory,
-    is_attempt,
-    parse_step,
     step_directory,
     step_of,
 )
+from keras_preempt.checkpoint.run_directory import manifests_in
 from keras_preempt.checkpoint.save_request import SaveRequest
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
@@ -214,15 +211,13 @@ class _Job:
 
     def look_for_untold(self) -> None:
         """Looks for the checkpoint that was asked for, if no event tells of it: a log may be unwritable."""
-        for folder in () if self.saved or self.failed or not self.taken else self.store.children(""):
-            if (step := parse_step(folder)) is None or folder in self._there:
-                continue
-            for attempt in filter(is_attempt, self.store.children(folder)):
-                with contextlib.suppress(NotFound, CorruptCheckpoint):
-                    manifest = read_manifest(self.store, attempt_directory(step, attempt))
-                    if (manifest.incarnation, manifest.kind) == (self.number, "requested"):
-                        self.saved, self.also = f"{folder}/{attempt}", " It could not write its events."
-                        return
+        if self.saved or self.failed or not self.taken:
+            return
+        new = [folder for folder in self.store.children("") if folder not in self._there]
+        for directory, manifest in manifests_in(self.store, new):
+            if (manifest.incarnation, manifest.kind) == (self.number, "requested"):
+                self.saved, self.also = directory, " It could not write its events."
+                return
 
     def failure(self, timeout: float) -> click.ClickException:
         """What to say where nothing was saved."""

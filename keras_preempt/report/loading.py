@@ -7,16 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.commit import read_manifest
-from keras_preempt.checkpoint.errors import (
-    CheckpointError,
-    CorruptCheckpoint,
-    NotFound,
-    UnsafeName,
-    UnsupportedFormat,
-)
-from keras_preempt.checkpoint.layout import attempt_directory, is_attempt, parse_step
-from keras_preempt.checkpoint.run_directory import read_run
+from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
+from keras_preempt.checkpoint.layout import parse_step
+from keras_preempt.checkpoint.run_directory import manifests_in, read_run
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import this_process
 from keras_preempt.process.words import counted
@@ -103,30 +96,21 @@ class Looks:
 def _untold(store: Store, told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the events that committed checkpoints stand for, where no worker has told that they were committed."""
     steps = {event.get("step") for event in told if event["event"] == "commit"}
-    found = []
-    for folder in store.children(""):
-        step = parse_step(folder)
-        if step is None or step in steps:
-            continue
-        for attempt in filter(is_attempt, store.children(folder)):
-            try:
-                manifest = read_manifest(store, attempt_directory(step, attempt))
-            except (NotFound, CorruptCheckpoint, UnsupportedFormat, UnsafeName):  # `inspect` says more.
-                continue
-            for kind in ("commit", "finish") if manifest.finished else ("commit",):
-                found += [
-                    {
-                        "event": kind,
-                        "time": manifest.created_at,
-                        "member": part.member,
-                        "incarnation": manifest.incarnation,
-                        "step": step,
-                        "attempt": attempt,
-                        "missing": list(manifest.missing),
-                    }
-                    for part in manifest.parts
-                ]
-    return found
+    untold = [folder for folder in store.children("") if parse_step(folder) not in steps]
+    return [
+        {
+            "event": kind,
+            "time": manifest.created_at,
+            "member": part.member,
+            "incarnation": manifest.incarnation,
+            "step": manifest.step,
+            "attempt": manifest.attempt,
+            "missing": list(manifest.missing),
+        }
+        for _, manifest in manifests_in(store, untold)
+        for kind in (("commit", "finish") if manifest.finished else ("commit",))
+        for part in manifest.parts
+    ]
 
 
 def _silent(store: Store, told: list[dict[str, object]]) -> list[str]:

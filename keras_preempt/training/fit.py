@@ -160,9 +160,7 @@ class Fit:
     def training_ends(self) -> None:
         """Training is over and saved: ends what was started."""
         self._session.nothing_to_train()
-        if (
-            self._milestones.awaits_step
-        ):  # No step was left either, after which earlier starts are tidied up after.
+        if self._milestones.awaits_step:  # No step was left either.
             self._saves.after_start(True)
         several_fits.leave_notices(self.runtime.notices)
         self._status.finished = self._saves.fenced is None

@@ -122,8 +122,7 @@ class Saves:
                 content = content or self._session.capture(position)
                 prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began, gone=gone)
             except Exception as error:  # Such as pieces that are lost: trying again brings nobody back.
-                self._not_begun(position, error, captured_at)
-                return self._ended(Saved(None, time.time() - began))
+                return self._not_begun(position, error, began, captured_at)
             # What it waits for others says nothing about how long it takes to write everything: pace forgets it.
             saved = self._ended(
                 self._saver.write(prepared, given_up, on_written=self._pace.saved, alone=alone)
@@ -171,9 +170,7 @@ class Saves:
         try:
             prepared = self._prepared(plan, position, began)
         except Exception as error:
-            self._not_begun(position, error, captured_at)
-            self._ended(Saved(None, time.time() - began))
-            return time.time() - began
+            return self._not_begun(position, error, began, captured_at).seconds
         watch, waits = InBackground(), threading.Event()
         self._watch, self._awaited = watch, waits
         written: list[float] = []
@@ -209,7 +206,7 @@ class Saves:
             logger.warning("Training waits for the save at step %s: no memory for a copy.", position.step)
             return self._saver.prepare(plan, position, content, copy=False, began_at=began)
 
-    def _not_begun(self, position: Position, error: Exception, captured_at: float) -> None:
+    def _not_begun(self, position: Position, error: Exception, began: float, captured_at: float) -> Saved:
         """This worker has nothing to write, whatever the others do: a failed save, and not the end of training.
 
         Raises:
@@ -220,6 +217,7 @@ class Saves:
         self._saver.skip()
         tell_not_saved(position.step, error)
         self.on_saved(captured_at, None)
+        return self._ended(Saved(None, time.time() - began))
 
     def scheduled(self, position: Position) -> None:
         """Makes the save that the schedule asks for at this boundary, if it does; every worker calls this."""
