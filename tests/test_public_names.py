@@ -13,6 +13,7 @@ import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
@@ -107,6 +108,23 @@ def test_every_argument_says_what_it_takes() -> None:
         if inspect.isclass(public) and not issubclass(public, BaseException):
             annotations = inspect.get_annotations(public.__init__)
             assert "object" not in annotations.values(), f"{name}: {annotations}"
+
+
+@pytest.mark.parametrize("module", RELEASE_0_1_0)
+def test_every_public_name_is_documented(module: str) -> None:
+    """Ruff asks for no docstring: inside the package a name may say enough. To users, each name is explained."""
+    public = importlib.import_module(module)
+    bare = []
+    for name in set(public.__all__) - {"__version__"}:
+        each = getattr(public, name)
+        if not callable(each):
+            continue
+        bases = [base for base in getattr(each, "__mro__", ()) if base.__module__.startswith("keras_preempt")]
+        own = {key: value for base in bases for key, value in vars(base).items() if not key.startswith("_")}
+        methods = [key for key, value in own.items() if isinstance(value, (property, FunctionType))]
+        bare += [name] * (not inspect.getdoc(each))
+        bare += [f"{name}.{key}" for key in methods if not inspect.getdoc(getattr(each, key))]
+    assert bare == []
 
 
 PASSED = {
