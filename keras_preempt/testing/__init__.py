@@ -43,20 +43,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DrillDifference": "keras_preempt.testing.drills.verdict",
-    "DrillFit": "keras_preempt.testing.drills.verdict",
-    "DrillParting": "keras_preempt.testing.drills.verdict",
-    "DrillPreemption": "keras_preempt.testing.drills.verdict",
-    "DrillVerdict": "keras_preempt.testing.drills.verdict",
-    "FAULT_KINDS": "keras_preempt.testing.gcs.faults",
-    "FakeGcs": "keras_preempt.testing.gcs.fake",
-    "FakeMetadata": "keras_preempt.testing.metadata.fake",
-    "Faults": "keras_preempt.testing.gcs.faults",
-    "METADATA_FAULTS": "keras_preempt.testing.metadata.faults",
-    "MetadataRequest": "keras_preempt.testing.metadata.wire",
-    "ObjectSummary": "keras_preempt.testing.gcs.objects",
-    "Request": "keras_preempt.testing.gcs.wire",
-    "drill": "keras_preempt.testing.drills.running",
+    "FAULT_KINDS": "gcs.faults",
+    "FakeGcs": "gcs.fake",
+    "FakeMetadata": "metadata.fake",
+    "Faults": "gcs.faults",
+    "METADATA_FAULTS": "metadata.faults",
+    "MetadataRequest": "metadata.wire",
+    "ObjectSummary": "gcs.objects",
+    "Request": "gcs.wire",
+    "drill": "drills.running",
 }
 
 
@@ -66,6 +61,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     # On first use, so that `python -m keras_preempt.testing.gcs.fake` does not find itself imported already.
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'keras_preempt.testing' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"keras_preempt.testing.{_HOMES.get(name, 'drills.verdict')}"), name)

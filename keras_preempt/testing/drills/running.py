@@ -5,7 +5,6 @@ The command runs in a process of its own, and its JSON is the contract: nothing 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal as signals
@@ -13,23 +12,19 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from keras_preempt.process import environment as variables
-from keras_preempt.testing.drills.called import described
+from keras_preempt.testing.drills import child
 from keras_preempt.testing.drills.verdict import DrillVerdict, from_json
 
-_TOLD = 64 << 10
-"""The most bytes of output that a verdict holds."""
-
-_BETWEEN = 60.0
-"""Seconds beside the timeout that a start may take: for its processes to end, and for comparing."""
-
-_ENDING = 60.0
-"""Seconds that the command has to end its workers and remove its files when it is told to stop."""
-
+_LONGEST_OUTPUT = 64 << 10  # bytes of output that a verdict holds
+_BETWEEN = (
+    60.0  # seconds beside the timeout that a start may take: for its processes to end, and for comparing
+)
+_ENDING = 60.0  # seconds that the command has to end its workers and remove its files when it is told to stop
 _USAGE = 2
 
 
@@ -56,7 +51,7 @@ def drill(
 ) -> DrillVerdict:
     """Trains undisturbed, then with real preemptions, and compares the results bit by bit.
 
-    The same as ``keras-preempt drill``, for tests; docs/drill.md says what is asked of a script and what the options
+    The same as ``keras-preempt drill``, for tests; docs/drill.md says what a script has to do and what the options
     mean. Everything that was started has ended when this returns or raises, also at Ctrl-C, and with this process.
     With pytest, the fixture `preemption_drill` does the same, and keeps the log in the test's `tmp_path`.
 
@@ -103,157 +98,110 @@ def drill(
             "Expected drill to be called by a test. Received: a call in a worker that a drill has started. Call it "
             "below `if __name__ == '__main__':`, or in another module than the function that is drilled."
         )
-    command = _command(target, arguments)
     moments = [at] if isinstance(at, str) else list(at)
-    options = _options(
-        workers=workers,
-        preempt=preempt,
-        at=moments,
-        signal=signal,
-        kill=kill,
-        grace=grace,
-        save_every=save_every,
-        gcs_faults=gcs_faults,
-        isolate=isolate,
-        twice=twice,
-        seed=seed,
-        timeout=timeout,
-        keep=None if keep is None else os.fspath(keep),
-        restart_code=restart_codes,
-    )
-    count = len(moments) + (preempt or (0 if moments else 1))
-    limit = (count + 2 + twice) * (timeout + _BETWEEN)
+    kept = None if keep is None else os.fspath(keep)
+    options = {
+        **{
+            "workers": workers,
+            "preempt": preempt,
+            "at": moments,
+            "signal": signal,
+            "kill": kill,
+            "grace": grace,
+        },
+        **{
+            "save-every": save_every,
+            "gcs-faults": gcs_faults,
+            "isolate": isolate,
+            "twice": twice,
+            "seed": seed,
+        },
+        **{"timeout": timeout, "keep": kept, "restart-code": restart_codes},
+    }
+    line = [sys.executable, "-m", child.__name__, "command", str(os.getpid()), "drill", "--json"]
+    for name, value in options.items():
+        if isinstance(value, bool):
+            line += [f"--{name}"] * value
+        elif isinstance(value, (list, tuple)):
+            line += [word for each in value for word in (f"--{name}", str(each))]
+        elif value is not None:
+            line += [f"--{name}", str(value)]
+    line += ["--", *_command(target, arguments)]
+    starts = len(moments) + (preempt or (0 if moments else 1)) + 2 + twice
     file = None if log is None else Path(log).absolute()
-    with _output(file) as output:
-        told, status = _run(
-            ["drill", "--json", *options, "--", *command], _all(environment), cwd, output, limit
-        )
-        said = _end_of(output)
-    if status == _USAGE:
-        raise ValueError(said.strip().removeprefix("Error: "))
     try:
-        verdict = json.loads(told)
+        output: IO[bytes] = tempfile.TemporaryFile() if file is None else file.open("w+b")  # noqa: SIM115
+    except OSError as error:
+        raise ValueError(
+            f"Expected log to be a file that can be written. Received: {str(file)!r} ({error.strerror})."
+        ) from None
+    with output, tempfile.TemporaryFile() as answer:
+        process = subprocess.Popen(
+            line,
+            env=_environment(environment),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=answer,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C reaches this process, which ends the drill.
+        )
+        in_time = _wait(process, starts * (timeout + _BETWEEN))
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _LONGEST_OUTPUT))
+        end_of_output = output.read().decode(errors="replace")
+        answer.seek(0)
+        text = answer.read().decode()
+    if not in_time:
+        raise TimeoutError(
+            f"Expected the drill to end within {starts * (timeout + _BETWEEN):.0f} s. Received: one that went on, and "
+            f"was ended. The end of its output:\n{end_of_output}"
+        )
+    if process.returncode == _USAGE:
+        raise ValueError(end_of_output.strip().removeprefix("Error: "))
+    try:
+        verdict = json.loads(text)
     except ValueError:
         raise RuntimeError(
-            f"Expected a verdict of keras-preempt drill. Received: exit status {status} and {told[:200]!r}. The end of "
-            f"its output:\n{said}"
+            f"Expected a verdict of keras-preempt drill. Received: exit status {process.returncode} and "
+            f"{text[:200]!r}. The end of its output:\n{end_of_output}"
         ) from None
-    return from_json(verdict, said, file, None if keep is None else os.fspath(keep))
+    return from_json(verdict, end_of_output, file, kept)
 
 
 def _command(target: object, arguments: Sequence[Any]) -> list[str]:
     if callable(target):
-        wanted = {**described(target), "arguments": list(arguments)}
-        try:
-            return [
-                sys.executable,
-                "-m",
-                "keras_preempt.testing.drills.called",
-                json.dumps(wanted, allow_nan=False),
-            ]
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"Expected arguments for the function that JSON can hold. Received: {arguments!r} ({error}). Hand over "
-                "numbers, text, lists and dictionaries, and make the rest from them in the function."
-            ) from None
-    words = [argument if isinstance(argument, str) else str(argument) for argument in arguments]
+        return child.call_command(target, arguments)
+    words = [str(argument) for argument in arguments]
     if isinstance(target, (str, os.PathLike)):
         return [sys.executable, os.fspath(target), *words]
-    if (
-        isinstance(target, Sequence)
-        and target
-        and all(isinstance(word, (str, os.PathLike)) for word in target)
-    ):
+    of_words = isinstance(target, Sequence) and all(isinstance(word, (str, os.PathLike)) for word in target)
+    if isinstance(target, Sequence) and target and of_words:
         return [*(str(os.fspath(word)) for word in target), *words]
     raise ValueError(
         f"Expected the path of a script, a command as a list of words, or a function. Received: {target!r}."
     )
 
 
-def _options(**values: Any) -> list[str]:
-    found: list[str] = []
-    for name, value in values.items():
-        option = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            found += [option] if value else []
-        elif isinstance(value, (list, tuple)):
-            found += [word for each in value for word in (option, str(each))]
-        elif value is not None:
-            found += [option, str(value)]
-    return found
-
-
-def _all(extra: Mapping[str, str | None] | None) -> dict[str, str]:
+def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
     """This process's environment with changes, in which the same package is found."""
-    found: dict[str, str | None] = {**os.environ, **(extra or {})}
+    found: dict[str, str | None] = {**os.environ, **(changes or {})}
     home = str(Path(__file__).parents[3])
     if home not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         found["PYTHONPATH"] = os.pathsep.join(filter(None, [home, found.get("PYTHONPATH")]))
     return {name: value for name, value in found.items() if value is not None}
 
 
-@contextlib.contextmanager
-def _output(file: Path | None) -> Iterator[IO[bytes]]:
-    if file is None:
-        with tempfile.TemporaryFile() as output:
-            yield output
-        return
+def _wait(process: subprocess.Popen[bytes], limit: float) -> bool:
+    """Waits for the command, and ends it when time is up or an error comes; its workers end with it."""
     try:
-        output = file.open("w+b")
-    except OSError as error:
-        raise ValueError(
-            f"Expected log to be a file that can be written. Received: {str(file)!r} ({error.strerror})."
-        ) from None
-    with output:
-        yield output
-
-
-def _end_of(output: IO[bytes]) -> str:
-    size = output.seek(0, os.SEEK_END)
-    output.seek(max(0, size - _TOLD))
-    return output.read().decode(errors="replace")
-
-
-def _run(
-    arguments: list[str],
-    environment: Mapping[str, str],
-    cwd: str | os.PathLike[str] | None,
-    output: IO[bytes],
-    limit: float,
-) -> tuple[str, int]:
-    """Runs the command; returns its standard output and its exit status."""
-    kept = [sys.executable, "-m", "keras_preempt.testing.drills.kept", str(os.getpid())]
-    with tempfile.TemporaryFile() as told:
-        process = subprocess.Popen(
-            [*kept, *arguments],
-            env=environment,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=told,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C reaches this process, which ends the drill.
-        )
-        try:
-            process.wait(limit)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            raise TimeoutError(
-                f"Expected the drill to end within {limit:.0f} s. Received: one that went on, and was ended. The end "
-                f"of its output:\n{_end_of(output)}"
-            ) from None
-        finally:
-            _end(process)
-        told.seek(0)
-        return told.read().decode(), process.returncode
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the command, which ends its workers; they end with it even if it is killed."""
-    if process.poll() is not None:
-        return
-    process.send_signal(signals.SIGTERM)
-    try:
-        process.wait(_ENDING)
+        process.wait(limit)
+        return True
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        return False
+    finally:
+        if process.poll() is None:
+            process.send_signal(signals.SIGTERM)
+            try:
+                process.wait(_ENDING)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from keras_preempt.process.words import counted
-
-_Record = TypeVar("_Record")
 
 _NAMED = 3  # tensors in one line
 
@@ -40,7 +38,7 @@ class DrillPreemption:
     """One preemption of the drill.
 
     Attributes:
-        worker: Which worker was struck.
+        worker: Which worker got the signal.
         step: Before which training step, counted from 0 over all fits.
         fit: In which fit, from 1.
         moment: "step", "validation", "saving" or "leaving".
@@ -114,7 +112,7 @@ class DrillVerdict:
         does_not_decide: Differences that do not count, in words.
         first_different_step: Where the runs part; None if no recorded step differs.
         likely_causes: Why they are likely to differ, in words.
-        uncovered: What the verdict does not speak for, in words.
+        uncovered: What the verdict does not cover, in words.
         output: The end of what the drill and its workers have printed.
         log: The file with all of it; None if none was asked for.
         kept: Where the checkpoints of both runs are; None if they were not kept.
@@ -178,30 +176,24 @@ class DrillVerdict:
         return f"different: {differing}{since}; {where}"
 
 
-def from_json(told: Mapping[str, Any], output: str, log: Path | None, kept: str | None) -> DrillVerdict:
-    """Returns the verdict that the command has told. Fields of later versions are left out.
+_RECORDS: dict[str, type[Any]] = {
+    "fits": DrillFit,
+    "preemptions": DrillPreemption,
+    "tensors_different": DrillDifference,
+    "first_different_step": DrillParting,
+}
 
-    Args:
-        told: Its JSON.
-        output: The end of what it has printed beside that.
-        log: The file with all of that.
-        kept: Where the checkpoints are.
-    """
-    parting = told["first_different_step"]
-    values = {each.name: _plain(told[each.name]) for each in fields(DrillVerdict) if each.name in told}
-    values.update(
-        fits=tuple(_record(DrillFit, each) for each in told["fits"]),
-        preemptions=tuple(_record(DrillPreemption, each) for each in told["preemptions"]),
-        tensors_different=tuple(_record(DrillDifference, each) for each in told["tensors_different"]),
-        first_different_step=None if parting is None else _record(DrillParting, parting),
-    )
+
+def from_json(document: Mapping[str, Any], output: str, log: Path | None, kept: str | None) -> DrillVerdict:
+    """Returns the verdict that the command has printed. Fields of later versions are left out."""
+    names = [each.name for each in fields(DrillVerdict) if each.name in document]
+    values = {name: _read(document[name], _RECORDS.get(name)) for name in names}
     return DrillVerdict(**values, output=output, log=log, kept=kept)
 
 
-def _record(kind: type[_Record], told: Mapping[str, Any]) -> _Record:
-    names = (each.name for each in fields(kind))  # type: ignore[arg-type]
-    return kind(**{name: _plain(told[name]) for name in names})
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _read(value: Any, record: type[Any] | None = None) -> Any:
+    if isinstance(value, list):
+        return tuple(_read(each, record) for each in value)
+    if isinstance(value, dict) and record is not None:
+        return record(**{each.name: _read(value[each.name]) for each in fields(record)})
+    return value
