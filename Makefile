@@ -60,7 +60,7 @@ chaos: $(READY) ## Run all tests that make test leaves out: long campaigns, furt
 slurm: $(READY) ## Run examples/slurm under a real Slurm, started for it (minutes; needs slurm-wlm and munge)
 	PATH="$$PATH:/usr/sbin" $(BIN)/python -m tests.slurm.verify $(PYTEST_ARGS)
 
-bench: $(READY) ## Run all benchmarks, print the ratios, write docs/performance.md (30 minutes; QUICK=1: small, as tests)
+bench: $(READY) ## Run all benchmarks, print the ratios, write benchmarks/figures.md (30 minutes; QUICK=1: small, as tests)
 ifdef QUICK
 	$(BIN)/python -m pytest -m bench $(PYTEST_ARGS)
 else
@@ -78,6 +78,7 @@ docs-check: $(READY) ## Check that the generated documentation is current, and t
 	$(BIN)/python docs/gallery_table.py --check
 	$(BIN)/python docs/cost.py --check
 	$(BIN)/python docs/events_table.py --check
+	$(BIN)/python docs/ratios_table.py --check
 	$(BIN)/python docs/alignment_picture.py --check
 	$(BIN)/python docs/rooms_picture.py --check
 	$(BIN)/python docs/timeline_picture.py --check

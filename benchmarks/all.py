@@ -1,8 +1,8 @@
-"""Runs every benchmark, prints all ratios in one table, and writes these and the figures of docs/performance.md.
+"""Runs every benchmark, prints all ratios in one table, and writes these and the figures into benchmarks/figures.md.
 
-With --jax these are the benchmarks on JAX, which have parts of the page of their own. The output of
-each benchmark is shown as it comes. One that misses its aim or fails is named, and the others still run; the exit
-status is then 1.
+The summary of docs/performance.md is written from that page. With --jax these are the benchmarks on JAX, which have
+parts of the page of their own. The output of each benchmark is shown as it comes. One that misses its aim or fails is
+named, and the others still run; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ sys.path.insert(0, str(HERE.parent / "docs"))
 
 from generated import replaced  # noqa: E402
 
-PAGE = HERE.parent / "docs" / "performance.md"
+PAGE = HERE / "figures.md"
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,7 @@ def write_page(part: Part, ratios: str, figures: str) -> None:
     """Writes the ratios and the figures of a part of the page."""
     for what, content in (("ratios", ratios), ("figures", figures)):
         PAGE.write_text(replaced(PAGE, *part.marks(what), content), encoding="utf-8")
+    subprocess.run([sys.executable, str(HERE.parent / "docs" / "ratios_table.py")], check=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

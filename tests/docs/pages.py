@@ -28,6 +28,7 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "benchmarks" / "figures.md",
     *sorted((ROOT / "examples").glob("*/README.md")),  # The site has them, too: pages link to them.
 ]
 
