@@ -17,14 +17,14 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint.documents import FORMAT
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, TooLarge, UnsupportedFormat, one_line
 from keras_preempt.checkpoint.fields import loads
 from keras_preempt.checkpoint.layout import EVENTS
-from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.storage.store import LineSink, Store
 from keras_preempt.process import this_process
 from keras_preempt.process.words import counted
 from keras_preempt.report.clocks import in_order
@@ -40,7 +40,6 @@ LARGEST = 64 << 20
 """The most bytes of one file of events that are read."""
 
 
-# A launcher's log has no worker. Of a bucket, whose objects cannot grow, the last group counts the segments of a log.
 _LOG = re.compile(r"([0-9]{5,9})\.(?:launcher|w([0-9]{5,9})(?:-([0-9]{4,9}))?)\.jsonl")
 
 _MOST_UNAVAILABLE = 3
@@ -50,18 +49,6 @@ MOST_KEPT = 4 << 20
 
 MOST_MARKS = 256
 """Marks that an event tells at most; of more, every second one is left out."""
-
-
-class LineSink(Protocol):
-    """A log that lines are appended to and that hands them to the operating system at once."""
-
-    def write(self, data: bytes, /) -> object:
-        """Appends `data`."""
-        ...
-
-    def close(self) -> None:
-        """Ends the log."""
-        ...
 
 
 class EventLog:
@@ -185,6 +172,23 @@ def launcher_log_name(incarnation: int) -> str:
     return f"{EVENTS}/{incarnation:05d}.launcher.jsonl"
 
 
+class LogName(NamedTuple):
+    """Whose log it is: a worker's (in a bucket, whose objects cannot grow, one segment of it), or the launcher's."""
+
+    incarnation: int
+    member: int | None
+    segment: int | None
+
+
+def parse_log_name(name: str) -> LogName | None:
+    """Returns what the name of a file of events says; None if it is not one."""
+    if (log := _LOG.fullmatch(name)) is None:
+        return None
+    return LogName(
+        int(log[1]), None if log[2] is None else int(log[2]), None if log[3] is None else int(log[3])
+    )
+
+
 def read(
     store: Store, on_gap: Callable[[str], None] | None = None, kept: dict[str, bytes] | None = None
 ) -> list[dict[str, Any]]:
@@ -212,8 +216,7 @@ def read(
     segments: defaultdict[str, list[int]] = defaultdict(list)
     known = {} if kept is None else kept
     for name in store.children(EVENTS):
-        log = _LOG.fullmatch(name)
-        if log is None:
+        if (log := parse_log_name(name)) is None:
             continue
         try:
             data = known[name] if name in known else store.read(f"{EVENTS}/{name}", limit=LARGEST)
@@ -225,14 +228,14 @@ def read(
                 raise
             tell(f"{EVENTS}/{name} cannot be read: {one_line(str(error))}")
             continue
-        if log[2] is None or log[3] is not None:  # A launcher's, or a segment: written at once.
+        if log.member is None or log.segment is not None:  # Written at once.
             known[name] = data
-        if log[3] is not None:
-            segments[f"{log[1]}.w{log[2]}"].append(int(log[3]))
-        order = (int(log[1]), int(log[2] or 0), int(log[3] or 0))
+        if log.segment is not None:
+            segments[f"{log.incarnation:05d}.w{log.member:05d}"].append(log.segment)
+        member = {} if log.member is None else {"member": log.member}
         for number, event in enumerate(parse(name, data, tell)):
-            member = {} if log[2] is None else {"member": order[1]}
-            found.append(((event["time"], *order, number), {**event, "incarnation": order[0], **member}))
+            order = (event["time"], log.incarnation, log.member or 0, log.segment or 0, number)
+            found.append((order, {**event, "incarnation": log.incarnation, **member}))
     for start, numbers in segments.items():
         missing = max(numbers) - len(numbers)
         if missing > 0:

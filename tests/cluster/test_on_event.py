@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from keras_preempt import Event, Preempted, TerminationConfig
-from keras_preempt.checkpoint import save_request
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import delivery
 from keras_preempt.report.event import ANY, SCHEMA
+from keras_preempt.training import requests
 from tests.cluster.handled_loop import eight_runs, sigterm
 from tests.cluster.small_fit import STEPS, Then, await_, fit
 
@@ -37,7 +37,7 @@ def test_every_event_of_a_job_comes_as_it_is_in_the_log_and_follows_the_schema(t
     directory = tmp_path / "run"
 
     def ask() -> None:
-        save_request.make(open_store(directory), 2, "here")
+        requests.make(open_store(directory), 2, "here")
         await_(lambda: any(event.kind == "requested" for event in told))
 
     fit(directory, on_event=told.append, save_every=2, strike=(0, 2))

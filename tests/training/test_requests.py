@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_preempt.agreement.alignment import Position
-from keras_preempt.checkpoint import save_request
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.storage.local import LocalStore
@@ -45,7 +44,7 @@ class Job:
 
     def ask(self) -> str:
         """Requests a save, and waits until that has called a round; returns the id of the request."""
-        asked, _ = save_request.make(self.store, 2, "here")
+        asked, _ = requests.make(self.store, 2, "here")
         with self.news:
             assert self.news.wait_for(lambda: self.calls > 0, PATIENCE)
         return asked.id
@@ -100,7 +99,7 @@ def test_a_request_calls_a_round_whose_save_answers_it_and_none_of_an_earlier_st
 def test_it_is_called_again_when_nothing_came_of_the_round_and_no_agreement_in_several_is_answered_as_that(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "_AGAIN", 0.01)
+    monkeypatch.setattr(requests, "_RETRY_SECONDS", 0.01)
     job.ask()
     with job.news:
         assert job.news.wait_for(lambda: job.calls > 10, PATIENCE)
@@ -112,7 +111,7 @@ def test_it_is_called_again_when_nothing_came_of_the_round_and_no_agreement_in_s
 
 
 def test_it_is_not_called_again_while_its_save_is_written(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_AGAIN", 0.001)
+    monkeypatch.setattr(requests, "_RETRY_SECONDS", 0.001)
     job.ask()
     job.requests.captured()
     with job.news:
@@ -140,7 +139,7 @@ def test_the_end_of_the_fit_answers_what_is_still_asked(job: Job) -> None:
 
 
 def test_a_request_that_was_left_behind_for_an_earlier_start_is_removed_and_not_carried_out(job: Job) -> None:
-    save_request.make(job.store, 1, "here")
+    requests.make(job.store, 1, "here")
     await_gone(job.store)
     assert (job.told, job.calls) == ([], 0)
     job.ask()
@@ -148,10 +147,10 @@ def test_a_request_that_was_left_behind_for_an_earlier_start_is_removed_and_not_
 
 
 def test_a_request_to_a_later_start_is_left_to_that_one(job: Job) -> None:
-    made, _ = save_request.make(job.store, 3, "here")
+    made, _ = requests.make(job.store, 3, "here")
     job.requests.stop("over")
     job.requests._look()
-    assert save_request.read(job.store) == made
+    assert requests.read(job.store) == made
     assert job.told == []
 
 

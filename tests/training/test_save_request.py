@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from keras_preempt.checkpoint import documents, save_request
+from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
 from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.training import requests
+from tests.checkpoint.builders import new_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return new_store(tmp_path)
 
 
 def test_a_request_is_joined_while_it_stands_and_makes_way_in_the_next_start(store: LocalStore) -> None:
-    assert save_request.read(store) is None
-    made, own = save_request.make(store, 3, "here")
+    assert requests.read(store) is None
+    made, own = requests.make(store, 3, "here")
     assert own
     assert (made.incarnation, made.asked_from) == (3, "here")
-    assert save_request.make(store, 3, "there") == (made, False)
-    assert save_request.read(store) == made
-    new, own = save_request.make(store, 4, "here")
+    assert requests.make(store, 3, "there") == (made, False)
+    assert requests.read(store) == made
+    new, own = requests.make(store, 4, "here")
     assert own
-    assert save_request.read(store) == new != made
+    assert requests.read(store) == new != made
 
 
 def test_only_the_request_that_is_meant_is_removed(store: LocalStore) -> None:
-    made, _ = save_request.make(store, 3, "here")
-    assert not save_request.remove(store, replace(made, id="another"))
-    assert save_request.remove(store, made)
-    assert not save_request.remove(store, made)
-    assert save_request.read(store) is None
+    made, _ = requests.make(store, 3, "here")
+    assert not requests.remove(store, replace(made, id="another"))
+    assert requests.remove(store, made)
+    assert not requests.remove(store, made)
+    assert requests.read(store) is None
 
 
 @pytest.mark.parametrize(
@@ -51,7 +59,7 @@ def test_a_foreign_file_of_that_name_is_no_request_and_stays(
 ) -> None:
     (store.path / SAVE_REQUEST).write_bytes(data)
     with pytest.raises(error):
-        save_request.read(store)
+        requests.read(store)
     with pytest.raises(error):
-        save_request.make(store, 1, "here")
+        requests.make(store, 1, "here")
     assert (store.path / SAVE_REQUEST).read_bytes() == data
