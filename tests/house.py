@@ -22,6 +22,7 @@ ROOMS: dict[tuple[str, ...], str] = {
     ("cli",): "the commands",
     ("cluster",): "worker processes: start and restart them, describe them to TensorFlow and JAX",
     ("callback", "handler"): "the two entry points: `fit`, and custom training loops",
+    ("drilled",): "what a drill does in a training process, behind one hook",
     ("training",): "one fit or loop in one process: begin, pass a boundary, save, leave",
     ("state",): "what training consists of, captured and restored",
     ("report",): "what happened: events, accounting, progress, TensorBoard, the page",

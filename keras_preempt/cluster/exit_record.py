@@ -14,6 +14,7 @@ from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.cluster.status import read_fit
+from keras_preempt.drilled.entry import record_name
 from keras_preempt.process.environment import DRILL_RECORD
 from keras_preempt.report import events
 
@@ -63,9 +64,6 @@ def recorded_steps(environment: Mapping[str, str | None], incarnation: int) -> C
     def steps(member: int) -> int | None:
         if not folder:
             return None
-        # In a drill only: it brings NumPy with it, for which `keras-preempt run` should not have to wait.
-        from keras_preempt.training.step_record import record_name
-
         try:
             lines = (Path(folder) / record_name(incarnation, member)).read_bytes().splitlines()
         except OSError:

@@ -32,11 +32,11 @@ DIRECTORY = "KERAS_PREEMPT_DIRECTORY"
 
 DRILL = "KERAS_PREEMPT_DRILL"
 """JSON ``{"member": m, "step": s}``: member m sends itself a real SIGTERM right before it starts step s. See
-``drill.Drill`` for the other moments and signals."""
+``drilled.rehearsal.Drill`` for the other moments and signals."""
 
 DRILL_DIRECTORY = "KERAS_PREEMPT_DRILL_DIRECTORY"
 """Each directory of a ``PreemptionCallback`` is replaced by one of its own below this one; set by the drill. See
-``drill_place``."""
+``drilled/entry.py``."""
 
 DRILL_RECORD = "KERAS_PREEMPT_DRILL_RECORD"
 """Directory in which each worker records every step with sums over its state, so that a drill can tell from which

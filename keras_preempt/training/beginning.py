@@ -36,7 +36,6 @@ from keras_preempt.training.participant import Ending, Participant, described
 from keras_preempt.training.peers import Peers
 from keras_preempt.training.promise import Promise
 from keras_preempt.training.reading_ahead import reading_ahead
-from keras_preempt.training.rehearsal import Rehearsal
 from keras_preempt.training.resuming import resumed_from
 from keras_preempt.training.saver import Saver
 from keras_preempt.training.saves import Saves
@@ -302,9 +301,9 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
     elif before:
         logger.info("%s", before.rstrip())
     reached.stage = LOOKING
-    rehearsal = Rehearsal.from_environment(here.member, store.key, session, saves, runtime)
-    ending.add(rehearsal.close)
-    if rehearsal.needs_every_boundary:
+    hook = found.options.hook(here.member, store.key, session, saves, runtime)
+    ending.add(hook.close)
+    if hook.every_boundary:
         runtime.every_boundary = runtime.attention = True
     beginning = session.position(running.initial_epoch, "epoch", 0)
     milestones.ready(beginning, running.epochs, found.options.schedule.ahead(session.steps_per_execution))
@@ -318,7 +317,7 @@ def _resume(found: _Found, agreed: _Agreed, reached: Reached, began: float) -> F
         participant,
         session,
         saves,
-        rehearsal,
+        hook,
         milestones,
         points,
         found.bar,

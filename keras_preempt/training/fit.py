@@ -24,8 +24,8 @@ from keras_preempt.report.tensorboard import Points
 from keras_preempt.state.callback_cure import cure
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.training import leaving, several_fits
+from keras_preempt.training.hook import Hook
 from keras_preempt.training.participant import Participant
-from keras_preempt.training.rehearsal import Rehearsal
 from keras_preempt.training.resuming import ResumedFrom
 from keras_preempt.training.save_content import Saved
 from keras_preempt.training.saves import Saves
@@ -43,7 +43,7 @@ class Fit:
         participant: This process among those that train together.
         session: The training state.
         saves: Its saves.
-        rehearsal: What a drill does to it.
+        hook: What else looks at its boundaries.
         milestones: How far it has come, for the events.
         points: The same for TensorBoard.
         bar: The progress bar of Keras.
@@ -63,7 +63,7 @@ class Fit:
         participant: Participant,
         session: Session,
         saves: Saves,
-        rehearsal: Rehearsal,
+        hook: Hook,
         milestones: Milestones,
         points: Points,
         bar: ProgressBar,
@@ -80,7 +80,7 @@ class Fit:
         self._session = session
         self.step_ended = session.steps.ended.append
         self._saves = saves
-        self._rehearsal = rehearsal
+        self._hook = hook
         self._milestones = milestones
         self._points = points
         self._bar = bar
@@ -90,7 +90,7 @@ class Fit:
         self._interrupted = False  # By the plan under which the end is saved.
         self._snapshots = session.snapshot_taker()
         if resumed is not None:
-            participant.explain = functools.partial(_explain, session.callbacks, rehearsal)
+            participant.explain = functools.partial(_explain, session.callbacks, hook)
         self._look_again(beginning)
 
     # -- The hooks of fit. Those of a step add one and test a flag; nothing else while nothing happens. ----
@@ -196,8 +196,8 @@ class Fit:
         if self._epoch_entered and self._epoch_entered == runtime.entered - 1:
             runtime.pace.paused(time.monotonic() - self._epoch_began)
         if runtime.every_boundary:
-            self._rehearsal.boundary(position, self.logs)
-            runtime.every_boundary = self._rehearsal.needs_every_boundary
+            self._hook.boundary(position, self.logs)
+            runtime.every_boundary = self._hook.every_boundary
         plan = runtime.boundary(position)
         if plan is None:
             self._saves.scheduled(position)
@@ -289,7 +289,7 @@ class Fit:
         position = self._session.arrive(epochs_done, "end", 0)
         if self._milestones.passed(position):
             self._saves.after_start(False)
-        self._rehearsal.finish(position, self.logs)
+        self._hook.finish(position, self.logs)
         plan = self.runtime.finish(position)
         self._interrupted = plan is not None and plan.kind is Kind.INTERRUPTED
         propagation = self._participant.propagation
@@ -312,7 +312,7 @@ class Fit:
         self._participant.ending.end("its fit was left by an exception")
 
 
-def _explain(callbacks: CallbackStates, rehearsal: Rehearsal, error: BaseException) -> None:
+def _explain(callbacks: CallbackStates, hook: Hook, error: BaseException) -> None:
     """An error leaves a resumed fit: says so if it was raised in a callback whose state was not kept."""
     if missed := callbacks.missed_by(error):
         logger.error(
@@ -321,4 +321,4 @@ def _explain(callbacks: CallbackStates, rehearsal: Rehearsal, error: BaseExcepti
             ", ".join(missed),
             cure(missed),
         )
-        rehearsal.state_was_missed(missed)
+        hook.state_was_missed(missed)

@@ -180,28 +180,23 @@ class Hearing:
         else:
             logger.warning("%s was withdrawn: training continues, nothing is lost.", notice.reason)
 
-    def stand(self, at: Position | None) -> int:
-        """Gets ready for `heard_more_than`, before a notice is asked for; for drills.
+    def await_notice(self, ask: Callable[[], object], timeout: float, at: Position | None) -> bool:
+        """Calls `ask`, and waits at most `timeout` seconds for the notice that it leads to; returns whether it came.
 
-        Args:
-            at: The boundary that the main thread has entered and is about to look closer at, if it is what will wait:
-                a round that is called meanwhile stops it there, and not only at the next boundary. None elsewhere.
-
-        Returns:
-            How many notices have come so far.
+        `at` is the boundary that the main thread has entered and is about to look closer at, if it is what waits: a
+        round that is called meanwhile stops it there, and not only at the next boundary.
         """
-        with self._delegate.changed:
+        delegate = self._delegate
+        with delegate.changed:
             if at is not None:
-                self._delegate.member.held = at
-            return len(self.notices)
-
-    def heard_more_than(self, count: int, timeout: float, at: Position | None) -> bool:
-        """Waits until more notices than `count` have come, for at most `timeout` seconds; whether they have."""
-        with self._delegate.changed:
-            heard = self._delegate.changed.wait_for(lambda: len(self.notices) > count, timeout)
-            if not heard and at is not None:
-                self._delegate.member.held = None
-            return heard
+                delegate.member.held = at
+            before = len(self.notices)
+        ask()
+        with delegate.changed:
+            came = delegate.changed.wait_for(lambda: len(self.notices) > before, timeout)
+            if not came and at is not None:
+                delegate.member.held = None
+            return came
 
     @property
     def _standing(self) -> Standing:

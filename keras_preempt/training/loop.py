@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from keras_preempt.agreement.alignment import Kind, Plan, Position
@@ -22,8 +22,8 @@ from keras_preempt.process.words import counted
 from keras_preempt.report.delivery import OnEvent
 from keras_preempt.report.events import EventLog
 from keras_preempt.training import side_by_side
+from keras_preempt.training.hook import Hook
 from keras_preempt.training.participant import Ending, Participant
-from keras_preempt.training.rehearsal import Drill
 from keras_preempt.training.resuming import ResumedFrom
 
 logger = logging.getLogger("keras_preempt")
@@ -47,6 +47,7 @@ class Loop:
         checkpoints: What is saved.
         config: How notices arrive and how the process ends.
         on_event: Called with each event, in a thread.
+        make_hook: Given the number of this worker, returns what else looks at its boundaries.
 
     Attributes:
         number: How many loops this process has begun before and with this one.
@@ -66,6 +67,7 @@ class Loop:
         checkpoints: LoopCheckpoints,
         config: TerminationConfig,
         on_event: OnEvent | None = None,
+        make_hook: Callable[[int], Hook] = lambda member: Hook(),
     ) -> None:
         global _loops
         _loops += 1
@@ -97,8 +99,8 @@ class Loop:
             runtime.pace.to_save = checkpoints.size()
             runtime.at_risk = self._at_risk
             participant.start()
-            self._drill = Drill.from_environment(place.member)
-            if self._drill is not None or self._asks_tensorflow:
+            self._hook = make_hook(place.member)
+            if self._hook.every_boundary or self._asks_tensorflow:
                 runtime.every_boundary = runtime.attention = True
             runtime.pace.leave(runtime.entered)
             participant.status.began_training()
@@ -129,9 +131,9 @@ class Loop:
             return
         position = self._position()
         self._participant.listening.look_again()
-        if self._drill is not None and self._drill.strike(position):
-            self._drill = None
-            self.runtime.every_boundary = self._asks_tensorflow
+        if self.runtime.every_boundary:
+            self._hook.boundary(position)
+            self.runtime.every_boundary = self._hook.every_boundary or self._asks_tensorflow
         if self._asks_tensorflow:
             try:
                 backend().errors.check_preemption(None)

@@ -21,7 +21,7 @@ RECORDED = Path(__file__).with_name("recorded")
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits.py"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
 
-#: What happens to each start, as `keras_preempt.training.rehearsal.Drill` reads it.
+#: What happens to each start, as `keras_preempt.drilled.rehearsal.Drill` reads it.
 HAPPENS = (
     {"member": 0, "step": 70},
     {"member": 1, "step": 186, "kill": True},

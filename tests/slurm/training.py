@@ -11,8 +11,8 @@ import runpy
 import sys
 from pathlib import Path
 
+from keras_preempt.drilled import rehearsal
 from keras_preempt.process import environment
-from keras_preempt.training import rehearsal
 
 rehearsal.ARRIVAL = 180.0
 if restart := os.environ.get("SLURM_RESTART_COUNT"):

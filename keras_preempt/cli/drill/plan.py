@@ -133,8 +133,8 @@ class Target:
     """Where a moment lies.
 
     Attributes:
-        at: One of `keras_preempt.training.rehearsal.MOMENTS`.
-        step: See `keras_preempt.training.rehearsal.Drill`.
+        at: One of `keras_preempt.drilled.rehearsal.MOMENTS`.
+        step: See `keras_preempt.drilled.rehearsal.Drill`.
         batch: The batch of a validation.
     """
 
@@ -207,8 +207,8 @@ class Preemption:
     Attributes:
         member: The worker that gets it.
         step: The training step before which it comes, counted from 0 over the whole run; see
-            `keras_preempt.training.rehearsal.Drill` for other moments than "train".
-        at: One of `keras_preempt.training.rehearsal.MOMENTS`.
+            `keras_preempt.drilled.rehearsal.Drill` for other moments than "train".
+        at: One of `keras_preempt.drilled.rehearsal.MOMENTS`.
         batch: The batch of a validation.
         signal: The name of the signal that is the notice.
         kill: Whether SIGKILL is sent, without a notice, or after it at "leaving".

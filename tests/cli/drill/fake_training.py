@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -27,10 +28,10 @@ from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.drilled import entry
+from keras_preempt.drilled.rehearsal import Drill
+from keras_preempt.drilled.step_record import Begun, StepRecord
 from keras_preempt.report.events import EventLog, log_name
-from keras_preempt.training import drill_place
-from keras_preempt.training.rehearsal import Drill
-from keras_preempt.training.step_record import StepRecord
 
 TOTAL, VALIDATED_EVERY, VALIDATION_BATCHES = 20, 5, 4
 config = json.loads(os.environ.get("TF_CONFIG", '{"cluster": {"worker": [1]}, "task": {"index": 0}}'))
@@ -51,17 +52,14 @@ while fault == "waits" and launched and not terminated:
     signal.sigtimedwait([], 0.01)
 
 
-class Terminated:
-    """Where signals arrive, as `keras_preempt.training.rehearsal.Heard` wants it: all in the main thread."""
-
-    def stand(self, at: Position | None) -> int:
-        return len(terminated)
-
-    def heard_more_than(self, count: int, timeout: float, at: Position | None) -> bool:
-        end = time.monotonic() + timeout
-        while len(terminated) <= count and time.monotonic() < end:
-            signal.sigtimedwait([], 0.01)
-        return len(terminated) > count
+def await_notice(ask: Callable[[], object], timeout: float, at: Position | None) -> bool:
+    """As `keras_preempt.drilled.rehearsal.AwaitNotice`: all signals arrive in the main thread."""
+    before = len(terminated)
+    ask()
+    end = time.monotonic() + timeout
+    while len(terminated) <= before and time.monotonic() < end:
+        signal.sigtimedwait([], 0.01)
+    return len(terminated) > before
 
 
 def claimed(store: Store, launched: int) -> int:
@@ -76,7 +74,7 @@ def claimed(store: Store, launched: int) -> int:
 def fit(directory: str, number: int) -> None:
     """One fit of the script, from where it was left; does not return if it is preempted."""
     global events, first, incarnation, history, record, saves, saving, step, store, weights, counter, drill
-    place = str(drill_place.replaced(directory))
+    place = str(entry.replaced(directory))
     store = open_store(place if number == 1 else f"{place}/fit-{number:05d}")
     store.prepare()
     weights, counter, history, step = np.zeros(6, np.float32), np.array(member), [], 0
@@ -100,20 +98,21 @@ def fit(directory: str, number: int) -> None:
         member, lambda: {"model/weights": weights, "metrics/counter": counter}, weights.nbytes
     )
     assert record is not None
-    name = drill_place.fit_name(store.key)
+    name = entry.fit_name(store.key)
     record.begin(
-        step,
-        found[0].directory if found else "",
-        not doubt,
-        [doubt] if doubt else [],
-        os.environ.get("FAKE_UNSAVED", "").split(),
-        fit=name,
-        directory=drill_place.given(name),
-        condition=os.environ.get("FAKE_CONDITION", ""),
+        Begun(
+            step,
+            found[0].directory if found else "",
+            [doubt] if doubt else [],
+            os.environ.get("FAKE_UNSAVED", "").split(),
+            fit=name,
+            directory=entry.given(name),
+            condition=os.environ.get("FAKE_CONDITION", ""),
+        )
     )
     drill = Drill.from_environment(member, name) if fault != "deaf" else None
     if drill is not None:
-        drill.begin(lambda: saving, Terminated())
+        drill.begin(lambda: saving, await_notice)
     restored = time.monotonic()
     train(bool(found), name)
     trained = time.monotonic()
@@ -182,7 +181,7 @@ def boundary(phase: str, batch: int, name: str) -> bool:
     position = Position(0, phase, batch, step)
     record.boundary(position, {"loss": float(weights[0])})
     if drill is not None:
-        drill.strike(position, Terminated())
+        drill.strike(position, await_notice)
     elsewhere = (
         wanted["member"] not in (-1, member)
         and fault != "deaf"

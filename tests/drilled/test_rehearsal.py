@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,11 @@ from keras_preempt.checkpoint import failpoints
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.drill.comparison import find_parting
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
+from keras_preempt.drilled import entry, step_record
+from keras_preempt.drilled.entry import record_name
+from keras_preempt.drilled.rehearsal import HALF_WRITTEN, Drill
+from keras_preempt.drilled.step_record import Begun, StepRecord, digests
 from keras_preempt.process import environment
-from keras_preempt.training import drill_place, step_record
-from keras_preempt.training.rehearsal import HALF_WRITTEN, Drill
-from keras_preempt.training.step_record import StepRecord, digests, record_name
 from tests import fits
 from tests.cluster.noticed_fit import Model
 
@@ -159,14 +160,12 @@ class Arriving:
     """Notices, of which one arrives where the signal is waited for, or none."""
 
     def __init__(self, arrives: bool) -> None:
-        self.asked: list[tuple[int, Position | None]] = []
+        self.asked: list[Position | None] = []
         self._arrives = arrives
 
-    def stand(self, at: Position | None) -> int:
-        return 3
-
-    def heard_more_than(self, count: int, timeout: float, at: Position | None) -> bool:
-        self.asked.append((count, at))
+    def __call__(self, ask: Callable[[], object], timeout: float, at: Position | None) -> bool:
+        ask()
+        self.asked.append(at)
         return self._arrives
 
 
@@ -179,12 +178,12 @@ def test_a_signal_from_outside_is_asked_for_and_waited_for_and_none_is_sent_by_t
     asked, told = (json.loads(line) for line in os.read(pipe[1], 4096).splitlines())
     assert (asked["signal"], asked["wanted"]) == ("SIGTERM", True)
     assert told == {outcome: "SIGTERM", "pid": ME}
-    assert heard.asked == [(3, here)]
+    assert heard.asked == [here]
     assert sent == []
 
 
 def test_a_script_without_tensorflow_can_be_drilled() -> None:
-    code = "import sys, keras_preempt.training.rehearsal; sys.exit('tensorflow' in sys.modules)"
+    code = "import sys, keras_preempt.drilled.rehearsal; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
@@ -198,9 +197,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_outside_a_drill_a_directory_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(environment.DRILL_DIRECTORY, raising=False)
     monkeypatch.delenv(environment.DIRECTORY, raising=False)
-    assert drill_place.replaced("runs/1") == "runs/1"
+    assert entry.replaced("runs/1") == "runs/1"
     monkeypatch.setenv(environment.DIRECTORY, "elsewhere")
-    assert drill_place.replaced("runs/1") == "elsewhere"
+    assert entry.replaced("runs/1") == "elsewhere"
 
 
 @pytest.mark.parametrize(
@@ -208,30 +207,30 @@ def test_outside_a_drill_a_directory_is_its_own(monkeypatch: pytest.MonkeyPatch)
     ["runs/1/", "./runs/1", "runs/../runs/1", Path("runs/1"), os.path.join(os.getcwd(), "runs", "1")],
 )
 def test_one_directory_has_one_place_however_it_is_spelt(root: str, spelling: str | Path) -> None:
-    assert drill_place.replaced(spelling) == drill_place.replaced("runs/1")
+    assert entry.replaced(spelling) == entry.replaced("runs/1")
 
 
 def test_different_directories_have_different_places_also_after_a_change_of_folder(
     root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = ["runs/1", "runs/2", "other/1", str(tmp_path / "runs/1"), "a b"]
-    places = [str(drill_place.replaced(each)) for each in [*local, "gs://bucket/runs/1", "gs://b/runs/1"]]
+    places = [str(entry.replaced(each)) for each in [*local, "gs://bucket/runs/1", "gs://b/runs/1"]]
     monkeypatch.chdir(tmp_path)
-    places.append(str(drill_place.replaced("other/1")))
+    places.append(str(entry.replaced("other/1")))
     assert len(set(places)) == len(places)
     assert all(place.startswith(f"{root}/") for place in places)
 
 
 def test_a_fit_is_named_by_its_place_and_known_by_the_words_of_the_script(root: str) -> None:
-    place = str(drill_place.replaced("runs/first one"))
-    name = drill_place.fit_name(open_store(f"{place}/fit-00002").key)
+    place = str(entry.replaced("runs/first one"))
+    name = entry.fit_name(open_store(f"{place}/fit-00002").key)
     assert name == f"{os.path.basename(place)}/fit-00002"
-    assert drill_place.given(name) == "runs/first one"
+    assert entry.given(name) == "runs/first one"
 
 
 @pytest.mark.parametrize("directory", ["", "  ", "a\0b", 3, None])
 def test_what_is_no_directory_is_left_to_be_refused(root: str, directory: object) -> None:
-    assert drill_place.replaced(directory) == directory  # type: ignore[arg-type]
+    assert entry.replaced(directory) == directory  # type: ignore[arg-type]
 
 
 def test_each_boundary_is_on_disk_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +239,7 @@ def test_each_boundary_is_on_disk_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     weights = np.zeros(3, np.float32)
     record = StepRecord.from_environment(1, lambda: {"model/kernel": weights}, weights.nbytes)
     assert record is not None
-    record.begin(4, "step-00000004/a", False, ["why"], ["Warm"])
+    record.begin(Begun(4, "step-00000004/a", ["why"], ["Warm"]))
     record.boundary(Position(0, "epoch", 0, 4), None)
     record.boundary(Position(0, "train", 0, 4), {"loss": np.float32(0.5), "vector": np.zeros(2)})
     weights[1] = 1.0
@@ -356,7 +355,7 @@ def test_without_a_drill_nothing_is_recorded_and_no_boundary_is_looked_at(tmp_pa
         monkeypatch.delenv(name, raising=False)
     assert StepRecord.from_environment(0, dict, 0) is None
     looked = []
-    monkeypatch.setattr("keras_preempt.training.rehearsal.Rehearsal.boundary", lambda *at: looked.append(at))
+    monkeypatch.setattr("keras_preempt.training.hook.Hook.boundary", lambda *at: looked.append(at))
     train(tmp_path / "checkpoints")
     assert looked == []
 
@@ -395,6 +394,6 @@ def test_a_shuffle_of_training_and_validation_is_recorded_if_it_matters(rehearse
         split = {"x": data.skip(4).batch(4), "validation_data": data.take(4).batch(4)}
         model.fit(**split, shuffle=False, verbose=0, callbacks=[PreemptionCallback(directory)])
 
-    monkeypatch.setattr("tests.training.test_rehearsal.train", fit)
+    monkeypatch.setattr("tests.drilled.test_rehearsal.train", fit)
     said = "the training and the validation data come from one shuffle"
     assert [line.startswith(said) for line in rehearse().shared] == [True] * reshuffle

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ import numpy as np
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint.checked_file import extended
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.drilled.entry import record_name
 from keras_preempt.process import environment
-
-__all__ = ["StepRecord", "digests", "record_name"]
 
 SUMMED_AT_ONCE = 64 << 20
 """Bytes of state of which a checksum is made at every execution; a larger one is summed at every second, third, ..."""
@@ -28,22 +28,42 @@ _GROUPS = {"model": "weights", "optimizer": "optimizer", "metrics": "metrics"}
 _SEEDS = ("seed_generator_state", "global_seed")
 
 
+@dataclass(frozen=True)
+class Begun:
+    """How a fit begins.
+
+    Attributes:
+        step: Training steps done before.
+        restored: The checkpoint that it continues from; empty for none.
+        why: What speaks against an exact continuation after a restart, in words.
+        unsaved: Callbacks whose state is not kept over a restart.
+        fit: Which fit of the script, by its place below the directory of the drill.
+        directory: That place as the script names it.
+        files: The files whose content is part of the state, by the name that the state has for it.
+        shared: What the training data shares with other data of the fit, in words.
+        condition: What an exact continuation depends on and cannot be seen, in words.
+    """
+
+    step: int
+    restored: str
+    why: Sequence[str]
+    unsaved: Sequence[str] = ()
+    fit: str = ""
+    directory: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    shared: Sequence[str] = ()
+    condition: str = ""
+
+
 class StepRecord:
     """One worker's record of its fits: a line of JSON at every boundary, handed to the system at once.
 
-    Args:
-        path: The file; lines are appended.
-        capture: Returns the tensors of the state by name.
-        size: Their size in bytes.
-        steps_per_execution: Training steps between two boundaries of training.
+    `capture` returns the tensors of the state by name, and `size` is their size in bytes. There are
+    `steps_per_execution` training steps between two boundaries.
     """
 
     def __init__(
-        self,
-        path: Path,
-        capture: Callable[[], Mapping[str, Array]],
-        size: int,
-        steps_per_execution: int,
+        self, path: Path, capture: Callable[[], Mapping[str, Array]], size: int, steps_per_execution: int
     ) -> None:
         self._path = path
         self._file = path.open("ab", buffering=0)  # A process that is killed loses no line.
@@ -59,11 +79,7 @@ class StepRecord:
         size: int,
         steps_per_execution: int = 1,
     ) -> StepRecord | None:
-        """Opens the record where the drill wants it; None if there is no drill.
-
-        Raises:
-            OSError: The file cannot be opened.
-        """
+        """Opens the record where the drill wants it; None if there is no drill."""
         folder = os.environ.get(environment.DRILL_RECORD)
         if not folder:
             return None
@@ -71,50 +87,10 @@ class StepRecord:
         path = Path(folder) / record_name(int(number) if number.isdecimal() else 0, member)
         return cls(path, capture, size, steps_per_execution)
 
-    def begin(
-        self,
-        step: int,
-        restored: str,
-        input_exact: bool,
-        why: Sequence[str],
-        unsaved: Sequence[str] = (),
-        *,
-        fit: str = "",
-        directory: str = "",
-        files: Mapping[str, str] | None = None,
-        shared: Sequence[str] = (),
-        condition: str = "",
-    ) -> None:
-        """A fit begins.
-
-        Args:
-            step: Training steps done before.
-            restored: The checkpoint that it continues from; empty for none.
-            input_exact: Whether the input is known to continue exactly after a restart.
-            why: What speaks against it, in words.
-            unsaved: Callbacks whose state is not kept over a restart.
-            fit: Which fit of the script, by its place below the directory of the drill.
-            directory: That place as the script names it.
-            files: The files whose content is part of the state, by the name that the state has for it.
-            shared: What the training data shares with other data of the fit, in words.
-            condition: What an exact continuation depends on and cannot be seen, in words.
-        """
-        self._write(
-            {
-                **{"what": "begin", "step": step, "restored": restored},
-                **{"exact": input_exact, "why": list(why), "unsaved": list(unsaved)},
-                **{"fit": fit, "directory": directory, "files": dict(files or {}), "shared": list(shared)},
-                "condition": condition,
-            }
-        )
+    def begin(self, begun: Begun) -> None:
+        self._write({"what": "begin", **asdict(begun), "exact": not begun.why})
 
     def boundary(self, position: Position, logs: Mapping[str, Any] | None) -> None:
-        """The fit stands at a boundary.
-
-        Args:
-            position: Where.
-            logs: The logs of the last execution.
-        """
         step = position.step or 0
         line: dict[str, Any] = {
             "what": "at",
@@ -135,38 +111,27 @@ class StepRecord:
 
     def missed(self, callbacks: Iterable[str]) -> None:
         """Records an error in callbacks whose state was not kept; the record may have ended, as training has."""
-        with self._path.open("ab", buffering=0) as file:
-            file.write(_encoded({"what": "missed", "callbacks": list(callbacks)}))
+        with self._path.open("ab", buffering=0) as self._file:
+            self._write({"what": "missed", "callbacks": list(callbacks)})
 
     def close(self) -> None:
-        """Ends the record."""
         self._file.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(_encoded(line))
-
-
-def _encoded(line: Mapping[str, Any]) -> bytes:
-    return (json.dumps(line, separators=(",", ":")) + "\n").encode()
-
-
-def record_name(incarnation: int, member: int) -> str:
-    """Returns the name of the file of one worker in one incarnation of its launcher, counted from 0."""
-    return f"{incarnation:05d}.w{member:05d}.jsonl"
+        self._file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
 
 
 def digests(tensors: Mapping[str, Array]) -> dict[str, str]:
     """Returns one checksum for each group of tensors: weights, optimizer, metrics, seeds and the others."""
     sums: dict[str, int] = {}
     for name in sorted(tensors):
+        value = tensors[name]
         group = _GROUPS.get(name.partition("/")[0], "other state")
         if any(word in name for word in _SEEDS):
             group = "random seeds"
-        sums[group] = extended(sums.get(group, 0), _bytes(tensors[name]))
+        if value.dtype.hasobject:  # Strings.
+            data = np.frombuffer(repr(value.tolist()).encode(), np.uint8)
+        else:
+            data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        sums[group] = extended(sums.get(group, 0), data)
     return {group: f"{crc32c:08x}" for group, crc32c in sorted(sums.items())}
-
-
-def _bytes(value: Array) -> Array:
-    if value.dtype.hasobject:  # Strings.
-        return np.frombuffer(repr(value.tolist()).encode(), np.uint8)
-    return np.ascontiguousarray(value).reshape(-1).view(np.uint8)

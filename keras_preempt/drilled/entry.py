@@ -1,0 +1,99 @@
+"""What a drill changes in a training process: where a callback keeps its checkpoints, and the hook at boundaries.
+
+A drilled script runs as it is, with as many `PreemptionCallback`s and directories as it has. In every start of the
+script, two callbacks with the same directory must get the same one, and two with different directories different ones.
+So a directory below the drill's is named after the script's own, and not after the order in which callbacks are made.
+
+Outside of a drill all of this does nothing, and the rest of the folder is not imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from typing import TYPE_CHECKING
+
+from keras_preempt.process import environment
+from keras_preempt.training.hook import Hook
+
+if TYPE_CHECKING:
+    from keras_preempt.training.runtime import Runtime
+    from keras_preempt.training.saves import Saves
+    from keras_preempt.training.session import Session
+
+_LONGEST = 40
+"""Characters of the user's own name that a place keeps, for people who look at it."""
+
+# Names are relative to where the process was started: one that changes to another folder for each fit means
+# different directories by the same words, and a drill may run each of its runs in a copy of the working directory.
+_started_in: str | None = None
+with contextlib.suppress(OSError):
+    _started_in = os.getcwd()
+
+_given: dict[str, str] = {}
+
+
+def replaced(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Returns the directory that a callback uses instead of the one that it was given; that one outside a drill."""
+    wanted = os.environ.get(environment.DIRECTORY) or directory
+    root = os.environ.get(environment.DRILL_DIRECTORY)
+    if not root or not isinstance(wanted, (str, os.PathLike)):
+        return wanted
+    text = os.fspath(wanted)
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        return wanted  # Refused with the words of whoever checks it.
+    if "://" in text:
+        name = text.rstrip("/")
+    else:
+        name = os.path.realpath(os.path.expanduser(text))
+        if _started_in is not None and name.startswith(f"{os.path.realpath(_started_in)}{os.sep}"):
+            name = os.path.relpath(name, os.path.realpath(_started_in))
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rpartition("/")[2]).strip(".-")[:_LONGEST] or "run"
+    place = f"{readable}-{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:8]}"
+    _given[place] = text
+    return f"{root.rstrip('/')}/{place}"
+
+
+def fit_name(key: str) -> str:
+    """Names a fit, by the key of its store: its place below the drill's directory, or the whole key outside a drill."""
+    root = os.environ.get(environment.DRILL_DIRECTORY, "").rstrip("/")
+    if root:
+        for each in (root, os.path.realpath(root)):
+            if key.startswith(f"{each}/"):
+                return key[len(each) + 1 :]
+    return key
+
+
+def given(name: str) -> str:
+    """Returns the directory as the script names it, for the name of a fit in it."""
+    return _given.get(name.partition("/")[0], name)
+
+
+def record_name(incarnation: int, member: int) -> str:
+    """Returns the name of the record of one worker's steps, in one incarnation of its launcher, counted from 0."""
+    return f"{incarnation:05d}.w{member:05d}.jsonl"
+
+
+def for_fit(member: int, key: str, session: Session, saves: Saves, runtime: Runtime) -> Hook:
+    """Returns the drill's hook for the fit that keeps its checkpoints under `key`.
+
+    Raises:
+        ValueError: The variable of the drill is set to something else.
+        OSError: The record of the steps cannot be opened.
+    """
+    if not (os.environ.get(environment.DRILL) or os.environ.get(environment.DRILL_RECORD)):
+        return Hook()
+    from keras_preempt.drilled import rehearsal
+
+    return rehearsal.of_fit(member, key, session, saves, runtime)
+
+
+def for_loop(member: int) -> Hook:
+    """Returns the drill's hook for a custom loop; raises ValueError like `for_fit`."""
+    if not os.environ.get(environment.DRILL):
+        return Hook()
+    from keras_preempt.drilled import rehearsal
+
+    return rehearsal.Rehearsal(rehearsal.Drill.from_environment(member))
