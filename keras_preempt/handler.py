@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_preempt.backend.tensorflow.errors import task_preempted_by
 from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints
-from keras_preempt.drilled import entry as drilled
+from keras_preempt.drilled import hooks
 from keras_preempt.notices.termination import Preempted, TerminationConfig
 from keras_preempt.process import log
 from keras_preempt.report.delivery import OnEvent, check
@@ -99,7 +99,7 @@ class PreemptionCheckpointHandler:
         self._count = checkpoints.count
         self._arguments = _NOTHING
         self._failed_at = -1
-        self._loop = Loop(place, coordinator, checkpoints, config, on_event, drilled.for_loop)
+        self._loop = Loop(place, coordinator, checkpoints, config, on_event, hooks.for_loop)
         self._runtime = self._loop.runtime
         _end_with_the_program(self)
 

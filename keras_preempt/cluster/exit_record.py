@@ -14,7 +14,7 @@ from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.cluster.status import read_fit
-from keras_preempt.drilled.entry import record_name
+from keras_preempt.drilled.places import record_name
 from keras_preempt.process.environment import DRILL_RECORD
 from keras_preempt.report import events
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint import failpoints
-from keras_preempt.drilled.entry import fit_name, given
+from keras_preempt.drilled.places import fit_name, given
 from keras_preempt.drilled.step_record import Begun, StepRecord
 from keras_preempt.process import environment
 from keras_preempt.training.hook import Hook
@@ -60,7 +60,7 @@ class Drill:
         signal: What is sent as a notice.
         kill: Whether SIGKILL comes: without a notice, or, for "leaving", after it.
         tell: A named pipe into which the moment is told, or None.
-        fit: The fit that is meant, as `entry.fit_name` names it; None for every fit.
+        fit: The fit that is meant, as `places.fit_name` names it; None for every fit.
         outside: Whether the signal comes from whoever reads the pipe. This process then stands still until it is
             there, so that it comes at the moment and not some steps later.
     """
@@ -227,7 +227,7 @@ class Rehearsal(Hook):
 
 
 def of_fit(member: int, key: str, session: Session, saves: Saves, runtime: Runtime) -> Rehearsal:
-    """See `entry.for_fit`."""
+    """See `hooks.for_fit`."""
     name = fit_name(key)
     record = StepRecord.from_environment(
         member, session.capture_variables, session.size, session.steps_per_execution

@@ -18,7 +18,7 @@ import numpy as np
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint.checked_file import extended
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.drilled.entry import record_name
+from keras_preempt.drilled.places import record_name
 from keras_preempt.process import environment
 
 SUMMED_AT_ONCE = 64 << 20

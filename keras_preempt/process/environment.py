@@ -36,7 +36,7 @@ DRILL = "KERAS_PREEMPT_DRILL"
 
 DRILL_DIRECTORY = "KERAS_PREEMPT_DRILL_DIRECTORY"
 """Each directory of a ``PreemptionCallback`` is replaced by one of its own below this one; set by the drill. See
-``drilled/entry.py``."""
+``drilled/places.py``."""
 
 DRILL_RECORD = "KERAS_PREEMPT_DRILL_RECORD"
 """Directory in which each worker records every step with sums over its state, so that a drill can tell from which

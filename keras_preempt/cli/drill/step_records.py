@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from keras_preempt.drilled.entry import record_name
+from keras_preempt.drilled.places import record_name
 
 Line = Mapping[str, Any]
 

@@ -28,7 +28,7 @@ from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.writer import write_part
-from keras_preempt.drilled import entry
+from keras_preempt.drilled import places
 from keras_preempt.drilled.rehearsal import Drill
 from keras_preempt.drilled.step_record import Begun, StepRecord
 from keras_preempt.report.events import EventLog, log_name
@@ -74,7 +74,7 @@ def claimed(store: Store, launched: int) -> int:
 def fit(directory: str, number: int) -> None:
     """One fit of the script, from where it was left; does not return if it is preempted."""
     global events, first, incarnation, history, record, saves, saving, step, store, weights, counter, drill
-    place = str(entry.replaced(directory))
+    place = str(places.replaced(directory))
     store = open_store(place if number == 1 else f"{place}/fit-{number:05d}")
     store.prepare()
     weights, counter, history, step = np.zeros(6, np.float32), np.array(member), [], 0
@@ -98,7 +98,7 @@ def fit(directory: str, number: int) -> None:
         member, lambda: {"model/weights": weights, "metrics/counter": counter}, weights.nbytes
     )
     assert record is not None
-    name = entry.fit_name(store.key)
+    name = places.fit_name(store.key)
     record.begin(
         Begun(
             step,
@@ -106,7 +106,7 @@ def fit(directory: str, number: int) -> None:
             [doubt] if doubt else [],
             os.environ.get("FAKE_UNSAVED", "").split(),
             fit=name,
-            directory=entry.given(name),
+            directory=places.given(name),
             condition=os.environ.get("FAKE_CONDITION", ""),
         )
     )

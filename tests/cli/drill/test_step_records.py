@@ -12,7 +12,7 @@ import pytest
 from keras_preempt.cli.drill.cause import describe_parting, likely_causes, uncovered
 from keras_preempt.cli.drill.comparison import Parting, find_parting
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
-from keras_preempt.drilled.entry import record_name
+from keras_preempt.drilled.places import record_name
 
 Lines = list[dict[str, Any]]
 

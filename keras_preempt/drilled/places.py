@@ -1,10 +1,8 @@
-"""What a drill changes in a training process: where a callback keeps its checkpoints, and the hook at boundaries.
+"""The directories that a drill gives to a script in place of its own.
 
 A drilled script runs as it is, with as many `PreemptionCallback`s and directories as it has. In every start of the
 script, two callbacks with the same directory must get the same one, and two with different directories different ones.
 So a directory below the drill's is named after the script's own, and not after the order in which callbacks are made.
-
-Outside of a drill all of this does nothing, and the rest of the folder is not imported.
 """
 
 from __future__ import annotations
@@ -13,15 +11,8 @@ import contextlib
 import hashlib
 import os
 import re
-from typing import TYPE_CHECKING
 
 from keras_preempt.process import environment
-from keras_preempt.training.hook import Hook
-
-if TYPE_CHECKING:
-    from keras_preempt.training.runtime import Runtime
-    from keras_preempt.training.saves import Saves
-    from keras_preempt.training.session import Session
 
 _LONGEST = 40
 """Characters of the user's own name that a place keeps, for people who look at it."""
@@ -74,26 +65,3 @@ def given(name: str) -> str:
 def record_name(incarnation: int, member: int) -> str:
     """Returns the name of the record of one worker's steps, in one incarnation of its launcher, counted from 0."""
     return f"{incarnation:05d}.w{member:05d}.jsonl"
-
-
-def for_fit(member: int, key: str, session: Session, saves: Saves, runtime: Runtime) -> Hook:
-    """Returns the drill's hook for the fit that keeps its checkpoints under `key`.
-
-    Raises:
-        ValueError: The variable of the drill is set to something else.
-        OSError: The record of the steps cannot be opened.
-    """
-    if not (os.environ.get(environment.DRILL) or os.environ.get(environment.DRILL_RECORD)):
-        return Hook()
-    from keras_preempt.drilled import rehearsal
-
-    return rehearsal.of_fit(member, key, session, saves, runtime)
-
-
-def for_loop(member: int) -> Hook:
-    """Returns the drill's hook for a custom loop; raises ValueError like `for_fit`."""
-    if not os.environ.get(environment.DRILL):
-        return Hook()
-    from keras_preempt.drilled import rehearsal
-
-    return rehearsal.Rehearsal(rehearsal.Drill.from_environment(member))
