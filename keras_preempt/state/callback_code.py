@@ -1,8 +1,13 @@
 """What the code of a user's callback could do, read from it without calling anything.
 
 A hook is read together with all that it names: methods of its class and of the objects that the callback holds,
-functions of its module and of others of the user's, what lambdas and decorators enclose. Which object a name belongs to
-is not told apart, so that more is found than is there; what cannot be read could do anything.
+functions of its module and of others of the user's, what lambdas and decorators enclose. Names are not resolved to
+objects, so more is found than is there; code that cannot be read could do anything.
+
+A traced training step keeps the Python values that it read while it was traced. A hook may set one: an attribute of
+the model, of its loss or a layer, a global variable. If it does so before the first step, an earlier trace is outdated.
+If it does so later, the running step keeps the value of its first run, while a restarted process traces the step with
+the value that is set by then.
 """
 
 from __future__ import annotations
@@ -11,14 +16,17 @@ import builtins
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 from keras_preempt.backend.bytecode import names_in, steps_within
+from keras_preempt.backend.keras.callbacks import variables_of
+from keras_preempt.backend.seam import backend
 from keras_preempt.backend.user_code import attributes, enclosed, is_a, is_installed
+from keras_preempt.state.changed_names import BY_NAME, set_by
 
 TEST_HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
 """The hooks of a validation."""
@@ -60,35 +68,37 @@ _HARMLESS = frozenset(
 )
 """Packages that change no weights unless it is by one of those names."""
 
+_TRACING = frozenset({"compile", "make_train_function", "train_function"})
+"""Names without which a callback does not have a step traced anew."""
+
 _MOST = 500
-"""Functions that are read at most."""
+"""The most functions that are read."""
 
 
-def may_change_weights(of: keras.callbacks.Callback | keras.Model, methods: Collection[str]) -> bool:
-    """Whether methods, as the user has written them, could change the weights of the model.
-
-    Args:
-        of: A callback that `fit` has given its model, or the model itself.
-        methods: Their names, such as those of hooks.
-    """
-    return Reading(of, methods).changes_weights()
-
-
-def may_assign(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
-    """Whether callbacks of the user's could assign to variables while training goes on."""
-    return any(may_change_weights(each, WHILE_TRAINING) for each in callbacks)
-
-
-class Reading:
-    """All that is reachable from some methods of an object, as far as the user has written them.
-
-    Args:
-        of: The object.
-        methods: The names of the methods.
+class Used(NamedTuple):
+    """Something that code uses and that is a variable, or has variables.
 
     Attributes:
-        names: What it names.
-        unread: Whether there was code that cannot be read.
+        name: How the code calls it.
+        value: The variable, the layer, or a list or dictionary of these.
+        of: The object of which it is an attribute; None if it is a variable of a function or the script.
+    """
+
+    name: str
+    value: Any
+    of: Any = None
+
+
+class HookCode:
+    """All code of the user's that some methods of an object reach.
+
+    Args:
+        of: A callback that `fit` has given its model, or a model.
+        methods: The names of the methods, such as hooks.
+
+    Attributes:
+        names: What the code names.
+        unread: Whether some of it cannot be read.
     """
 
     def __init__(self, of: Any, methods: Collection[str]) -> None:
@@ -103,34 +113,59 @@ class Reading:
         for place in (attributes(of), *written):
             for name in methods:
                 self._found(place.get(name))
-
-    def changes_weights(self) -> bool:
-        """Reads on until that is found or nothing is left to read."""
-        self._read_on(self._could_change)
-        return self._could_change()
-
-    def everything(self) -> list[FunctionType]:
-        """Reads on until nothing is left to read; returns all functions."""
-        self._read_on(lambda: len(self._functions) > _MOST)
-        return list(self._functions.values())
-
-    def _read_on(self, enough: Callable[[], bool]) -> None:
         size = 0, 0, 0
-        while not enough() and size != (size := (len(self._functions), len(self.names), len(self._owners))):
+        while len(self._functions) <= _MOST:
+            if size == (size := (len(self._functions), len(self.names), len(self._owners))):
+                break
             for owner in list(self._owners.values()):
                 self._look_up(owner)
 
     @property
+    def functions(self) -> list[FunctionType]:
+        return list(self._functions.values())
+
+    @property
     def objects(self) -> list[Any]:
-        """The user's objects and classes whose methods they may call."""
+        """The user's objects and classes whose methods the code may call."""
         return [
             owner for owner in self._owners.values() if not is_a(owner, ModuleType) and owner is not self._of
         ]
 
-    def _could_change(self) -> bool:
+    @property
+    def may_change_weights(self) -> bool:
+        """Whether it could change the weights of the model, or assign to variables."""
         if self.unread or self.names & _CHANGING:
             return True
         return self._foreign and not self.names.isdisjoint({"model", "_model"})
+
+    @property
+    def may_trace_anew(self) -> bool:
+        return not _TRACING.isdisjoint(self.names)
+
+    def set_outside(self, *, variables: bool) -> set[str]:
+        """Returns what it sets of other objects, as "kl_weight (in Annealing)"; variables of the script if asked."""
+        methods = [each for kind in type(self._of).__mro__ for each in vars(kind).values()]
+        own = {id(each.__code__) for each in methods if isinstance(each, FunctionType)}
+        found = set()
+        for code in self._functions:
+            this = code.co_varnames[0] if id(code) in own and code.co_argcount else None
+            for name, is_variable in set_by(code, this):
+                if variables or not is_variable:
+                    found.add(f"{name} (in {type(self._of).__name__})")
+        return found
+
+    def uses_variables(self) -> Iterator[Used]:
+        """Yields what it uses that is a variable, or has variables. A training step may read these as well."""
+        for owner in (self._of, *self.objects):
+            for name, value in attributes(owner).items():
+                if name in self.names and name != "_model" and variables_in(value):
+                    yield Used(name, value, owner)
+        for function in self.functions:
+            outside = list(enclosed(function).items())
+            for step in steps_within(function.__code__, classes=False):
+                if step.does == "LOAD_GLOBAL" and step.name in function.__globals__:
+                    outside.append((step.name, function.__globals__[step.name]))
+            yield from (Used(name, value) for name, value in outside if variables_in(value))
 
     def _look_up(self, owner: Any) -> None:
         """Looks for what an object, class or module has under the names that were not looked for yet."""
@@ -215,6 +250,30 @@ class Reading:
             elif step.does == "LOAD_GLOBAL":
                 self.unread |= step.name not in function.__globals__ and not hasattr(builtins, step.name)
                 self._found(function.__globals__.get(step.name))
+
+
+def set_before_first_step(callbacks: Iterable[keras.callbacks.Callback]) -> set[str]:
+    """Returns what callbacks could set outside of themselves before the first step; see `HookCode.set_outside`."""
+    read = [HookCode(each, BEFORE_FIRST_STEP) for each in callbacks]
+    return {found for each in read for found in each.set_outside(variables=True)}
+
+
+def may_assign(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
+    """Whether callbacks could assign to variables while training goes on."""
+    return any(HookCode(each, WHILE_TRAINING).may_change_weights for each in callbacks)
+
+
+def may_be_trainable(found: Iterable[str]) -> bool:
+    """Whether what callbacks set may decide which variables are trained."""
+    return any(each.startswith(("trainable ", BY_NAME)) for each in found)
+
+
+def variables_in(value: Any) -> list[Any]:
+    """Returns the variables that a value is or has; of a list or a dictionary those of its items."""
+    kind = type(value)
+    items = value.values() if kind is dict else value if kind in (list, tuple) else (value,)
+    is_variable = backend().variables.is_variable
+    return [variable for each in items for variable in ((each,) if is_variable(each) else variables_of(each))]
 
 
 def _root(module: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,22 @@ from keras_preempt.backend.keras.callbacks import (
     STATELESS_CALLBACKS,
     flush_summaries,
     take_up_step,
+    variables_of,
 )
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state import background_saves, callback_code, plain, set_by_callbacks, used_variables
+from keras_preempt.state import background_saves, plain
 from keras_preempt.state.attributes import KEEPS, Attributes
-from keras_preempt.state.callback_doubts import unkept
-from keras_preempt.state.lost_state import missed_by
+from keras_preempt.state.callback_code import (
+    BEFORE_STEP,
+    BEGIN_HOOKS,
+    TEST_HOOKS,
+    WHILE_TRAINING,
+    HookCode,
+    may_be_trainable,
+    variables_in,
+)
+from keras_preempt.state.lost_state import missed_by, unkept
 from keras_preempt.state.trained_layers import TrainedLayers
-from keras_preempt.state.used_variables import Held
 
 logger = logging.getLogger("keras_preempt")
 
@@ -85,7 +93,9 @@ class CallbackStates:
     """
 
     def __init__(
-        self, callbacks: Sequence[keras.callbacks.Callback], held: Held = lambda variable: False
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        held: Callable[[Any], bool] = lambda variable: False,
     ) -> None:
         self._all, self._held = callbacks, held
         self._named: dict[str, keras.callbacks.Callback] = {}
@@ -94,7 +104,7 @@ class CallbackStates:
         users: dict[str, keras.callbacks.Callback] = {}
         for callback in self._all:
             self.change_weights |= _changes_weights_in_validation(callback)
-            self.set_weights_at_begin |= callback_code.may_change_weights(callback, callback_code.BEGIN_HOOKS)
+            self.set_weights_at_begin |= HookCode(callback, BEGIN_HOOKS).may_change_weights
             name = type(callback).__name__
             if _speaks(callback) or _attributes(callback) is not None:
                 self._named[_unique(name, self._named)] = callback
@@ -106,7 +116,9 @@ class CallbackStates:
             if not known and not _speaks(callback) and getattr(callback, KEEPS, True):
                 users[_unique(name, users)] = callback
         self.attributes = Attributes(users)
-        self.trained = TrainedLayers(callbacks)
+        self._code = [HookCode(each, WHILE_TRAINING) for each in callbacks]
+        self._set = {found for each in self._code for found in each.set_outside(variables=False)}
+        self.trained = TrainedLayers(callbacks[0].model if may_be_trainable(self._set) else None)
         self._users = users
         self._unkept = [
             (users[name], each) for name in users for each in unkept(users[name], self.attributes, name, held)
@@ -120,11 +132,28 @@ class CallbackStates:
     def sets(self, *, constant: bool) -> list[str]:
         """Returns what callbacks set while training goes on that a step keeps as it was in its first run.
 
+        What is trained is not among it: that is kept (see `TrainedLayers`), unless it is set right before a step or a
+        callback may have the step traced anew.
+
         Args:
-            constant: Whether it keeps also the values of variables that the model does not hold.
+            constant: Whether the step keeps also the values of variables that no checkpoint holds.
         """
-        found = set_by_callbacks.while_training(self._all)
-        return found + (used_variables.unheld_while_training(self._all, self._held) if constant else [])
+        found = self._set
+        if not any(each.may_trace_anew for each in self._code):
+            before_step = {
+                each
+                for callback in self._all
+                for each in HookCode(callback, BEFORE_STEP).set_outside(variables=False)
+            }
+            found = {each for each in found if not each.startswith("trainable ") or each in before_step}
+        assigned = {
+            f"{each.name} (in {type(callback).__name__})"
+            for callback, code in zip(self._all, self._code, strict=True)
+            if constant and code.may_change_weights
+            for each in code.uses_variables()
+            if not variables_of(each.value) and not all(map(self._held, variables_in(each.value)))
+        }
+        return sorted(found) + sorted(assigned)
 
     def capture(self, arrays: dict[str, Array]) -> dict[str, Any]:
         """Returns the states as JSON data, with their arrays added to `arrays`.
@@ -243,9 +272,7 @@ def _changes_weights_in_validation(callback: keras.callbacks.Callback) -> bool:
     if isinstance(callback, keras.callbacks.SwapEMAWeights):
         return True
     said = getattr(callback, CHANGES_WEIGHTS, None)
-    return (
-        callback_code.may_change_weights(callback, callback_code.TEST_HOOKS) if said is None else bool(said)
-    )
+    return HookCode(callback, TEST_HOOKS).may_change_weights if said is None else bool(said)
 
 
 def _speaks(callback: keras.callbacks.Callback) -> bool:

@@ -1,15 +1,99 @@
-"""Whether an error of a resumed fit may come from state of a callback that was not kept over the restart."""
+"""State of users' callbacks that a restart loses, in words: before the first step, and when an error comes from it."""
 
 from __future__ import annotations
 
+import io
+import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import CodeType, FunctionType
+from typing import Any
 
 import keras
 
-from keras_preempt.backend.bytecode import within
-from keras_preempt.backend.user_code import attributes, is_of_keras
+from keras_preempt.backend.bytecode import stored_attributes, within
+from keras_preempt.backend.user_code import attributes, enclosed, is_a, is_of_keras
+from keras_preempt.state.attribute_values import CONTAINERS
+from keras_preempt.state.attributes import Attributes, is_same_in_each_start
+from keras_preempt.state.callback_code import HookCode, Used, variables_in
+from keras_preempt.state.callback_cure import LAMBDA
+from keras_preempt.state.changed_names import MUTATORS, changed_outside
+
+_CHANGES_ITSELF = (io.IOBase, threading.Thread, keras.Variable, keras.Metric)
+"""Types of values that change without being set."""
+
+
+def unkept(
+    callback: keras.callbacks.Callback, kept: Attributes, name: str, held: Callable[[Any], bool]
+) -> list[str]:
+    """Returns what of a callback's state a restart loses, or may lose, each as "Counts (its attribute file: TextIO)".
+
+    Args:
+        callback: A user's callback without get_state and set_state.
+        kept: The attributes that are kept.
+        name: How they call the callback.
+        held: Whether a checkpoint has the value of a variable.
+    """
+    own = {each for kind in type(callback).__mro__ if not is_of_keras(kind) for each in vars(kind)}
+    code = HookCode(callback, {each for each in {*own, *attributes(callback)} if each.startswith("on_")})
+    functions = [each for each in code.functions if each.__name__ != "__init__"]
+    lost = [each for each in code.uses_variables() if not all(map(held, variables_in(each.value)))]
+    if not code.may_change_weights:
+        lost = [each for each in lost if each.of is callback and is_a(each.value, *_CHANGES_ITSELF)]
+    stored = set().union(*(stored_attributes(each.__code__) for each in functions))
+    stored |= {each.name for each in lost if each.of is callback}
+    found = [
+        *_attributes(code.names, stored, kept.not_plain(name)),
+        *_objects(code, functions, {id(each.of) for each in lost}),
+        *_outside(functions, kept, lost),
+        *(["code that cannot be read"] if code.unread else []),
+    ]
+    title = f"{type(callback).__name__} ("
+    if type(callback) is keras.callbacks.LambdaCallback:
+        # The name of its class does not tell which one it is, so its functions are named.
+        hooks = [
+            f"{hook} at {Path(value.__code__.co_filename).name}:{value.__code__.co_firstlineno}"
+            for hook, value in attributes(callback).items()
+            if hook.startswith("on_") and isinstance(value, FunctionType)
+        ]
+        title = f"{LAMBDA}{', '.join(hooks)}{': ' if hooks else ''}"
+    return [f"{title}{each})" for each in dict.fromkeys(found)]
+
+
+def _attributes(names: set[str], stored: set[str], not_plain: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
+    for attribute, (value, kind) in not_plain.items():
+        if attribute not in names or (is_same_in_each_start(value) and attribute not in stored):
+            continue
+        mutable = type(value) in CONTAINERS and not names.isdisjoint(MUTATORS)
+        goes_on = is_a(value, *_CHANGES_ITSELF, Iterator) and not variables_in(value)
+        if attribute in stored or mutable or goes_on:
+            yield f"its attribute {attribute}: {kind}"
+
+
+def _objects(code: HookCode, functions: Sequence[FunctionType], losing: set[int]) -> Iterator[str]:
+    """Yields the objects whose methods change something, and those whose ids are given."""
+    changing = {
+        each.__code__
+        for each in functions
+        if stored_attributes(each.__code__) or not MUTATORS.isdisjoint(each.__code__.co_names)
+    }
+    for each in code.objects:
+        kind = type(each)
+        if issubclass(kind, (type, keras.Layer, keras.optimizers.Optimizer, keras.callbacks.Callback)):
+            continue
+        methods = [value for base in kind.__mro__ for value in vars(base).values()]
+        changed = any(isinstance(method, FunctionType) and method.__code__ in changing for method in methods)
+        if changed or id(each) in losing:
+            yield f"an object that it uses: {kind.__name__}"
+
+
+def _outside(functions: Sequence[FunctionType], kept: Attributes, lost: Sequence[Used]) -> Iterator[str]:
+    yield from (f"the variable {each.name} outside of it" for each in lost if each.of is None)
+    for function in functions:
+        for name, value in changed_outside(function, enclosed(function)):
+            if value is None or not kept.is_kept(value):
+                yield f"the variable {name} outside of it"
 
 
 def missed_by(
@@ -17,15 +101,15 @@ def missed_by(
     named: Sequence[tuple[keras.callbacks.Callback, str]],
     without_methods: Mapping[str, keras.callbacks.Callback],
 ) -> list[str]:
-    """Returns in words what of callbacks was not kept, of those in whose code an error was raised.
+    """Returns what was not kept of the callbacks in whose code an error was raised, in the words of `unkept`.
 
     Args:
         error: The error, on its way out of the fit.
-        named: Callbacks and what of each is not kept, as it was said before the first step.
+        named: Callbacks and what of each is not kept, as logged before the first step.
         without_methods: The user's callbacks without get_state and set_state, by name. An attribute that one of them
             set in an earlier start, and that was not kept, may be missing altogether.
     """
-    if not isinstance(error, Exception):  # Such as Ctrl-C, wherever it comes.
+    if not isinstance(error, Exception):  # Ctrl-C, for example, can come anywhere.
         return []
     passed = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
     found = [what for callback, what in named if not passed.isdisjoint(_codes_of(callback))]
@@ -39,7 +123,7 @@ def missed_by(
 
 
 def _codes_of(callback: keras.callbacks.Callback) -> set[CodeType]:
-    """The code of its methods, and of functions that it holds."""
+    """Returns the code of a callback's methods, and of functions that it holds."""
     kinds = [vars(kind) for kind in type(callback).__mro__ if not is_of_keras(kind)]
     return {
         code for held in (*kinds, attributes(callback)) for value in held.values() for code in _codes(value)

@@ -1,32 +1,31 @@
 """Which layers and variables are trained, where callbacks change that while training goes on.
 
-A training step keeps what was trained when it was traced, and its optimizer was built for that: in plain Keras it does
-not train a layer that a callback thaws later. So a restarted process traces its step with what was trained then, and
-goes on with what is now.
+A traced training step keeps what was trainable when it was traced, and its optimizer was built for that: in plain Keras
+it does not train a layer that a callback unfreezes later. So a restarted process traces its step with what was
+trainable then, and goes on with what was trainable at the save.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 
 from keras_preempt.backend.keras.model_parts import layers_of
 from keras_preempt.backend.user_code import is_a
-from keras_preempt.state import set_by_callbacks
 
 
 class TrainedLayers:
     """What is trained in one fit.
 
     Args:
-        callbacks: The other callbacks of the fit. Nothing is kept if none of them changes what is trained.
+        model: The model; None if no callback changes what is trained, and nothing is to be kept.
     """
 
-    def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-        self._model = callbacks[0].model if set_by_callbacks.change_what_is_trained(callbacks) else None
+    def __init__(self, model: keras.Model | None) -> None:
+        self._model = model
         self._traced: str | None = None
 
     def epoch_has_begun(self) -> None:
@@ -35,11 +34,9 @@ class TrainedLayers:
             self._traced = self._now()
 
     def capture(self) -> dict[str, Any] | None:
-        """Returns what is trained as JSON data; None if no callback changes it."""
         return None if self._model is None else {"traced": self._traced, "now": self._now()}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Puts back what `capture` has returned."""
         if state is not None:
             self._set(state["now"])
 
@@ -51,7 +48,7 @@ class TrainedLayers:
         try:
             model = self._model  # None if the script has lost the callback since.
             if model is not None and model.run_eagerly and is_a(model.optimizer, keras.optimizers.Optimizer):
-                model.optimizer.build(model.trainable_variables)  # There is no trace that would.
+                model.optimizer.build(model.trainable_variables)  # No trace does it.
             yield
         finally:
             self.restore(state)
@@ -65,8 +62,8 @@ class TrainedLayers:
     def _set(self, flags: str | None) -> None:
         parts = self._parts()
         if flags is None or len(flags) != len(parts):
-            return  # Layers are there that were not yet, or the other way round: the first step makes them.
-        for _ in range(2):  # What a layer is told it tells those in it.
+            return  # Some layers were not built yet, or are not now: the first step builds them.
+        for _ in range(2):  # Setting a layer sets those in it, too.
             for part, flag in zip(parts, flags, strict=True):
                 if part.trainable != (flag == "1"):
                     part.trainable = flag == "1"

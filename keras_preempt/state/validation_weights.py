@@ -8,7 +8,7 @@ import keras
 
 from keras_preempt.checkpoint.boxes import Box
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.state import callback_code
+from keras_preempt.state.callback_code import HookCode
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.model import ModelState
 
@@ -31,7 +31,7 @@ class ValidationWeights:
         self._variables = variables
         self._callbacks = callbacks
         # A model's own evaluate may do so before the validation begins, and does so again after a restart.
-        self._evaluate_changes = callback_code.may_change_weights(model, ("evaluate",))
+        self._evaluate_changes = HookCode(model, ("evaluate",)).may_change_weights
         self._before_evaluate: Overrides | None = None
         self._sample: dict[str, Array] | None = None
 

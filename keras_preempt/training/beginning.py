@@ -24,7 +24,7 @@ from keras_preempt.process.words import counted
 from keras_preempt.report.events import EventLog, Milestones, log_name
 from keras_preempt.report.progress import transfer
 from keras_preempt.report.tensorboard import Points
-from keras_preempt.state import architecture, callback_code, py_dataset, set_by_callbacks
+from keras_preempt.state import architecture, callback_code, py_dataset
 from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
 from keras_preempt.state.description import describe, setup_of
 from keras_preempt.state.model import ModelState
@@ -170,9 +170,9 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
 
     def identity() -> dict[str, Any]:
         reached.stage = DESCRIBING
-        outdated = set_by_callbacks.before_first_step(found.others)
+        outdated = callback_code.set_before_first_step(found.others)
         # No worker may trace more often than the others; and an optimizer is built for what is trainable.
-        early = not outdated or (here.members == 1 and not set_by_callbacks.may_be_trainable(outdated))
+        early = not outdated or (here.members == 1 and not callback_code.may_be_trainable(outdated))
         running.traced = backend().trace(model, running.feed.dataset, early=early, again=bool(outdated))
         traced = running.traced
         assigned = callback_code.may_assign(found.others)

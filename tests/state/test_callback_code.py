@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_preempt.state.callback_code import TEST_HOOKS, may_change_weights
+from keras_preempt.state.callback_code import TEST_HOOKS, HookCode
 from keras_preempt.state.callbacks import CallbackStates
 
 SHOWN: list[str] = []
@@ -144,7 +144,7 @@ def test_weights_that_a_validation_could_change_are_found(callback: keras.callba
     ids=lambda callback: type(callback).__name__,
 )
 def test_callbacks_that_only_look_are_told_from_them(callback: keras.callbacks.Callback) -> None:
-    assert not may_change_weights(with_model(callback), TEST_HOOKS)
+    assert not HookCode(with_model(callback), TEST_HOOKS).may_change_weights
     assert SHOWN == []
 
 
